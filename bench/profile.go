@@ -95,10 +95,10 @@ func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, 
 	}
 	defer os.RemoveAll(dir)
 	sys := &qlogd.System{Options: o, Plain: w.plain, PerKey: w.put.Keys > 0}
+	defer sys.Stop()
 	if err := sys.Start(ctx, dir); err != nil {
 		return err
 	}
-	defer sys.Stop()
 	t, err := sys.Fresh(ctx)
 	if err != nil {
 		return err

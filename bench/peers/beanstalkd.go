@@ -27,10 +27,9 @@ import (
 func Beanstalkd() system.System { return &beanstalkd{} }
 
 type beanstalkd struct {
-	proc *system.Process
+	server
+	queues
 	addr string
-	n    int
-	last *beanstalkTarget
 }
 
 func (*beanstalkd) Name() string { return "beanstalkd" }
@@ -49,7 +48,8 @@ func (s *beanstalkd) Start(ctx context.Context, dir string) error {
 	if err := os.Mkdir(wal, 0o755); err != nil {
 		return err
 	}
-	s.proc, err = system.Run(dir, "beanstalkd", exec.Command("beanstalkd", "-l", "127.0.0.1", "-p", strconv.Itoa(ports[0]), "-b", wal, "-f", "0"))
+	s.proc, err = system.Run(dir, "beanstalkd", exec.Command("beanstalkd",
+		"-l", "127.0.0.1", "-p", strconv.Itoa(ports[0]), "-b", wal, "-f", "0"))
 	if err != nil {
 		return err
 	}
@@ -62,22 +62,15 @@ func (s *beanstalkd) Start(ctx context.Context, dir string) error {
 	})
 }
 
-func (s *beanstalkd) PIDs() []int { return s.proc.PIDs() }
-
 func (s *beanstalkd) Stop() error {
-	var err error
-	if s.proc != nil {
-		err = s.proc.Stop(syscall.SIGTERM)
-	}
+	err := s.stop(syscall.SIGTERM)
 	*s = beanstalkd{}
 	return err
 }
 
 // Fresh leaves what an earlier queue held: beanstalkd deletes job by job only.
 func (s *beanstalkd) Fresh(context.Context) (load.Target, error) {
-	s.n++
-	s.last = &beanstalkTarget{addr: s.addr, name: fmt.Sprint("q", s.n)}
-	return s.last, nil
+	return &beanstalkTarget{addr: s.addr, name: s.next()}, nil
 }
 
 type beanstalkTarget struct{ addr, name string }

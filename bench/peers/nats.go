@@ -60,7 +60,7 @@ type natsSystem struct {
 	admin *nats.Conn
 	js    jetstream.JetStream
 	last  *natsTarget
-	queue int
+	queues
 }
 
 func (s *natsSystem) Name() string {
@@ -126,14 +126,16 @@ func (s *natsSystem) Start(ctx context.Context, dir string) error {
 		s.urls[name] = fmt.Sprintf("nats://127.0.0.1:%d", ports[3*i])
 		monitors = append(monitors, fmt.Sprintf("http://127.0.0.1:%d/healthz", ports[3*i+1]))
 		var c strings.Builder
-		fmt.Fprintf(&c, "server_name: %s\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\n", name, ports[3*i], ports[3*i+1])
+		fmt.Fprintf(&c, "server_name: %s\nlisten: 127.0.0.1:%d\nhttp: 127.0.0.1:%d\n",
+			name, ports[3*i], ports[3*i+1])
 		fmt.Fprintf(&c, "jetstream {\n store_dir: %q\n", filepath.Join(dir, name))
 		if s.always {
 			c.WriteString(" sync_interval: always\n")
 		}
 		c.WriteString("}\n")
 		if s.servers > 1 {
-			fmt.Fprintf(&c, "cluster {\n name: bench\n listen: 127.0.0.1:%d\n routes: [%s]\n}\n", ports[3*i+2], strings.Join(routes, ", "))
+			fmt.Fprintf(&c, "cluster {\n name: bench\n listen: 127.0.0.1:%d\n routes: [%s]\n}\n",
+				ports[3*i+2], strings.Join(routes, ", "))
 		}
 		file := filepath.Join(dir, name+".conf")
 		if err := os.WriteFile(file, []byte(c.String()), 0o644); err != nil {
@@ -146,7 +148,8 @@ func (s *natsSystem) Start(ctx context.Context, dir string) error {
 		s.procs = append(s.procs, p)
 	}
 	for i, p := range s.procs {
-		if err := p.Ready(ctx, func(ctx context.Context) error { return healthy(ctx, monitors[i]) }); err != nil {
+		err := p.Ready(ctx, func(ctx context.Context) error { return healthy(ctx, monitors[i]) })
+		if err != nil {
 			return err
 		}
 	}
@@ -197,17 +200,18 @@ func (s *natsSystem) Fresh(ctx context.Context) (load.Target, error) {
 			return nil, err
 		}
 	}
-	s.queue++
-	t := &natsTarget{name: fmt.Sprint("q", s.queue), atomic: s.atomic}
+	t := &natsTarget{name: s.next(), atomic: s.atomic}
 	stream, err := s.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: t.name, Subjects: []string{t.name}, Retention: jetstream.WorkQueuePolicy, Storage: jetstream.FileStorage,
-		Replicas: s.servers, AllowAtomicPublish: s.atomic,
+		Name: t.name, Subjects: []string{t.name}, Retention: jetstream.WorkQueuePolicy,
+		Storage: jetstream.FileStorage, Replicas: s.servers, AllowAtomicPublish: s.atomic,
 	})
 	if err != nil {
 		return nil, err
 	}
 	t.stream = stream
-	_, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{Durable: "w", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: -1})
+	_, err = stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
+		Durable: "w", AckPolicy: jetstream.AckExplicitPolicy, MaxAckPending: -1,
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -360,7 +364,8 @@ func (t *natsTarget) Worker(ctx context.Context) (load.Worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &natsWorker{nc: t.work, consumer: c, inbox: t.work.NewInbox(), acked: make(chan *nats.Msg, 4096)}
+	w := &natsWorker{nc: t.work, consumer: c, inbox: t.work.NewInbox(),
+		acked: make(chan *nats.Msg, 4096)}
 	w.sub, err = t.work.ChanSubscribe(w.inbox, w.acked)
 	return w, err
 }
@@ -382,31 +387,15 @@ func (w *natsWorker) Take(ctx context.Context, most int) ([]load.Delivery, error
 		ahead := 2 * most
 		w.came = make(chan jetstream.Msg, ahead)
 		var err error
-		w.running, err = w.consumer.Consume(func(m jetstream.Msg) { w.came <- m }, jetstream.PullMaxMessages(ahead))
+		w.running, err = w.consumer.Consume(func(m jetstream.Msg) { w.came <- m },
+			jetstream.PullMaxMessages(ahead))
 		if err != nil {
 			return nil, err
 		}
 	}
-	var all []load.Delivery
-	timer := time.NewTimer(time.Second)
-	defer timer.Stop()
-	select {
-	case m := <-w.came:
-		all = append(all, load.Delivery{Payload: m.Data(), Handle: m.Reply()})
-	case <-timer.C:
-		return nil, nil
-	case <-ctx.Done():
-		return nil, nil
-	}
-	for len(all) < most {
-		select {
-		case m := <-w.came:
-			all = append(all, load.Delivery{Payload: m.Data(), Handle: m.Reply()})
-		default:
-			return all, nil
-		}
-	}
-	return all, nil
+	return receive(ctx, w.came, most, func(m jetstream.Msg) load.Delivery {
+		return load.Delivery{Payload: m.Data(), Handle: m.Reply()}
+	})
 }
 
 // owedSingly is how many acks of single messages may be unanswered: as

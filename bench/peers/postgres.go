@@ -36,9 +36,9 @@ import (
 func PostgreSQL() system.System { return &postgres{} }
 
 type postgres struct {
-	proc *system.Process
+	server
+	queues
 	pool *pgxpool.Pool
-	n    int
 }
 
 const postgresBin = "/usr/lib/postgresql/15/bin/"
@@ -66,16 +66,18 @@ func (s *postgres) Start(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	initdb := exec.CommandContext(ctx, postgresBin+"initdb", "-D", data, "-U", "bench", "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
+	initdb := exec.CommandContext(ctx, postgresBin+"initdb", "-D", data, "-U", "bench",
+		"-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync")
 	initdb.SysProcAttr, initdb.Dir = attr, data
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w: %s", err, out)
 	}
 	args := []string{"-D", data}
 	for _, setting := range []string{
-		"listen_addresses=127.0.0.1", fmt.Sprint("port=", ports[0]), "unix_socket_directories=", "max_connections=200",
-		"synchronous_commit=on", "fsync=on", "shared_buffers=1GB", "max_wal_size=8GB", "checkpoint_timeout=15min",
-		"autovacuum_naptime=1s", "autovacuum_vacuum_cost_delay=0", "commit_delay=200", "commit_siblings=16",
+		"listen_addresses=127.0.0.1", fmt.Sprint("port=", ports[0]), "unix_socket_directories=",
+		"max_connections=200", "synchronous_commit=on", "fsync=on", "shared_buffers=1GB",
+		"max_wal_size=8GB", "checkpoint_timeout=15min", "autovacuum_naptime=1s",
+		"autovacuum_vacuum_cost_delay=0", "commit_delay=200", "commit_siblings=16",
 	} {
 		args = append(args, "-c", setting)
 	}
@@ -88,7 +90,8 @@ func (s *postgres) Start(ctx context.Context, dir string) error {
 	if s.proc, err = system.Run(dir, "postgres", cmd); err != nil {
 		return err
 	}
-	config, err := pgxpool.ParseConfig(fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?pool_max_conns=160", ports[0]))
+	config, err := pgxpool.ParseConfig(fmt.Sprintf(
+		"postgres://bench@127.0.0.1:%d/postgres?pool_max_conns=160", ports[0]))
 	if err != nil {
 		return err
 	}
@@ -125,32 +128,26 @@ func unprivileged(data string) (*syscall.SysProcAttr, error) {
 			}
 		}
 	}
-	return &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}}, nil
+	as := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	return &syscall.SysProcAttr{Credential: as}, nil
 }
-
-func (s *postgres) PIDs() []int { return s.proc.PIDs() }
 
 func (s *postgres) Stop() error {
 	if s.pool != nil {
 		s.pool.Close()
 	}
-	var err error
-	if s.proc != nil {
-		err = s.proc.Stop(syscall.SIGINT) // at once, without waiting for clients
-	}
+	err := s.stop(syscall.SIGINT) // at once, without waiting for clients
 	*s = postgres{}
 	return err
 }
 
 func (s *postgres) Fresh(ctx context.Context) (load.Target, error) {
-	s.n++
-	t := &postgresTarget{pool: s.pool, table: fmt.Sprint("q", s.n)}
-	drop := ""
-	if s.n > 1 {
-		drop = fmt.Sprintf("DROP TABLE q%d; ", s.n-1)
-	}
-	_, err := s.pool.Exec(ctx, drop+"CREATE TABLE "+t.table+` (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload bytea NOT NULL)
-		WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000, autovacuum_vacuum_insert_threshold = -1)`, pgx.QueryExecModeSimpleProtocol)
+	t := &postgresTarget{pool: s.pool, table: s.next()}
+	_, err := s.pool.Exec(ctx, fmt.Sprintf(`DROP TABLE IF EXISTS q%d; CREATE TABLE %s (
+			id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, payload bytea NOT NULL
+		) WITH (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 10000,
+			autovacuum_vacuum_insert_threshold = -1)`, s.queues-1, t.table),
+		pgx.QueryExecModeSimpleProtocol)
 	return t, err
 }
 
@@ -173,6 +170,7 @@ func (t *postgresTarget) Producer(context.Context) (load.Producer, error) {
 }
 
 type postgresProducer struct {
+	open
 	pool      *pgxpool.Pool
 	one, many string
 	rows      [][]byte
@@ -191,21 +189,20 @@ func (p *postgresProducer) Produce(ctx context.Context, batch []load.Message) er
 	return err
 }
 
-func (*postgresProducer) Close() error { return nil }
-
 func (t *postgresTarget) Worker(ctx context.Context) (load.Worker, error) {
 	conn, err := t.pool.Acquire(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &postgresWorker{conn: conn, take: "DELETE FROM " + t.table + " WHERE id = ANY (ARRAY(SELECT id FROM " + t.table +
-		" ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)) RETURNING id, payload"}, nil
+	return &postgresWorker{conn: conn, take: fmt.Sprintf("DELETE FROM %s WHERE id = ANY "+
+		"(ARRAY(SELECT id FROM %[1]s ORDER BY id LIMIT $1 FOR UPDATE SKIP LOCKED)) "+
+		"RETURNING id, payload", t.table)}, nil
 }
 
 type postgresWorker struct {
 	conn *pgxpool.Conn
 	take string
-	open bool // a transaction that has taken something
+	busy bool // a transaction that has taken something is open
 }
 
 func (w *postgresWorker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
@@ -230,16 +227,16 @@ func (w *postgresWorker) try(ctx context.Context, most int) ([]load.Delivery, er
 	// An end of ctx would close the connection: what is asked is answered.
 	ctx = context.WithoutCancel(ctx)
 	b := &pgx.Batch{}
-	if !w.open {
+	if !w.busy {
 		b.Queue("BEGIN")
 	}
 	b.Queue(w.take, most)
 	results := w.conn.SendBatch(ctx, b)
-	if !w.open {
+	if !w.busy {
 		if _, err := results.Exec(); err != nil {
 			return nil, errors.Join(err, results.Close())
 		}
-		w.open = true
+		w.busy = true
 	}
 	rows, err := results.Query()
 	if err != nil {
@@ -265,7 +262,7 @@ func (w *postgresWorker) try(ctx context.Context, most int) ([]load.Delivery, er
 }
 
 func (w *postgresWorker) commit(ctx context.Context) error {
-	w.open = false
+	w.busy = false
 	_, err := w.conn.Exec(ctx, "COMMIT")
 	return err
 }
@@ -275,7 +272,7 @@ func (w *postgresWorker) Ack(ctx context.Context, _ []load.Delivery) error { ret
 
 func (w *postgresWorker) Close() error {
 	var err error
-	if w.open {
+	if w.busy {
 		_, err = w.conn.Exec(context.Background(), "ROLLBACK")
 	}
 	w.conn.Release()

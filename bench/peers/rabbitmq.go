@@ -44,7 +44,7 @@ type rabbit struct {
 	env   []string          // of rabbitmqctl
 	admin *amqp.Connection
 	last  *rabbitTarget
-	queue int
+	queues
 }
 
 // Debian's wrappers in /usr/sbin change user and directory: these do not.
@@ -54,13 +54,15 @@ func (s *rabbit) Name() string { return fmt.Sprint("rabbitmq-", s.nodes) }
 
 func (s *rabbit) Durable() string {
 	if s.nodes > 1 {
-		return "the message is in the Raft log of a majority, after fsync there; acks are not confirmed"
+		return "the message is in the Raft log of a majority, after fsync there; " +
+			"acks are not confirmed"
 	}
 	return "the message is in the node's Raft log, after fsync; acks are not confirmed"
 }
 
 func (s *rabbit) Missing() string {
-	return system.Lacks("rabbitmq-server", rabbitBin+"rabbitmq-server", rabbitBin+"rabbitmqctl", "epmd")
+	return system.Lacks("rabbitmq-server",
+		rabbitBin+"rabbitmq-server", rabbitBin+"rabbitmqctl", "epmd")
 }
 
 func (s *rabbit) Start(ctx context.Context, dir string) error {
@@ -71,10 +73,12 @@ func (s *rabbit) Start(ctx context.Context, dir string) error {
 	s.dir = dir
 	// A cookie, a port mapper and a home of our own keep this cluster apart from
 	// any other Erlang on the machine.
-	if err := os.WriteFile(filepath.Join(dir, ".erlang.cookie"), []byte("BENCHBENCHBENCHBENCH"), 0o400); err != nil {
+	cookie := filepath.Join(dir, ".erlang.cookie")
+	if err := os.WriteFile(cookie, []byte("BENCHBENCHBENCHBENCH"), 0o400); err != nil {
 		return err
 	}
-	base := append(os.Environ(), "HOME="+dir, fmt.Sprint("ERL_EPMD_PORT=", ports[0]), "ERL_EPMD_ADDRESS=127.0.0.1", "RABBITMQ_CONF_ENV_FILE=/dev/null")
+	base := append(os.Environ(), "HOME="+dir, fmt.Sprint("ERL_EPMD_PORT=", ports[0]),
+		"ERL_EPMD_ADDRESS=127.0.0.1", "RABBITMQ_CONF_ENV_FILE=/dev/null")
 	epmd := exec.Command("epmd", "-port", strconv.Itoa(ports[0]), "-address", "127.0.0.1")
 	epmd.Env = base
 	if s.epmd, err = system.Run(dir, "epmd", epmd); err != nil {
@@ -93,14 +97,16 @@ func (s *rabbit) Start(ctx context.Context, dir string) error {
 		}
 		s.urls[name] = fmt.Sprintf("amqp://guest:guest@127.0.0.1:%d/", ports[1+2*i])
 		var c strings.Builder
-		fmt.Fprintf(&c, "listeners.tcp.1 = 127.0.0.1:%d\nlog.console = true\nlog.console.level = warning\nlog.file = false\n", ports[1+2*i])
+		fmt.Fprintf(&c, "listeners.tcp.1 = 127.0.0.1:%d\n", ports[1+2*i])
+		c.WriteString("log.console = true\nlog.console.level = warning\nlog.file = false\n")
 		c.WriteString("cluster_formation.peer_discovery_backend = classic_config\n")
 		for j, n := range names {
 			fmt.Fprintf(&c, "cluster_formation.classic_config.nodes.%d = %s\n", j+1, n)
 		}
 		conf := filepath.Join(home, "rabbitmq.conf")
 		plugins := filepath.Join(home, "enabled_plugins")
-		err := errors.Join(os.WriteFile(conf, []byte(c.String()), 0o644), os.WriteFile(plugins, []byte("[].\n"), 0o644))
+		err := errors.Join(os.WriteFile(conf, []byte(c.String()), 0o644),
+			os.WriteFile(plugins, []byte("[].\n"), 0o644))
 		if err != nil {
 			return err
 		}
@@ -116,39 +122,42 @@ func (s *rabbit) Start(ctx context.Context, dir string) error {
 			"RABBITMQ_PID_FILE="+filepath.Join(home, "pid"),
 			// With it the script becomes the node and does not stay as its parent.
 			"RABBITMQ_ALLOW_INPUT=1",
-			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-noinput +sbwt none +sbwtdcpu none +sbwtdio none",
+			"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=-noinput "+
+				"+sbwt none +sbwtdcpu none +sbwtdio none",
 		)
 		p, err := system.Run(dir, fmt.Sprint("n", i+1), cmd)
 		if err != nil {
 			return err
 		}
 		s.procs = append(s.procs, p)
-		// The first makes the cluster, the others find it.
-		if i > 0 {
-			continue
-		}
-		if err := p.Ready(ctx, func(context.Context) error { return probeAMQP(s.urls[name]) }); err != nil {
-			return err
+		if i == 0 { // it makes the cluster, the others find it
+			if err := s.ready(ctx, name, p); err != nil {
+				return err
+			}
 		}
 	}
 	for i, p := range s.procs {
-		if err := p.Ready(ctx, func(context.Context) error { return probeAMQP(s.urls[names[i]]) }); err != nil {
+		if err := s.ready(ctx, names[i], p); err != nil {
 			return err
 		}
 	}
-	if out, err := s.ctl(ctx, "await_online_nodes", strconv.Itoa(s.nodes), "--timeout", "60"); err != nil {
+	out, err := s.ctl(ctx, "await_online_nodes", strconv.Itoa(s.nodes), "--timeout", "60")
+	if err != nil {
 		return fmt.Errorf("await_online_nodes: %w: %s", err, out)
 	}
 	s.admin, err = amqp.Dial(s.urls[names[0]])
 	return err
 }
 
-func probeAMQP(url string) error {
-	c, err := amqp.DialConfig(url, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
-	if err != nil {
-		return err
-	}
-	return c.Close()
+// ready waits until a node answers AMQP.
+func (s *rabbit) ready(ctx context.Context, name string, p *system.Process) error {
+	return p.Ready(ctx, func(context.Context) error {
+		c, err := amqp.DialConfig(s.urls[name], amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	})
 }
 
 func (s *rabbit) ctl(ctx context.Context, args ...string) (string, error) {
@@ -162,7 +171,8 @@ func (s *rabbit) ctl(ctx context.Context, args ...string) (string, error) {
 func (s *rabbit) PIDs() []int {
 	var all []int
 	for _, pid := range s.procs.PIDs() {
-		if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid)); err == nil && strings.HasPrefix(string(name), "beam") {
+		name, _ := os.ReadFile(fmt.Sprintf("/proc/%d/comm", pid))
+		if strings.HasPrefix(string(name), "beam") {
 			all = append(all, pid)
 		}
 	}
@@ -197,11 +207,11 @@ func (s *rabbit) Fresh(ctx context.Context) (load.Target, error) {
 			return nil, err
 		}
 	}
-	s.queue++
 	// The node that declares a queue leads it.
-	t := &rabbitTarget{s: s, name: fmt.Sprint("q", s.queue), url: s.urls["q1@localhost"]}
+	t := &rabbitTarget{s: s, name: s.next(), url: s.urls["q1@localhost"]}
 	_, err = ch.QueueDeclare(t.name, true, false, false, false, amqp.Table{
-		"x-queue-type": "quorum", "x-quorum-initial-group-size": s.nodes, "x-queue-leader-locator": "client-local",
+		"x-queue-type": "quorum", "x-quorum-initial-group-size": s.nodes,
+		"x-queue-leader-locator": "client-local",
 	})
 	if err != nil {
 		return nil, err
@@ -277,7 +287,8 @@ type rabbitProducer struct {
 func (p *rabbitProducer) Produce(ctx context.Context, batch []load.Message) error {
 	p.pending = p.pending[:0]
 	for _, m := range batch {
-		d, err := p.ch.PublishWithDeferredConfirmWithContext(ctx, "", p.queue, true, false, amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Payload})
+		d, err := p.ch.PublishWithDeferredConfirmWithContext(ctx, "", p.queue, true, false,
+			amqp.Publishing{DeliveryMode: amqp.Persistent, Body: m.Payload})
 		if err != nil {
 			return err
 		}
@@ -323,32 +334,9 @@ func (w *rabbitWorker) Take(ctx context.Context, most int) ([]load.Delivery, err
 			return nil, err
 		}
 	}
-	timer := time.NewTimer(time.Second)
-	defer timer.Stop()
-	var all []load.Delivery
-	select {
-	case m, ok := <-w.came:
-		if !ok {
-			return nil, errors.New("the server closed the channel")
-		}
-		all = append(all, load.Delivery{Payload: m.Body, Handle: m.DeliveryTag})
-	case <-timer.C:
-		return nil, nil
-	case <-ctx.Done():
-		return nil, nil
-	}
-	for len(all) < most {
-		select {
-		case m, ok := <-w.came:
-			if !ok {
-				return nil, errors.New("the server closed the channel")
-			}
-			all = append(all, load.Delivery{Payload: m.Body, Handle: m.DeliveryTag})
-		default:
-			return all, nil
-		}
-	}
-	return all, nil
+	return receive(ctx, w.came, most, func(m amqp.Delivery) load.Delivery {
+		return load.Delivery{Payload: m.Body, Handle: m.DeliveryTag}
+	})
 }
 
 // Ack acks with one frame where all before the newest are acked with it.

@@ -30,9 +30,9 @@ import (
 func Redis() system.System { return &redisSystem{} }
 
 type redisSystem struct {
-	proc  *system.Process
-	c     *redis.Client
-	queue int
+	server
+	queues
+	c *redis.Client
 }
 
 func (*redisSystem) Name() string { return "redis-always" }
@@ -48,25 +48,24 @@ func (s *redisSystem) Start(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	s.proc, err = system.Run(dir, "redis", exec.Command("redis-server", "--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]),
-		"--dir", dir, "--save", "", "--appendonly", "yes", "--appendfsync", "always"))
+	s.proc, err = system.Run(dir, "redis", exec.Command("redis-server",
+		"--bind", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--dir", dir,
+		"--save", "", "--appendonly", "yes", "--appendfsync", "always"))
 	if err != nil {
 		return err
 	}
-	s.c = redis.NewClient(&redis.Options{Addr: fmt.Sprintf("127.0.0.1:%d", ports[0]), PoolSize: 256, ReadTimeout: 30 * time.Second, MaxRetries: -1})
+	s.c = redis.NewClient(&redis.Options{
+		Addr:     fmt.Sprintf("127.0.0.1:%d", ports[0]),
+		PoolSize: 256, ReadTimeout: 30 * time.Second, MaxRetries: -1,
+	})
 	return s.proc.Ready(ctx, func(ctx context.Context) error { return s.c.Ping(ctx).Err() })
 }
-
-func (s *redisSystem) PIDs() []int { return s.proc.PIDs() }
 
 func (s *redisSystem) Stop() error {
 	if s.c != nil {
 		_ = s.c.Close()
 	}
-	var err error
-	if s.proc != nil {
-		err = s.proc.Stop(syscall.SIGTERM)
-	}
+	err := s.stop(syscall.SIGTERM)
 	*s = redisSystem{}
 	return err
 }
@@ -75,8 +74,7 @@ func (s *redisSystem) Fresh(ctx context.Context) (load.Target, error) {
 	if err := s.c.FlushAll(ctx).Err(); err != nil {
 		return nil, err
 	}
-	s.queue++
-	t := &redisTarget{c: s.c, name: fmt.Sprint("q", s.queue)}
+	t := &redisTarget{c: s.c, name: s.next()}
 	var err error
 	if t.auto, err = s.c.AutoPipeline(); err != nil {
 		return nil, err
@@ -99,11 +97,20 @@ func (t *redisTarget) Count(ctx context.Context) (int, error) {
 	return int(n), err
 }
 
-func (t *redisTarget) Producer(context.Context) (load.Producer, error) { return redisProducer{t}, nil }
+func (t *redisTarget) Producer(context.Context) (load.Producer, error) {
+	return redisClient{redisTarget: t}, nil
+}
 
-type redisProducer struct{ *redisTarget }
+func (t *redisTarget) Worker(context.Context) (load.Worker, error) {
+	return redisClient{redisTarget: t}, nil
+}
 
-func (p redisProducer) Produce(ctx context.Context, batch []load.Message) error {
+type redisClient struct {
+	*redisTarget
+	open
+}
+
+func (p redisClient) Produce(ctx context.Context, batch []load.Message) error {
 	if len(batch) == 1 {
 		return p.auto.XAdd(ctx, p.entry(&batch[0])).Err()
 	}
@@ -120,20 +127,10 @@ func (t *redisTarget) entry(m *load.Message) *redis.XAddArgs {
 	return &redis.XAddArgs{Stream: t.name, Values: []any{"p", m.Payload}}
 }
 
-func (redisProducer) Close() error { return nil }
-
-func (t *redisTarget) Worker(context.Context) (load.Worker, error) {
-	return &redisWorker{redisTarget: t}, nil
-}
-
-type redisWorker struct {
-	*redisTarget
-	ids []string
-}
-
-func (w *redisWorker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
+func (w redisClient) Take(ctx context.Context, most int) ([]load.Delivery, error) {
 	streams, err := w.c.XReadGroup(ctx, &redis.XReadGroupArgs{
-		Group: "w", Consumer: "w", Streams: []string{w.name, ">"}, Count: int64(most), Block: time.Second,
+		Group: "w", Consumer: "w", Streams: []string{w.name, ">"},
+		Count: int64(most), Block: time.Second,
 	}).Result()
 	if errors.Is(err, redis.Nil) || ctx.Err() != nil {
 		return nil, nil
@@ -151,16 +148,14 @@ func (w *redisWorker) Take(ctx context.Context, most int) ([]load.Delivery, erro
 	return all, nil
 }
 
-func (w *redisWorker) Ack(ctx context.Context, done []load.Delivery) error {
-	w.ids = w.ids[:0]
-	for _, d := range done {
-		w.ids = append(w.ids, d.Handle.(string))
+func (w redisClient) Ack(ctx context.Context, done []load.Delivery) error {
+	ids := make([]string, len(done))
+	for i, d := range done {
+		ids[i] = d.Handle.(string)
 	}
-	acked, deleted := w.async.XAck(ctx, w.name, "w", w.ids...), w.async.XDel(ctx, w.name, w.ids...)
+	acked, deleted := w.async.XAck(ctx, w.name, "w", ids...), w.async.XDel(ctx, w.name, ids...)
 	if err := acked.Err(); err != nil {
 		return err
 	}
 	return deleted.Err()
 }
-
-func (*redisWorker) Close() error { return nil }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os/exec"
 	"strings"
+	"syscall"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/bench/load"
@@ -96,12 +97,12 @@ func (s *System) Collect(ctx context.Context) error {
 	return err
 }
 
-// Stop kills the nodes.
+// Stop kills the nodes. Their data stays.
 func (s *System) Stop() error {
 	if s.servers == nil {
 		return nil
 	}
-	err := s.servers.Stop()
+	err := s.servers.Stop(syscall.SIGKILL)
 	s.servers = nil
 	return err
 }

@@ -107,6 +107,9 @@ func (p *Process) PIDs() []int {
 	}
 }
 
+// PID is the process alone: to ask for those that descend from it takes time.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
+
 // Stop sends sig to the process, and after ten seconds SIGKILL to its group,
 // and returns when it has ended. How it ended after a signal is no error.
 func (p *Process) Stop(sig syscall.Signal) error {

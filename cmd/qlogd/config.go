@@ -156,8 +156,9 @@ func (c *config) check() error {
 		{c.BootstrapExpect > 1 && len(c.Join) == 0, fmt.Sprintf("bootstrap-expect %d needs join: "+
 			"the raft addresses of the %[1]d nodes, the same list on each", c.BootstrapExpect)},
 		{(c.TLSCert == "") != (c.TLSKey == ""), "tls-cert and tls-key belong together"},
-		{(c.RaftTLSKey == "") != noRaftTLS || (c.RaftTLSCA == "") != noRaftTLS, "raft-tls-cert, raft-tls-key and raft-tls-ca belong together: " +
-			"the nodes know each other by certificates of one authority"},
+		{(c.RaftTLSKey == "") != noRaftTLS || (c.RaftTLSCA == "") != noRaftTLS,
+			"raft-tls-cert, raft-tls-key and raft-tls-ca belong together: " +
+				"the nodes know each other by certificates of one authority"},
 		{c.DataDir == "", "data-dir must not be empty"},
 		{c.LogFormat != "text" && c.LogFormat != "json",
 			fmt.Sprintf("log-format must be text or json, not %.64q", c.LogFormat)},

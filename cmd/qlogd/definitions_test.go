@@ -47,9 +47,11 @@ func drawnQueue(t *rapid.T, name string) object {
 	if may("schema") {
 		numbers := []string{"1", "1.50", "1e300", "123456789012345678901234567890", "-0"}
 		q["message_schema"] = object{
-			"properties": object{texts.Draw(t, "property"): object{"const": texts.Draw(t, "const")}},
-			"maximum":    json.Number(rapid.SampledFrom(numbers).Draw(t, "maximum")),
-			"default":    nil, "examples": []any{}, "$defs": object{},
+			"properties": object{
+				texts.Draw(t, "property"): object{"const": texts.Draw(t, "const")},
+			},
+			"maximum": json.Number(rapid.SampledFrom(numbers).Draw(t, "maximum")),
+			"default": nil, "examples": []any{}, "$defs": object{},
 		}
 	}
 	return q

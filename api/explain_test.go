@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 )
 
@@ -77,7 +78,9 @@ func TestExplain(t *testing.T) {
 }
 
 // Leases that wait are counted here and at the other nodes, by what they take.
-func TestExplainCountsWaiters(t *testing.T) {
+func TestExplainCountsWaiters(t *testing.T) { synctest.Test(t, explainCountsWaiters) }
+
+func explainCountsWaiters(t *testing.T) {
 	h, _ := onMachine(t)
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	h.node.askOthers = func(_ context.Context, name string, body []byte) [][]byte {
@@ -92,9 +95,7 @@ func TestExplainCountsWaiters(t *testing.T) {
 		defer close(done)
 		h.do("POST", "/v1/queues/q/lease", `{"wait_ms":20000,"kinds":["red"]}`)
 	}()
-	for h.s.waiters.count("q", "red") == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	synctest.Wait() // it waits
 	if n := h.s.clusterWaiters(t.Context(), "q", "red"); n != 4 { // this node is asked twice
 		t.Errorf("%d wait", n)
 	}

@@ -270,10 +270,16 @@ func TestDo(t *testing.T) {
 		case "/hang":
 			<-hang
 		case "/drip":
-			for i := 0; i < 1000 && r.Context().Err() == nil; i++ {
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for range 1000 {
 				_, _ = w.Write([]byte("."))
 				_ = http.NewResponseController(w).Flush()
-				time.Sleep(20 * time.Millisecond)
+				select {
+				case <-tick.C:
+				case <-r.Context().Done():
+					return
+				}
 			}
 		case "/break":
 			w.Header().Set("Content-Length", "100")

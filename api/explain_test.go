@@ -95,7 +95,7 @@ func explainCountsWaiters(t *testing.T) {
 		defer close(done)
 		h.do("POST", "/v1/queues/q/lease", `{"wait_ms":20000,"kinds":["red"]}`)
 	}()
-	synctest.Wait() // it waits
+	synctest.Wait()                                               // it waits
 	if n := h.s.clusterWaiters(t.Context(), "q", "red"); n != 4 { // this node is asked twice
 		t.Errorf("%d wait", n)
 	}

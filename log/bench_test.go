@@ -2,7 +2,6 @@ package log
 
 import (
 	"crypto/sha256"
-	"fmt"
 	"strings"
 	"testing"
 )
@@ -40,32 +39,6 @@ func BenchmarkAppend(b *testing.B) {
 			le16(blk.Records[n].ID[:], i, n)
 		}
 		must(b, l.append(blk))
-	}
-}
-
-// BenchmarkLookUp looks keys up, and then reads the record, in a log of many
-// segments.
-func BenchmarkLookUp(b *testing.B) {
-	for _, segments := range []int{2, 16, 160} {
-		size := int64(1 << 20)
-		l := benchLog(b, segments*15, Options{SegmentSize: size, inline: true})
-		b.Run(fmt.Sprintf("segments=%d/oldest", segments), func(b *testing.B) {
-			for b.Loop() {
-				ref, ok, err := l.newest(tableSubjects, key("1 3"), 0)
-				if !ok || err != nil {
-					b.Fatal(ok, err)
-				}
-				_, err = l.record(ref)
-				must(b, err)
-			}
-		})
-		b.Run(fmt.Sprintf("segments=%d/missing", segments), func(b *testing.B) {
-			for i := 0; b.Loop(); i++ {
-				if _, ok, err := l.newest(tableSubjects, key("2 no %d", i), 0); ok || err != nil {
-					b.Fatal(ok, err)
-				}
-			}
-		})
 	}
 }
 

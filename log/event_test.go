@@ -3,6 +3,7 @@ package log
 import (
 	"errors"
 	"io"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,7 @@ type diary struct {
 	index uint64
 	clock int64
 	last  map[event.ID]event.Ref
+	lease event.ID // the newest
 }
 
 func begin(t *testing.T, o Options) *diary {
@@ -137,86 +139,63 @@ func TestErasedContentIsTold(t *testing.T) {
 	}
 }
 
-func TestHistoryFollowsMovesBothWays(t *testing.T) {
+// TestHistory: whichever id is asked for, the history of the whole family is returned, each
+// event once and in the order of the log.
+func TestHistory(t *testing.T) {
 	s := begin(t, Options{SegmentSize: 4 << 10}) // over several segments
-	other := s.enqueue("jobs", "1")
-	m := s.enqueue("jobs", "2")
-	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs", Attempt: 1})
-	dead := s.about(m, event.Event{Type: event.DeadLettered, Queue: "jobs", ToQueue: "jobs.dlq", Lease: lease, Reason: event.ReasonRejected})
-	for range 40 {
-		s.enqueue("jobs", `"between"`)
-	}
-	lease2 := s.about(dead, event.Event{Type: event.Leased, Queue: "jobs.dlq", Attempt: 1})
-	s.about(dead, event.Event{Type: event.Released, Queue: "jobs.dlq", Lease: lease2})
-	back := s.about(dead, event.Event{Type: event.Replayed, Queue: "jobs.dlq", ToQueue: "jobs"})
-	s.about(back, event.Event{Type: event.Discarded, Queue: "jobs", Reason: event.ReasonDeleted})
-
-	want := []string{"enqueued@jobs", "leased@jobs", "dead_lettered@jobs", "leased@jobs.dlq", "released@jobs.dlq", "replayed@jobs.dlq", "discarded@jobs"}
-	for name, id := range map[string]event.ID{"first": m, "dead": dead, "replayed": back} {
-		got, err := s.log.History(t.Context(), id)
-		must(t, err)
-		if d := cmp.Diff(want, types(got)); d != "" {
-			t.Errorf("by its %s id: %s", name, d)
-		}
-	}
-	if got, _ := s.log.History(t.Context(), other); len(got) != 1 {
-		t.Errorf("another message's: %v", types(got))
-	}
-	for _, id := range []event.ID{event.NewID(s.clock, 3, 77), event.NewID(s.clock, 9999, 0), {}} {
-		if got, err := s.log.History(t.Context(), id); err != nil || len(got) != 0 {
-			t.Errorf("never seen: %v, %v", types(got), err)
-		}
-	}
-	for l, want := range map[event.ID]event.Type{lease: event.DeadLettered, lease2: event.Released} {
-		e, err := s.log.EndOf(t.Context(), l)
-		if err != nil || e.Type != want {
-			t.Errorf("end of %s: %+v, %v", l, e, err)
-		}
-	}
-	open := s.about(s.enqueue("jobs", "3"), event.Event{Type: event.Leased, Queue: "jobs"})
-	if _, err := s.log.EndOf(t.Context(), open); !errors.Is(err, ErrNotFound) {
-		t.Errorf("an open lease ended: %v", err)
-	}
-	if _, err := s.log.EndOf(t.Context(), m); !errors.Is(err, ErrNotFound) {
-		t.Errorf("a message is no lease: %v", err)
-	}
-}
-
-// TestHistoryOfManySuccessors: whichever id is asked for, the whole family is
-// told, each event once and in the order of the log.
-func TestHistoryOfManySuccessors(t *testing.T) {
-	s := begin(t, Options{SegmentSize: 4 << 10})
 	var want []string
-	note := func(queue string, typ event.Type) { want = append(want, typ.String()+"@"+queue) }
-	told := func(id event.ID, e event.Event) event.ID {
+	next := func(id event.ID, typ event.Type, queue, to string) event.ID {
 		s.enqueue("noise", `"between"`)
-		note(e.Queue, e.Type)
-		return s.about(id, e)
+		want = append(want, typ.String()+"@"+queue)
+		e := event.Event{Type: typ, Queue: queue, ToQueue: to}
+		if endsLease(typ) {
+			e.Lease = s.lease
+		}
+		if id = s.about(id, e); typ == event.Leased {
+			s.lease = id
+		}
+		return id
 	}
 	first := s.enqueue("jobs", "1")
-	note("jobs", event.Enqueued)
-	lease := told(first, event.Event{Type: event.Leased, Queue: "jobs"})
-	dead := told(first, event.Event{Type: event.DeadLettered, Queue: "jobs", ToQueue: "jobs.dlq", Lease: lease})
-	back := told(dead, event.Event{Type: event.Replayed, Queue: "jobs.dlq", ToQueue: "jobs"})
-	lease = told(back, event.Event{Type: event.Leased, Queue: "jobs"})
-	told(back, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
-	again := told(back, event.Event{Type: event.Resurrected, Queue: "jobs", ToQueue: "jobs"})
-	lease = told(again, event.Event{Type: event.Leased, Queue: "jobs"})
-	other := told(back, event.Event{Type: event.Resurrected, Queue: "jobs", ToQueue: "other"}) // while the first one lives
-	told(again, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
-	grave := told(other, event.Event{Type: event.DeadLettered, Queue: "other", ToQueue: "other.dlq"})
-	told(back, event.Event{Type: event.Erased})
-	told(grave, event.Event{Type: event.Discarded, Queue: "other.dlq"})
+	want = append(want, "enqueued@jobs")
+	lease := next(first, event.Leased, "jobs", "")
+	dead := next(first, event.DeadLettered, "jobs", "jobs.dlq")
+	lease2 := next(dead, event.Leased, "jobs.dlq", "")
+	next(dead, event.Released, "jobs.dlq", "")
+	back := next(dead, event.Replayed, "jobs.dlq", "jobs")
+	next(back, event.Leased, "jobs", "")
+	next(back, event.Acked, "jobs", "")
+	again := next(back, event.Resurrected, "jobs", "jobs")
+	open := next(again, event.Leased, "jobs", "")
+	other := next(back, event.Resurrected, "jobs", "other") // while the first one lives
+	grave := next(other, event.DeadLettered, "other", "other.dlq")
+	next(back, event.Erased, "", "")
+	next(grave, event.Discarded, "other.dlq", "")
 	for _, id := range []event.ID{first, dead, back, again, other, grave} {
 		got, err := s.log.History(t.Context(), id)
 		must(t, err)
 		if d := cmp.Diff(want, types(got)); d != "" {
 			t.Errorf("by %s: %s", id, d)
 		}
-		for i := 1; i < len(got); i++ {
-			if got[i-1].ID.Compare(got[i].ID) >= 0 {
-				t.Errorf("by %s: event %d is not behind the one before it", id, i)
-			}
+		if !slices.IsSortedFunc(got, func(a, b event.Event) int { return a.ID.Compare(b.ID) }) {
+			t.Errorf("by %s: not in the order of the log", id)
+		}
+	}
+	for _, id := range []event.ID{event.NewID(s.clock, 3, 77), event.NewID(s.clock, 9999, 0), {}} {
+		if got, err := s.log.History(t.Context(), id); err != nil || len(got) != 0 {
+			t.Errorf("never seen: %v, %v", types(got), err)
+		}
+	}
+	ends := map[event.ID]event.Type{lease: event.DeadLettered, lease2: event.Released}
+	for l, want := range ends {
+		e, err := s.log.EndOf(t.Context(), l)
+		if err != nil || e.Type != want {
+			t.Errorf("end of %s: %+v, %v", l, e, err)
+		}
+	}
+	for _, id := range []event.ID{open, first} {
+		if _, err := s.log.EndOf(t.Context(), id); !errors.Is(err, ErrNotFound) {
+			t.Errorf("an open lease, or a message, has ended: %v", err)
 		}
 	}
 }

@@ -205,23 +205,6 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// FuzzSideFile looks things up in any bytes as a side file.
-func FuzzSideFile(f *testing.F) {
-	f.Add(golden(f, "v1.idx"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		disk := fuzzDisk(t, map[string][]byte{
-			SegmentName(1): golden(t, "v1.seg"), SegmentName(6): golden(t, "v1-second.seg"), SideFileName(1): b,
-		})
-		l, err := OpenReadOnly(Options{FS: disk, Dir: dir})
-		if err != nil {
-			explained(t, err)
-			return
-		}
-		defer l.Close()
-		readEverything(t, l)
-	})
-}
-
 // FuzzRecord writes and reads back any record.
 func FuzzRecord(f *testing.F) {
 	f.Add([]byte("id"), []byte("subject"), []byte("alias"), uint64(7), uint32(1), []byte("header"), []byte("content"), true)

@@ -149,7 +149,7 @@ func tryReadAll(l *Log, from uint64) ([]*rawBlock, error) {
 }
 
 // sameBlocks fails unless got is want.
-func sameBlocks(t testing.TB, got, want []*rawBlock) {
+func sameBlocks(t tester, got, want []*rawBlock) {
 	t.Helper()
 	for i := range min(len(got), len(want)) {
 		if diff := diffBlock(got[i], want[i]); diff != "" {
@@ -229,5 +229,3 @@ func contentOf(l *Log, ref event.Ref) (content []byte, erased bool, err error) {
 	r, err := l.record(ref)
 	return r.Content, r.Erased, err
 }
-
-func errorsIs(err, want error) bool { return errors.Is(err, want) }

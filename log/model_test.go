@@ -74,73 +74,7 @@ func (m *model) held() []*rawBlock {
 	return m.blocks[i:]
 }
 
-func (m *model) check(rt *rapid.T) {
-	got, err := tryReadAll(m.log, 0)
-	must(rt, err)
-	want := m.held()
-	if len(got) != len(want) {
-		rt.Fatalf("%d blocks, want %d", len(got), len(want))
-	}
-	for i := range got {
-		if diff := diffBlock(got[i], want[i]); diff != "" {
-			rt.Fatalf("block %d: %s", want[i].Index, diff)
-		}
-		for n, r := range got[i].Records {
-			if ref := (event.Ref{Index: got[i].Index, Number: uint32(n)}); r.Erased != m.erased[ref] {
-				rt.Fatalf("record %s: erased %v", ref, r.Erased)
-			}
-		}
-	}
-	m.checkLookups(rt, want)
-}
-
-func (m *model) checkLookups(rt *rapid.T, held []*rawBlock) {
-	for n := range 14 {
-		subject, alias := key("subject %d", n), key("alias %d", n)
-		from := rapid.Uint64Range(0, m.log.Head()+1).Draw(rt, "from")
-		var lastSubject, lastAlias event.Ref
-		for _, b := range held {
-			for i, r := range b.Records {
-				if b.Index >= from && r.Subject == subject {
-					lastSubject = event.Ref{Index: b.Index, Number: uint32(i)}
-				}
-				if b.Index >= from && r.Alias == alias {
-					lastAlias = event.Ref{Index: b.Index, Number: uint32(i)}
-				}
-			}
-		}
-		if got, ok, err := m.log.newest(tableSubjects, subject, from); got != lastSubject && ok || ok != !lastSubject.IsZero() || err != nil {
-			rt.Fatalf("last of subject %d since %d: %v %v %v, want %v", n, from, got, ok, err, lastSubject)
-		}
-		if got, ok, err := m.log.newest(tableAliases, alias, from); got != lastAlias && ok || ok != !lastAlias.IsZero() || err != nil {
-			rt.Fatalf("alias %d since %d: %v %v %v, want %v", n, from, got, ok, err, lastAlias)
-		}
-	}
-	if len(held) == 0 {
-		return
-	}
-	ms := rapid.Int64Range(0, 800).Draw(rt, "ms")
-	clock, want := int64(0), uint64(0)
-	for _, b := range m.blocks {
-		if clock = max(clock, b.Time); clock >= ms {
-			want = max(b.Index, held[0].Index)
-			break
-		}
-	}
-	if got, ok, err := m.log.SeekTime(ms); err != nil || ok != (want != 0) || got != want {
-		rt.Fatalf("time %d: %d %v %v, want %d", ms, got, ok, err, want)
-	}
-	at := rapid.IntRange(0, len(held)-1).Draw(rt, "at")
-	if chain, err := m.log.ChainAt(held[at].Index); err != nil || chain != held[at].Chain {
-		rt.Fatalf("chain at %d: %v", held[at].Index, err)
-	}
-	for n, w := range held[at].Records {
-		ref := event.Ref{Index: held[at].Index, Number: uint32(n)}
-		if r, err := m.log.record(ref); err != nil || diffRecord(r, w) != "" || r.Erased != m.erased[ref] {
-			rt.Fatalf("record %s: %v, %v", ref, r, err)
-		}
-	}
-}
+func (m *model) check(rt *rapid.T) { everyLookup(rt, m.log, m.held(), m.erased) }
 
 // TestModel does random things to a log, with crashes put in anywhere.
 func TestModel(t *testing.T) {

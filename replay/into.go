@@ -162,31 +162,34 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 	if err != nil {
 		return err
 	}
-	var names []string
-	sizes := map[string]int64{}
-	var total, done int64
-	add := func(name string, size int64) {
-		names, sizes[name], total = append(names, name), size, total+size
+	type file struct {
+		name string
+		size int64
 	}
+	var files []file
 	for _, s := range d.Log.Segments() {
 		if s.Name == last {
-			add(s.Name, end)
+			files = append(files, file{s.Name, end})
 			break
 		}
-		add(s.Name, s.Size)
+		files = append(files, file{s.Name, s.Size})
 		if size, err := d.FS.Stat(filepath.Join(source, s.SideFile)); err == nil {
-			add(s.SideFile, size)
+			files = append(files, file{s.SideFile, size})
 		}
 	}
-	for _, name := range names {
+	var done, total int64
+	for _, f := range files {
+		total += f.size
+	}
+	for _, f := range files {
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err := d.copyFile(filepath.Join(source, name), filepath.Join(target, name), sizes[name])
+		err := d.copyFile(filepath.Join(source, f.name), filepath.Join(target, f.name), f.size)
 		if err != nil {
-			return fmt.Errorf("copy %s: %w", name, err)
+			return fmt.Errorf("copy %s: %w", f.name, err)
 		}
-		if done += sizes[name]; progress != nil {
+		if done += f.size; progress != nil {
 			progress(done, total)
 		}
 	}
@@ -200,12 +203,8 @@ func (d *Dir) copyFile(from, to string, n int64) error {
 		return err
 	}
 	defer in.Close()
-	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	if err != nil {
+	return vfs.Write(vfs.OS{}, to, func(w io.Writer) error {
+		_, err := io.CopyN(w, io.NewSectionReader(in, 0, n), n)
 		return err
-	}
-	if _, err = io.CopyN(out, io.NewSectionReader(in, 0, n), n); err == nil {
-		err = out.Sync()
-	}
-	return errors.Join(err, out.Close())
+	})
 }

@@ -125,18 +125,13 @@ func (s *Source) base(to uint64) (*projections.State, Cost, error) {
 	return projections.New(), cost, nil
 }
 
-// load reads a checkpoint's whole body and compares it with its head.
+// load reads a checkpoint's body to its verified end and compares the state with its head.
 func (s *Source) load(meta *checkpoint.Meta) (*projections.State, error) {
 	_, body, err := checkpoint.Open(s.FS, s.Checkpoints, meta.Name())
 	if err != nil {
 		return nil, err
 	}
 	defer body.Close()
-	return LoadState(meta, body)
-}
-
-// LoadState reads a checkpoint's body to its verified end and compares the state with its head.
-func LoadState(meta *checkpoint.Meta, body io.Reader) (*projections.State, error) {
 	state, err := projections.Load(body)
 	if err == nil {
 		// Only a reader at its end has verified everything (checkpoint.Open).
@@ -163,7 +158,7 @@ func (s *Source) fold(ctx context.Context, state *projections.State, to uint64,
 	return func(yield func(*event.Block, error) bool) {
 		for b, err := range s.blocks(ctx, state.Index()+1, to) {
 			if err == nil {
-				err = FoldBlock(state, b)
+				err = foldBlock(state, b)
 			}
 			if !yield(b, err) {
 				return
@@ -180,8 +175,8 @@ type FoldError struct {
 
 func (e *FoldError) Error() string { return fmt.Sprintf("block %d: %v", e.Index, e.Reason) }
 
-// FoldBlock folds a block.
-func FoldBlock(state *projections.State, b *event.Block) (err error) {
+// foldBlock folds a block.
+func foldBlock(state *projections.State, b *event.Block) (err error) {
 	defer foldFailed(b, &err)
 	state.Fold(b)
 	return nil
@@ -215,12 +210,6 @@ type Filter struct {
 	Message event.ID // through dead-letter queues and replays
 }
 
-// takes reports whether the filter takes an event, apart from Message: a message's events are found
-// by its history.
-func (f *Filter) takes(e *event.Event) bool {
-	return f.Queue == "" || e.Queue == f.Queue || e.ToQueue == f.Queue
-}
-
 // Events calls fn with the events between two instants, both inclusive, in the log's order, and
 // returns the indexes of the instants.
 func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter,
@@ -233,11 +222,12 @@ func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter,
 	}
 	each := func(events []event.Event) error {
 		for i := range events {
-			index := event.RefOf(events[i].ID).Index
-			if index < first || index > last || !f.takes(&events[i]) {
+			e, index := &events[i], event.RefOf(events[i].ID).Index
+			if index < first || index > last ||
+				f.Queue != "" && e.Queue != f.Queue && e.ToQueue != f.Queue {
 				continue
 			}
-			if err := fn(index, &events[i]); err != nil {
+			if err := fn(index, e); err != nil {
 				return err
 			}
 		}
@@ -269,7 +259,15 @@ type Dir struct {
 	// Metas are the checkpoints that existed before the log was opened, so that none of a live
 	// node's is newer than the log.
 	Metas []checkpoint.Meta
-	Bad   []checkpoint.Bad
+}
+
+// newDir returns a directory whose log is not opened, and its unusable checkpoints.
+func newDir(fsys vfs.FS, path string, node *datadir.Node) (
+	d *Dir, bad []checkpoint.Bad, err error) {
+	d = &Dir{Path: path, Node: node}
+	d.FS, d.Checkpoints = fsys, datadir.Path(path, datadir.CheckpointDir)
+	d.Metas, bad, err = checkpoint.List(d.FS, d.Checkpoints)
+	return d, bad, err
 }
 
 // Open opens the data directory at path. It does not search for damage that only reading everything
@@ -298,17 +296,14 @@ func ReadCard(path string) (*datadir.Node, error) {
 
 // OpenOn opens the data directory at path of any file system; node may be nil.
 func OpenOn(fsys vfs.FS, path string, node *datadir.Node) (*Dir, error) {
-	d := &Dir{Path: path, Node: node}
-	d.FS = fsys
-	d.Checkpoints = datadir.Path(path, datadir.CheckpointDir)
 	if _, err := fsys.Stat(datadir.Path(path, datadir.LogDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is no data directory: it has no %s/", path, datadir.LogDir)
 	}
-	var err error
-	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
-		return nil, err
+	d, _, err := newDir(fsys, path, node)
+	if err == nil {
+		d.Log, err = log.OpenReadOnly(d.logOptions())
 	}
-	if d.Log, err = log.OpenReadOnly(d.logOptions()); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return d, nil

@@ -52,14 +52,12 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 		progress = func(int64, int64) {}
 	}
 	r := &Report{}
-	d := &Dir{Path: path, Node: node}
-	d.FS, d.Checkpoints = fsys, datadir.Path(path, datadir.CheckpointDir)
-	var err error
-	// Before the log is read: a live node's log may only be ahead of these.
-	if d.Metas, d.Bad, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
+	// Before the log is read: a live node's log may only be ahead of these checkpoints.
+	d, bad, err := newDir(fsys, path, node)
+	if err != nil {
 		return r, err
 	}
-	for _, b := range d.Bad {
+	for _, b := range bad {
 		if !errors.Is(b.Err, fs.ErrNotExist) {
 			return r, differ(0, "checkpoint %s: %w", b.Name, b.Err)
 		}
@@ -142,7 +140,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 		if err := check(b.Index - 1); err != nil {
 			return err
 		}
-		if err := FoldBlock(state, b); err != nil {
+		if err := foldBlock(state, b); err != nil {
 			return difference(err)
 		}
 		r.Folded++

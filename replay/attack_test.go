@@ -62,17 +62,13 @@ func (v *victim) seg(i int) string {
 func (v *victim) read(name string) []byte {
 	v.t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	return b
 }
 
 func (v *victim) write(name string, b []byte) {
 	v.t.Helper()
-	if err := os.WriteFile(name, b, 0o600); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, os.WriteFile(name, b, 0o600))
 }
 
 // edit replaces a file's bytes.
@@ -132,25 +128,17 @@ func (v *victim) cutAfter(index uint64) {
 func (v *victim) forge(change func(i int, b *event.Block) *event.Block) {
 	v.t.Helper()
 	dir := filepath.Join(v.dir, "log")
-	if err := os.RemoveAll(dir); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, os.RemoveAll(dir))
 	l, err := log.Open(log.Options{FS: vfs.OS{}, Dir: dir, SegmentSize: 4 << 10})
-	if err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, err)
 	for i, b := range v.blocks {
 		c := *b
 		c.Events = slices.Clone(b.Events)
 		if forged := change(i, &c); forged != nil {
-			if err := l.Append(forged); err != nil {
-				v.t.Fatal(err)
-			}
+			must(v.t, l.Append(forged))
 		}
 	}
-	if err := l.Close(); err != nil {
-		v.t.Fatal(err)
-	}
+	must(v.t, l.Close())
 	v.remove(v.files("checkpoints/*")...)
 }
 
@@ -385,9 +373,7 @@ func TestAttacks(t *testing.T) {
 	var heads []Head
 	keep := func() {
 		h, err := HeadAt(l.log, l.log.Head())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if h.Index != l.index || h.Time != l.now {
 			t.Fatalf("%+v at index %d", h, l.index)
 		}
@@ -412,23 +398,17 @@ func TestAttacks(t *testing.T) {
 		}
 		blocks = append(blocks, b)
 		name, offset, err := l.log.Extent(b.Index)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		ends[b.Index] = end{name, offset}
 	}
 	l.indexed()
-	if err := l.log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Close())
 	other := startLive(t, 22, 4<<10)
 	for range 4 {
 		other.busy(40)
 		other.checkpoint()
 	}
-	if err := other.log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.log.Close())
 	if by, _ := detect(t, l.dir, heads); by != "" {
 		t.Fatalf("the honest log: %s", by)
 	}
@@ -438,9 +418,7 @@ func TestAttacks(t *testing.T) {
 	parent := t.TempDir()
 	for i, a := range table {
 		dir := filepath.Join(parent, fmt.Sprint(i))
-		if err := os.CopyFS(dir, os.DirFS(l.dir)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.CopyFS(dir, os.DirFS(l.dir)))
 		v := &victim{t: t, dir: dir, foreign: other.dir, blocks: blocks, ends: ends}
 		a.do(v)
 		by, diff := detect(t, dir, heads)
@@ -453,9 +431,7 @@ func TestAttacks(t *testing.T) {
 			t.Errorf("%s, %s: %s noticed, which is more than can be", a.kind, a.name, by)
 		}
 		counts[a.kind+" by "+by]++
-		if err := os.RemoveAll(dir); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(dir))
 	}
 	if len(table) < 200 {
 		t.Errorf("only %d attacks", len(table))
@@ -478,9 +454,7 @@ func detect(t *testing.T, dir string, heads []Head) (by string, diff *Difference
 		t.Fatalf("%s: not even a difference: %v", dir, err)
 	}
 	d, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer d.Close()
 	r, err := d.Chain().Compare(t.Context(), heads)
 	if errors.As(err, &diff) {
@@ -499,9 +473,7 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 	first, _ := HeadAt(l.log, l.log.Head())
 	l.busy(20)
 	last, _ := HeadAt(l.log, l.log.Head())
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
 	d := l.open()
 	other := last
 	other.Chain[0] ^= 1
@@ -530,9 +502,7 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := Open(target)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer c.Close()
 	first.ClusterID, last.ClusterID = d.Node.ClusterID, d.Node.ClusterID
 	if _, err := c.Chain().Compare(t.Context(), []Head{first}); err != nil {

@@ -26,9 +26,7 @@ func TestBisectFindsTheFirst(t *testing.T) {
 		l.checkpoint()
 	}
 	l.busy(20)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
 	d := l.open()
 	start, now := event.Instant{Kind: event.InstantStart}, event.Instant{Kind: event.InstantNow}
 	for n := int64(1); ; n++ {
@@ -45,9 +43,7 @@ func TestBisectFindsTheFirst(t *testing.T) {
 		}
 		for _, exhaustive := range []bool{false, true} {
 			got, err := d.Bisect(t.Context(), start, now, acked(n), exhaustive, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if got.Found != (want > 0) || got.Index != want && want > 0 {
 				t.Errorf("%d acked: %+v, want index %d", n, got, want)
 			}
@@ -95,9 +91,7 @@ func TestBisectFindsThePassingOfTime(t *testing.T) {
 		q, _ := s.Queue("jobs")
 		return q.Stats.Ready > 0, nil
 	}
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
 	d := l.open()
 	start := event.Instant{Kind: event.InstantStart}
 	got, err := d.Bisect(t.Context(), start, event.Instant{Kind: event.InstantNow}, ready, false,

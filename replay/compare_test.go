@@ -14,39 +14,28 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	l.checkpoint()
 	copied := filepath.Join(t.TempDir(), "copy")
 	l.busy(20)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(copied, os.DirFS(l.dir)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
+	must(t, os.CopyFS(copied, os.DirFS(l.dir)))
 	common := l.index
 	now := event.Instant{Kind: event.InstantNow}
 	compare := func(a, b *Dir) (*Comparison, int) {
 		t.Helper()
 		n := 0
 		c, err := a.Compare(t.Context(), b, now, Filter{}, func(*Change) error { n++; return nil })
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return c, n
 	}
 	other, err := Open(copied)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c, n := compare(l.open(), other); !c.SameLog || !c.SameState || n != 0 || c.Index != common {
 		t.Errorf("%+v, %d", c, n)
 	}
 	other.Close()
 	// One goes on: what both have is still the same.
 	l.busy(20)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
-	if other, err = Open(copied); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
+	other, err = Open(copied)
+	must(t, err)
 	defer other.Close()
 	if c, _ := compare(l.open(), other); !c.SameLog || !c.SameState || c.Index != common {
 		t.Errorf("%+v", c)
@@ -72,9 +61,7 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 		return b
 	})
 	forged, err := Open(copied)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer forged.Close()
 	c, _ := compare(l.open(), forged)
 	if c.SameLog || c.Parted != v.blocks[at].Index || c.AgreeUpTo != c.Parted-1 {

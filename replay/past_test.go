@@ -13,18 +13,12 @@ import (
 // Past states are as large as the live one: they go when nobody asks any more.
 func TestIdlePastForgets(t *testing.T) {
 	fs := vfs.NewMem()
-	if err := fs.MkdirAll("/log"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, fs.MkdirAll("/log"))
 	l, err := log.Open(log.Options{FS: fs, Dir: "/log"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	for i := uint64(1); i < 4; i++ {
-		if err := l.Append(&event.Block{Index: i, Time: int64(i)}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, l.Append(&event.Block{Index: i, Time: int64(i)}))
 	}
 	synctest.Test(t, func(t *testing.T) {
 		p := NewPast(&Source{Log: l, FS: fs, Checkpoints: "/checkpoints"}, 4)

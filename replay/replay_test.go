@@ -34,31 +34,24 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 		l.checkpoint()
 	}
 	l.busy(20)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
 	d := l.open()
 	past := NewPast(&d.Source, 3)
 	for range 20 {
 		want := l.history[l.rng.IntN(len(l.history))]
 		state, cost, err := d.StateAt(t.Context(), at(want.index))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sameAs(t, want, state)
 		if cost.Blocks > 60 {
 			t.Errorf("%d blocks folded from %d to %d: the checkpoints between were passed over: %v", cost.Blocks, cost.Checkpoint, want.index, cost.Skipped)
 		}
-		if state, err = past.At(t.Context(), at(want.index)); err != nil {
-			t.Fatal(err)
-		}
+		state, err = past.At(t.Context(), at(want.index))
+		must(t, err)
 		sameAs(t, want, state)
 	}
 	calls := 0
 	r, err := verifyDir(t, l.dir, func(done, total int64) { calls++ })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if r.Checkpoints != 6 || r.Log.Last != l.index || int(r.Folded) != len(l.history) ||
 		calls == 0 {
 		t.Errorf("%+v", r)
@@ -76,16 +69,12 @@ func TestBetweenEntriesTheScheduledBecomeReady(t *testing.T) {
 	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: event.DefaultPolicy()}})
 	l.do(&event.Command{Produce: &event.Produce{Queue: "q",
 		Messages: []event.NewMessage{{Priority: 5, DelayMS: 5000}}}})
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
 	d := l.open()
 	for after, want := range map[int64]int64{4999: 0, 5000: 1} {
 		s, _, err := d.StateAt(t.Context(),
 			event.Instant{Kind: event.InstantTime, Time: l.m.Clock() + after})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if q, _ := s.Queue("q"); q.Stats.Ready != want {
 			t.Errorf("%d ms later %d are ready, want %d", after, q.Stats.Ready, want)
 		}
@@ -137,12 +126,8 @@ func TestVerifyFindsAWrongCheckpoint(t *testing.T) {
 	index, chain := l.log.Tip()
 	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain,
 		Clock: l.m.Clock(), Digest: f.Digest(), ClusterID: "c"}
-	if err := checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f); err != nil {
-		t.Fatal(err)
-	}
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f))
+	must(t, l.log.Sync())
 	_, err := verifyDir(t, l.dir, nil)
 	if d, ok := errors.AsType[*Difference](err); !ok || d.Index != index {
 		t.Errorf("%v", err)
@@ -179,9 +164,7 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 		l.checkpoint()
 	}
 	l.indexed()
-	if err := l.log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Close())
 	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
 	if err := errors.Join(os.Remove(files[0]),
 		os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")); err != nil {
@@ -190,9 +173,7 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 	ckpts, _ := filepath.Glob(filepath.Join(l.dir, "checkpoints/*.ckpt"))
 	node := &datadir.Node{Fork: &datadir.Fork{Index: l.index}}
 	r, err := Verify(t.Context(), vfs.OS{}, l.dir, node, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, name := range ckpts {
 		f := &thinning{FS: vfs.OS{}, gone: filepath.Base(name)}
 		again, err := Verify(t.Context(), f, l.dir, node, nil)
@@ -205,9 +186,7 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 	l := startLive(t, 9, 8<<10)
 	l.busy(120)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
 	d := l.open()
 	for _, r := range [][2]int{{0, 119}, {10, 60}, {60, 60}, {100, 119}} {
 		before, after := l.history[r[0]], l.history[r[1]]
@@ -230,9 +209,7 @@ func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 				state[c.Message] = c.After.State
 				return nil
 			})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if r[0] == r[1] && changes > 0 {
 			t.Errorf("%d changes between an instant and itself", changes)
 		}
@@ -265,30 +242,22 @@ func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
 		l.checkpoint()
 	}
 	l.busy(20)
-	if err := l.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Sync())
 	d := l.open()
 	for i := range 10 {
 		want := l.history[l.rng.IntN(len(l.history))]
 		target := filepath.Join(t.TempDir(), "then")
 		node, err := d.Into(t.Context(), at(want.index), target, seedless, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if node.Fork.Index != want.index || node.Fork.At.UnixMilli() != want.clock ||
 			node.ClusterID == d.Node.ClusterID {
 			t.Errorf("%d: %+v", i, node.Fork)
 		}
 		r, err := verifyDir(t, target, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		sameAs(t, want, r.State)
 		c, err := Open(target)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		state, cost, err := c.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
 		if err != nil || cost.Blocks != 0 {
 			t.Errorf("%+v, %v", cost, err)
@@ -304,9 +273,7 @@ func TestIntoRefusesAndLeavesNothing(t *testing.T) {
 	l.checkpoint()
 	d := l.open()
 	full := t.TempDir()
-	if err := os.WriteFile(filepath.Join(full, "mine"), []byte("x"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(filepath.Join(full, "mine"), []byte("x"), 0o600))
 	for name, target := range map[string]string{
 		"not empty": full, "the source": l.dir, "inside": filepath.Join(l.dir,
 			"copy"), "a file": filepath.Join(full, "mine"),
@@ -333,15 +300,11 @@ func TestReadingTouchesNothing(t *testing.T) {
 	l := startLive(t, 12, 4<<10)
 	l.busy(60)
 	l.checkpoint()
-	if err := l.log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, l.log.Close())
 	print := func() map[string]string {
 		out := map[string]string{}
 		_ = filepath.WalkDir(l.dir, func(path string, e os.DirEntry, err error) error {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			info, _ := e.Info()
 			b, _ := os.ReadFile(path)
 			out[path] = info.ModTime().String() + info.Mode().String() + string(b)
@@ -351,9 +314,7 @@ func TestReadingTouchesNothing(t *testing.T) {
 	}
 	before := print()
 	d, err := Open(l.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, _, err := d.StateAt(t.Context(), at(l.history[30].index)); err != nil {
 		t.Fatal(err)
 	}

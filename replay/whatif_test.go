@@ -95,9 +95,7 @@ func (w *world) run(o WhatIfOptions) (*WhatIfSummary, map[event.ID]*Divergence) 
 		return err
 	}
 	s, err := WhatIf(w.t.Context(), &Source{Log: w.log}, o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return s, told
 }
 
@@ -504,9 +502,7 @@ func TestResurrectionsAndImportsArePlayed(t *testing.T) {
 	w.try("jobs", 100, event.OpRetry) // discarded: there is no dead-letter queue
 	w.pass(5000)
 	history, err := w.log.History(t.Context(), a)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r := w.do(&event.Command{Resurrect: &event.Resurrect{
 		ID: a, Last: event.RefOf(history[len(history)-1].ID), Queue: "jobs", Key: "k", Priority: 5,
 		Size: 10, First: a,

@@ -62,9 +62,7 @@ func startLive(t *testing.T, seed uint64, segmentSize int64) *world {
 func openWorld(t *testing.T, seed uint64, dir string, o log.Options) *world {
 	t.Helper()
 	l, err := log.Open(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return &world{
 		t: t, dir: dir, log: l, m: fsm.New(projections.New(), l, fsm.Options{}), index: 2,
@@ -86,9 +84,7 @@ func (w *world) do(commands ...*event.Command) []event.Result {
 		e.Commands = append(e.Commands, event.EncodeCommand(c))
 	}
 	results, err := w.m.Apply(w.index, e.Encode())
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	if w.dir == "" {
 		return results
 	}
@@ -113,25 +109,19 @@ func observe(s *projections.State) observed {
 // checkpoint writes one of the state as it is.
 func (l *world) checkpoint() checkpoint.Meta {
 	l.t.Helper()
-	if err := l.log.Sync(); err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, l.log.Sync())
 	f := l.m.Freeze()
 	defer f.Release()
 	index, chain := l.log.Tip()
 	meta := checkpoint.Meta{Index: index, Term: 1, HeadIndex: index, Chain: chain,
 		Clock: f.Clock(), Digest: f.Digest(), ClusterID: "c"}
-	if err := checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f); err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f))
 	return meta
 }
 
 func (l *world) ckpts() string {
 	dir := datadir.Path(l.dir, datadir.CheckpointDir)
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, os.MkdirAll(dir, 0o700))
 	return dir
 }
 
@@ -190,9 +180,7 @@ func (l *world) random(i int) *event.Command {
 func (l *world) open() *Dir {
 	l.t.Helper()
 	d, err := Open(l.dir)
-	if err != nil {
-		l.t.Fatal(err)
-	}
+	must(l.t, err)
 	l.t.Cleanup(func() { d.Close() })
 	return d
 }
@@ -214,5 +202,12 @@ func (l *world) indexed() {
 			}
 			time.Sleep(time.Millisecond)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

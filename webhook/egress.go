@@ -195,13 +195,10 @@ func bare(ctx context.Context, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
 		return errTimeout
 	}
-	for {
-		wrapped, ok := errors.AsType[*url.Error](err)
-		if !ok {
-			return err
-		}
-		err = wrapped.Err
+	if wrapped, ok := errors.AsType[*url.Error](err); ok {
+		return wrapped.Err
 	}
+	return err
 }
 
 // ofConnection are the headers that say how a request is sent, not what it is, or for whom: to

@@ -102,9 +102,7 @@ func listen(t *testing.T) (port string, seen *atomic.Int64) {
 	srv.Start()
 	t.Cleanup(srv.Close)
 	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return port, seen
 }
 
@@ -159,9 +157,7 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 		c := NewClient(ClientOptions{Timeout: 2 * time.Second,
 			Resolver: resolver(t, func(string) []string { return addrs() })})
 		target := "http://hooks.example.com:" + port + "/"
-		if err := CheckURL(target, false); err != nil {
-			t.Fatal(err)
-		}
+		must(t, CheckURL(target, false))
 		for range 2 {
 			_, err := c.Do(t.Context(), Outgoing{URL: target})
 			var refused *RefusedError
@@ -329,9 +325,7 @@ func TestDo(t *testing.T) {
 // TestNotHTTP: what a server of another kind says is not told.
 func TestNotHTTP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() { _ = l.Close() }()
 	go func() {
 		for _, banner := range []string{"-ERR unknown command, hunter2\r\n",
@@ -405,9 +399,7 @@ func TestHeadersThatCanBeGiven(t *testing.T) {
 func resolver(t *testing.T, addrs func(name string) []string) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
 	go func() {
 		buf := make([]byte, 1500)

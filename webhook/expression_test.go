@@ -14,18 +14,14 @@ func testEnv(t testing.TB) *Env {
 	t.Helper()
 	e, err := NewEnv(map[string]*cel.Type{"payload": JSON, "headers": Strings, "name": String,
 		"at": Timestamp, "n": Int})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return e
 }
 
 func vars(t testing.TB, payload string) Vars {
 	t.Helper()
 	v, err := ParseJSON([]byte(payload))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return Vars{
 		"payload": v, "headers": map[string]string{"x-event": "issues"}, "name": "github",
 		"at": time.Date(2026, 1, 31, 12, 0, 0, 5e8, time.UTC), "n": int64(7),
@@ -175,9 +171,7 @@ func TestObject(t *testing.T) {
 		"title": `"[GitHub] " + payload.issue.title`, "body": `payload.issue.body`,
 		"a\"b": `payload.?nobody`, "z": `optional.none()`, "n": `n`,
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, err := o.Eval(vars(t, issue), 100)
 	if want := `{"body":null,"n":7,"title":"[GitHub] It \"breaks\" <here>"}`; err != nil ||
 		string(got) != want {
@@ -196,9 +190,8 @@ func TestObject(t *testing.T) {
 		bad.Field != "b" {
 		t.Error(err)
 	}
-	if o, err = e.CompileObject(nil); err != nil {
-		t.Fatal(err)
-	}
+	o, err = e.CompileObject(nil)
+	must(t, err)
 	if got, err := o.Eval(vars(t, issue), 100); string(got) != "{}" || err != nil {
 		t.Errorf("%s, %v", got, err)
 	}

@@ -20,9 +20,7 @@ func made(t testing.TB, v wire.VerifyHMAC, change ...func(*wire.WebhookDefinitio
 		f(d)
 	}
 	w, err := Compile("w", d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return w
 }
 
@@ -180,9 +178,7 @@ func TestSign(t *testing.T) {
 		w := made(t, v)
 		secret := "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 		headers, err := w.Sign([]byte("body"), secret, now)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		lines := func(h map[string]string) (out []string) {
 			for k, v := range h {
 				out = append(out, k+": "+v)
@@ -303,9 +299,7 @@ func TestNoLimitOfAge(t *testing.T) {
 	w := made(t, wire.VerifyHMAC{Scheme: Slack},
 		func(d *wire.WebhookDefinition) { d.MaxAgeSeconds = &none })
 	headers, err := w.Sign([]byte("x"), "s", time.Unix(1000, 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	get := func(name string) []string { return []string{headers[name]} }
 	if err := w.Verify(get, []byte("x"), []string{"s"}, time.Now()); err != nil {
 		t.Error(err)
@@ -317,9 +311,7 @@ func TestNoLimitOfAge(t *testing.T) {
 func TestAlike(t *testing.T) {
 	w := made(t, wire.VerifyHMAC{Scheme: PagerDuty})
 	good, err := w.Sign([]byte("x"), "a", time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	value := good["x-pagerduty-signature"]
 	cost := func(value string, secrets ...string) float64 {
 		header := from("X-PagerDuty-Signature: " + value)

@@ -19,9 +19,7 @@ func compiled(t testing.TB, d wire.WebhookDefinition) *Webhook {
 		d.Queue = "q"
 	}
 	w, err := Compile("pd", &d)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return w
 }
 
@@ -174,24 +172,18 @@ func TestSecrets(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	a, b, c16 := strings.Repeat("a", 16), strings.Repeat("b", 20), strings.Repeat("c", 16)
 	env := map[string]string{"ONE": " one\n", "TWO": a + "," + b,
 		"THREE": a + " " + b + ",\n\t" + c16 + "\n", "SENTENCE": "It's a Secret to Everybody", "SHORT": a + "," + b[:15], "EMPTY": " "}
 	s, err := NewSecrets(func(k string) string { return env[k] }, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(func() { _ = s.Close() })
 	write("f", "from file\n")
 	write("large", strings.Repeat("x", 64<<10+1))
 	write("blank", "\n")
-	if err := os.Symlink("/etc/hostname", filepath.Join(dir, "out")); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Symlink("/etc/hostname", filepath.Join(dir, "out")))
 	for _, c := range []struct {
 		v       wire.VerifyHMAC
 		want    []string
@@ -233,13 +225,18 @@ func TestSecrets(t *testing.T) {
 		t.Error(got)
 	}
 	none, err := NewSecrets(os.Getenv, "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := none.Of(nil, v.SecretFile); err == nil || !strings.Contains(err.Error(), "--secrets-dir") {
 		t.Error(err)
 	}
 	if _, err := NewSecrets(os.Getenv, filepath.Join(dir, "nowhere")); err == nil {
 		t.Error("a folder that is not there was taken")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -56,9 +56,7 @@ func (w *world) grow(n int) {
 			w.t.Fatal(err)
 		}
 	}
-	if err := w.log.Sync(); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.log.Sync())
 }
 
 func (w *world) source() Source {
@@ -72,18 +70,14 @@ func (w *world) source() Source {
 func (w *world) archive() *Archive {
 	w.t.Helper()
 	a, err := OpenFor(w.disk, at, "c1", 8<<10)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return a
 }
 
 func (w *world) write() Written {
 	w.t.Helper()
 	done, err := w.archive().Write(w.t.Context(), w.source(), nil)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return done
 }
 
@@ -98,25 +92,19 @@ func (w *world) sealed() uint64 {
 func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 	w.t.Helper()
 	a, err := Open(w.disk, at)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	dir := "virtual"
 	if base != nil {
 		dir = w.dir
 	}
 	fsys, err = a.Mount(w.t.Context(), base, dir)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	o := log.Options{FS: fsys, Dir: path.Join(dir, "log")}
 	if _, err := log.Verify(w.t.Context(), o, nil); err != nil {
 		w.t.Fatal(err)
 	}
 	l, err := log.OpenReadOnly(o)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	defer l.Close()
 	next := l.Blocks(0)
 	for {
@@ -124,9 +112,7 @@ func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 		if err == io.EOF {
 			break
 		}
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		if b.Index != last+1 {
 			w.t.Fatalf("block %d after %d", b.Index, last)
 		}
@@ -142,14 +128,10 @@ func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 func (w *world) files(mark string) (in []string) {
 	w.t.Helper()
 	names, err := w.disk.List(at + "/log")
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	for _, name := range names {
 		b, err := vfs.ReadFile(w.disk, at+"/log/"+name)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		if bytes.Contains(b, []byte(mark)) {
 			in = append(in, name)
 		}
@@ -184,13 +166,9 @@ func TestArchiveBeforeADirectory(t *testing.T) {
 	w.grow(6)
 	w.write()
 	older := filepath.Join(t.TempDir(), "older")
-	if err := os.CopyFS(older, os.DirFS(w.dir)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.CopyFS(older, os.DirFS(w.dir)))
 	w.grow(2)
-	if err := w.log.DeleteBefore(w.log.Segments()[3].First); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.log.DeleteBefore(w.log.Segments()[3].First))
 	if last, _ := w.read(vfs.OS{}); last != w.index {
 		t.Errorf("it ends at %d, not %d", last, w.index)
 	}
@@ -256,16 +234,10 @@ func TestLeftoversGo(t *testing.T) {
 	s := w.log.Segments()[0]
 	name := at + "/log/" + s.Name
 	b, err := vfs.ReadFile(w.disk, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.disk.Put(name+tempMark+"x", b)
-	if err := w.disk.Remove(at + "/log/" + s.SideFile); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.log.Erase([]event.Ref{{Index: 2}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.disk.Remove(at+"/log/"+s.SideFile))
+	must(t, w.log.Erase([]event.Ref{{Index: 2}}))
 	w.write()
 	if in := w.files("secret 2 secret 2"); len(in) > 0 {
 		t.Errorf("still in %v", in)
@@ -280,9 +252,7 @@ func TestErasedSegmentsAreArchivedAgain(t *testing.T) {
 	if len(w.files(secret)) == 0 {
 		t.Fatal("the archive does not hold it to begin with")
 	}
-	if err := w.log.Erase([]event.Ref{{Index: 2}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.log.Erase([]event.Ref{{Index: 2}}))
 	if done := w.write(); done.Refreshed != 1 || done.Segments != 0 {
 		t.Fatalf("%+v", done)
 	}
@@ -306,9 +276,7 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	}
 	other := begin(t)
 	other.disk = w.disk
-	if err := other.log.Append(&event.Block{Index: 1, Time: 5}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, other.log.Append(&event.Block{Index: 1, Time: 5}))
 	other.index = 1
 	other.grow(3)
 	if _, err := other.archive().Write(t.Context(), other.source(), nil); !errors.Is(err,
@@ -324,15 +292,11 @@ func TestDamage(t *testing.T) {
 	w.write()
 	name := at + "/log/" + w.log.Segments()[0].Name
 	b, err := vfs.ReadFile(w.disk, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b[len(b)/2] ^= 4
 	w.disk.Put(name, b)
 	fsys, err := w.archive().Mount(t.Context(), nil, "x")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: "x/log"}, nil)
 	if c, ok := errors.AsType[*log.CorruptionError](err); !ok ||
 		!strings.Contains(c.Error(), ".seg") {
@@ -345,13 +309,10 @@ func TestDamage(t *testing.T) {
 	}
 
 	name = filepath.Join(w.dir, "log", w.log.Segments()[1].Name)
-	if b, err = os.ReadFile(name); err != nil {
-		t.Fatal(err)
-	}
+	b, err = os.ReadFile(name)
+	must(t, err)
 	b[len(b)/2] ^= 1
-	if err := os.WriteFile(name, b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(name, b, 0o600))
 	w.disk = vfs.NewMem()
 	done, err := w.archive().Write(t.Context(), w.source(), nil)
 	if _, ok := errors.AsType[*log.CorruptionError](err); !ok || done.Segments != 1 {
@@ -381,13 +342,9 @@ func TestMissingHistory(t *testing.T) {
 	if _, err := w.archive().Write(t.Context(), src, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.log.DeleteBefore(all[5].First); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.log.DeleteBefore(all[5].First))
 	check(w, vfs.OS{}, w.dir, all[5].First)
-	if err := w.disk.Remove(at + "/log/" + all[1].SideFile); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.disk.Remove(at+"/log/"+all[1].SideFile))
 	check(w, nil, "x", all[2].First)
 }
 
@@ -406,13 +363,9 @@ func TestEraseReachesTheArchive(t *testing.T) {
 			t.Fatalf("%q was not found before: %v", m, w.files(m))
 		}
 	}
-	if err := w.log.DeleteBefore(seg[3].First); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.log.DeleteBefore(seg[3].First))
 	refs := []event.Ref{{Index: old}, {Index: kept}, {Index: old}, {Index: w.index + 100}}
-	if err := w.log.Erase(refs[1:2]); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.log.Erase(refs[1:2]))
 	ctx := t.Context()
 	for want := 2; want >= 0; want -= 2 { // twice is as good as once
 		if n, err := w.archive().Erase(ctx, refs); n != want || err != nil {
@@ -447,5 +400,12 @@ func TestCheckDir(t *testing.T) {
 		} else if strings.Contains(err.Error(), "secret") {
 			t.Errorf("the error repeats the secret: %v", err)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -86,9 +86,7 @@ func open(t *testing.T, disk *vfs.Mem) (*world, error) {
 
 func newWorld(t *testing.T, seed uint64) *world {
 	w, err := open(t, vfs.NewMem())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.rng = rand.New(rand.NewPCG(seed, 1))
 	for _, q := range []string{"a", "b"} {
 		p := event.DefaultPolicy()
@@ -125,9 +123,7 @@ func (w *world) propose(_ context.Context, c *event.Command) (event.Result, erro
 func (w *world) do(c *event.Command) event.Result {
 	w.t.Helper()
 	r, err := w.propose(w.t.Context(), c)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	return r
 }
 
@@ -204,9 +200,7 @@ func (w *world) step() {
 		}
 		m := live[w.rng.IntN(len(live))]
 		e, err := w.log.Event(m.Content)
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		if !e.Content.IsZero() { // else it is erased: retention finds nothing to carry
 			it := event.CarryItem{ID: m.ID, From: m.Content, Content: e.Content}
 			w.do(&event.Command{Carry: &event.Carry{Items: []event.CarryItem{it}}})
@@ -223,9 +217,7 @@ func (w *world) step() {
 func (w *world) resurrect() {
 	var gone []event.Event
 	for b, err := range w.log.Follow(0) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		for _, e := range b.Events {
 			_, live := w.m.Message(e.Subject)
 			if !live && (e.Type == event.Acked || e.Type == event.Discarded) {
@@ -238,9 +230,7 @@ func (w *world) resurrect() {
 	}
 	e := gone[w.rng.IntN(len(gone))]
 	history, err := w.log.History(w.t.Context(), e.Subject)
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 	last := e
 	for i := range history {
 		if history[i].Type == event.Erased {
@@ -263,9 +253,7 @@ func (w *world) families() (
 ) {
 	first, key, in = map[event.ID]event.ID{}, map[event.ID]string{}, map[event.ID]map[string]bool{}
 	for b, err := range w.log.Follow(0) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		for i := range b.Events {
 			switch e := &b.Events[i]; {
 			case e.Type == event.Enqueued:
@@ -300,9 +288,7 @@ func (w *world) erase(spec Spec) {
 	_, err := w.eraser.RunTask(ctx, task, spec.Encode())
 	cancel()
 	<-done
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, err)
 }
 
 // check compares every content of the log with whether it should be there.
@@ -311,9 +297,7 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 	first, _, _ := w.families()
 	n := 0
 	for b, err := range w.log.Follow(0) {
-		if err != nil {
-			w.t.Fatal(err)
-		}
+		must(w.t, err)
 		for i := range b.Events {
 			e := &b.Events[i]
 			if e.Content.Digest == [32]byte{} || e.Subject == (event.ID{}) {
@@ -400,19 +384,13 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		for range 250 {
 			w.step()
 		}
-		if err := w.log.Sync(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.log.Sync())
 		past, err := log.OpenReadOnly(log.Options{FS: w.disk.Clone(), Dir: "/data/log"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer past.Close()
 		first, key, in := w.families()
 		segments := w.log.Segments()
-		if err := w.log.DeleteBefore(segments[len(segments)/2].First); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.log.DeleteBefore(segments[len(segments)/2].First))
 		if _, deleted := w.log.DeletedBefore(); !deleted {
 			t.Fatal("nothing was deleted")
 		}
@@ -429,9 +407,7 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		w.erase(Spec{Queue: "a", Key: "k"})
 		old := 0
 		for b, err := range past.Follow(0) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			for i := range b.Events {
 				e := &b.Events[i]
 				if e.Content.Digest == [32]byte{} || e.Subject == (event.ID{}) {
@@ -555,9 +531,7 @@ func (w *world) in(mark string) (files []string) {
 
 func (w *world) once() {
 	w.t.Helper()
-	if err := w.eraser.once(context.Background()); err != nil {
-		w.t.Fatal(err)
-	}
+	must(w.t, w.eraser.once(context.Background()))
 }
 
 func (w *world) reports(task event.ID) int {
@@ -571,9 +545,7 @@ func TestNodeCarriesOut(t *testing.T) {
 	for i := range 20 { // several segments
 		w.put(fmt.Sprint("noise", i, strings.Repeat(" ", 600)))
 	}
-	if err := w.log.Sync(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.log.Sync())
 	if len(w.in("secret")) != 1 {
 		t.Fatal("not found before")
 	}
@@ -625,9 +597,7 @@ func TestNodeCatchesUp(t *testing.T) {
 		if err == nil {
 			w, err = open(t, w.disk)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	task := w.create(event.TaskErase, nil).ID
 	w.do(erasing(task, first))
@@ -668,9 +638,7 @@ func TestNodeCatchesUp(t *testing.T) {
 // two erasures: after the next start everything is carried out, and nothing else has changed.
 func TestNodeCrashAnywhere(t *testing.T) {
 	before := newWorld(t, 1)
-	if err := before.log.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, before.log.Close())
 	story := func(disk *vfs.Mem) (erased []string, kept []event.Ref) {
 		w, err := open(t, disk)
 		if err != nil {
@@ -753,5 +721,12 @@ func TestNodeCrashAnywhere(t *testing.T) {
 				return
 			}
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -63,9 +63,7 @@ func TestAnswerQueueFull(t *testing.T) {
 			}
 			// The series of a queue without push do not come back.
 			families, err := reg.Gather()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			found := false
 			for _, f := range families {
 				found = found || f.GetName() == "qlogd_push_deliveries_total"

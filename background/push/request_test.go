@@ -20,16 +20,13 @@ func TestKeys(t *testing.T) {
 	at := time.Unix(1614265330, 0)
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	keys, err := keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := webhook.SignStandard(keys, id, at, []byte(body)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 	// Without its prefix it may be meant as base64 or as it is.
-	if keys, err = keysOf([]string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil {
-		t.Fatal(err)
-	}
+	keys, err = keysOf([]string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
+	must(t, err)
 	if got := strings.Fields(webhook.SignStandard(keys, id, at, []byte(body))); len(got) != 2 ||
 		got[0] != want {
 		t.Errorf("got %s", got)
@@ -57,17 +54,11 @@ func made(t *testing.T, p wire.Push, c event.Content, limit int) (headers map[st
 	body string, err error) {
 	t.Helper()
 	p.URL = "https://example.com/"
-	if err := Check(&p, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Check(&p, false))
 	text, err := wire.Marshal(&p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	target, err := newTarget(&event.Policy{Push: text})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	m := event.LeasedMessage{MessageView: event.MessageView{
 		ID: event.NewID(1_700_000_000_000, 5,
 			0), Queue: "q", Key: "k", Kind: "note", Attempt: 2, EnqueuedAt: 1_700_000_000_000,
@@ -154,13 +145,9 @@ func TestRequest(t *testing.T) {
 func TestRequestCloudEvents(t *testing.T) {
 	content := event.Content{Payload: []byte(`{"a":1}`)}
 	headers, body, err := made(t, wire.Push{Format: "cloudevents"}, content, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var e map[string]any
-	if err := json.Unmarshal([]byte(body), &e); err != nil {
-		t.Fatal(err)
-	}
+	must(t, json.Unmarshal([]byte(body), &e))
 	if headers["Content-Type"] != "application/cloudevents+json" || e["specversion"] != "1.0" ||
 		e["type"] != "note" || e["attempt"] != 2.0 ||
 		!cmp.Equal(e["data"], map[string]any{"a": 1.0}) {
@@ -168,14 +155,19 @@ func TestRequestCloudEvents(t *testing.T) {
 	}
 	headers, body, err = made(t, wire.Push{Format: "cloudevents_binary",
 		Input: map[string]string{"b": "payload.a"}}, content, 1000)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if headers["Content-Type"] != "application/json" || headers["Ce-Specversion"] != "1.0" ||
 		headers["Ce-Type"] != "note" || body != `{"b":1}` {
 		t.Errorf("%v\n%s", headers, body)
 	}
 	if headers["Idempotency-Key"] == "" || headers["Webhook-Id"] != headers["Idempotency-Key"] {
 		t.Errorf("%v", headers)
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -16,9 +16,7 @@ func TestCheck(t *testing.T) {
 			"content-type": "application/x+json"},
 		Input: map[string]string{"title": "payload.title", "at": "enqueued_at",
 			"who": "headers.?who.orValue(id + key + queue + kind)", "n": "attempt"}}
-	if err := Check(&p, false); err != nil {
-		t.Fatal(err)
-	}
+	must(t, Check(&p, false))
 	if p.TimeoutMS != defaultTimeoutMS || p.MaxInFlight != defaultInFlight ||
 		p.Format != formatPayload {
 		t.Errorf("defaults: %+v", p)
@@ -32,9 +30,7 @@ func TestCheck(t *testing.T) {
 		long["X-"+strings.Repeat("x", i+1)] = ""
 	}
 	headers, err := json.Marshal(long)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for field, bad := range map[string][]string{
 		"push.url": {
 			`"url":""`, `"url":"http://127.0.0.1:1/"`, `"url":"http://a:b@example.com/"`,
@@ -61,9 +57,7 @@ func TestCheck(t *testing.T) {
 	} {
 		for _, text := range bad {
 			p := wire.Push{URL: "https://example.com/hook"}
-			if err := json.Unmarshal([]byte("{"+text+"}"), &p); err != nil {
-				t.Fatal(err)
-			}
+			must(t, json.Unmarshal([]byte("{"+text+"}"), &p))
 			err := Check(&p, false)
 			problem, ok := err.(*event.Problem)
 			if !ok || problem.Code != event.CodeInvalidArgument || problem.Field != field ||

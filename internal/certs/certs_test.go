@@ -41,9 +41,7 @@ func (a *authority) make(name string, set ...func(*x509.Certificate)) (*x509.Cer
 	*ecdsa.PrivateKey) {
 	a.t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
 	serial++
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
@@ -57,12 +55,9 @@ func (a *authority) make(name string, set ...func(*x509.Certificate)) (*x509.Cer
 		parent, by = c, key
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	if c, err = x509.ParseCertificate(der); err != nil {
-		a.t.Fatal(err)
-	}
+	must(a.t, err)
+	c, err = x509.ParseCertificate(der)
+	must(a.t, err)
 	return c, key
 }
 
@@ -83,18 +78,14 @@ func write(t *testing.T, name, typ string, der []byte) {
 	b := pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der})
 	written = written.Add(time.Minute)
 	err := errors.Join(os.WriteFile(name, b, 0o600), os.Chtimes(name, written, written))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 }
 
 // put replaces a keeper's certificate and key.
 func put(t *testing.T, k *Keeper, c *x509.Certificate, key *ecdsa.PrivateKey) {
 	t.Helper()
 	der, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	write(t, k.cert, "CERTIFICATE", c.Raw)
 	write(t, k.key, "PRIVATE KEY", der)
 }
@@ -110,9 +101,7 @@ func keeper(t *testing.T, by *authority, name string, trust *authority,
 	put(t, k, c, key)
 	write(t, k.ca, "CERTIFICATE", trust.cert.Raw)
 	k, err := Load(k.cert, k.key, k.ca, slog.New(slog.NewTextHandler(t.Output(), nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return k
 }
 
@@ -121,9 +110,7 @@ func keeper(t *testing.T, by *authority, name string, trust *authority,
 func shake(t *testing.T, server, client *tls.Config) (serial int64, serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer l.Close()
 	done := make(chan error, 1)
 	go func() {
@@ -140,9 +127,7 @@ func shake(t *testing.T, server, client *tls.Config) (serial int64, serverErr, c
 		done <- err
 	}()
 	raw, err := net.Dial("tcp", l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer raw.Close()
 	c := tls.Client(raw, client)
 	// In TLS 1.3 the server judges after the client has finished.
@@ -251,18 +236,14 @@ func TestRotation(t *testing.T) {
 	if err := sk.Reload(); err == nil || !strings.Contains(err.Error(), "private key") {
 		t.Errorf("reload of a mismatch: %v", err)
 	}
-	if err := os.WriteFile(sk.ca, []byte("garbage"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(sk.ca, []byte("garbage"), 0o600))
 	put(t, sk, third, key)
 	if err := sk.Reload(); err == nil ||
 		!strings.Contains(err.Error(), "no certificate of an authority") {
 		t.Errorf("reload of garbage: %v", err)
 	}
 	good(second.SerialNumber.Int64())
-	if err := os.Remove(sk.ca); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.Remove(sk.ca))
 	logged.Reset()
 	for range 3 {
 		good(second.SerialNumber.Int64())
@@ -280,9 +261,7 @@ func TestRotation(t *testing.T) {
 	fourth, key := next.node("n1")
 	put(t, sk, fourth, key)
 	write(t, sk.ca, "CERTIFICATE", next.cert.Raw)
-	if err := sk.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, sk.Reload())
 	if _, serverErr, clientErr := shake(t, server, ck.Client("n1")); serverErr == nil ||
 		clientErr == nil {
 		t.Errorf("two authorities: server: %v, client: %v", serverErr, clientErr)
@@ -290,9 +269,7 @@ func TestRotation(t *testing.T) {
 	c, key := next.node("n2")
 	put(t, ck, c, key)
 	write(t, ck.ca, "CERTIFICATE", next.cert.Raw)
-	if err := ck.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, ck.Reload())
 	good(fourth.SerialNumber.Int64())
 }
 
@@ -301,14 +278,19 @@ func TestNoAuthority(t *testing.T) {
 	ca := newAuthority(t, "ca")
 	f := keeper(t, ca, "n1", ca)
 	k, err := Load(f.cert, f.key, "", slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	_, serverErr, clientErr := shake(t, k.Server(true), k.Client("n1"))
 	if serverErr == nil || clientErr == nil {
 		t.Errorf("server: %v, client: %v", serverErr, clientErr)
 	}
 	if _, err := Load(f.cert+"x", f.key, f.ca, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a missing file was loaded")
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

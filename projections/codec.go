@@ -63,13 +63,17 @@ func (c *coder) do(fields ...any) {
 		case *event.Hash:
 			c.raw(v[:])
 		case *event.Ref:
-			c.do(&v.Index, &v.Number)
+			number(c, &v.Index)
+			number(c, &v.Number)
 		case *bool:
 			c.flag(v)
 		case *link:
-			c.do(&v.prev, &v.next)
+			number(c, &v.prev)
+			number(c, &v.next)
 		case *list:
-			c.do(&v.head, &v.tail, &v.n)
+			number(c, &v.head)
+			number(c, &v.tail)
+			number(c, &v.n)
 		default:
 			if c.reads() {
 				c.err = c.dec.Decode(v)
@@ -81,6 +85,9 @@ func (c *coder) do(fields ...any) {
 }
 
 func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64 | ~int64](c *coder, v *T) {
+	if c.err != nil {
+		return
+	}
 	if !c.reads() {
 		c.err = c.enc.EncodeUint(uint64(*v))
 		return

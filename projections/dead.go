@@ -18,6 +18,9 @@ type tombstone struct {
 
 // deleted reports whether a message is deleted and its own event is pending.
 func (s *State) deleted(m *message) bool {
+	if len(s.tombstones) == 0 {
+		return false
+	}
 	if s.backlogs[m.backlog].deleted {
 		return true
 	}

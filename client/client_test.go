@@ -19,15 +19,15 @@ import (
 type fake struct {
 	t       *testing.T
 	mu      sync.Mutex
-	answers []func(http.ResponseWriter)
+	answers []answer
 	seen    []asked
 }
 
 // asked is one request, copied: the server reuses its own.
 type asked struct {
-	path, body string
-	query      url.Values
-	header     http.Header
+	method, path, body string
+	query              url.Values
+	header             http.Header
 }
 
 func (f *fake) asked() []asked {
@@ -39,7 +39,9 @@ func (f *fake) asked() []asked {
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b := bodyOf(r)
 	f.mu.Lock()
-	f.seen = append(f.seen, asked{r.URL.EscapedPath(), string(b), r.URL.Query(), r.Header.Clone()})
+	f.seen = append(f.seen, asked{
+		r.Method, r.URL.EscapedPath(), string(b), r.URL.Query(), r.Header.Clone(),
+	})
 	if len(f.answers) == 0 {
 		f.mu.Unlock()
 		f.t.Errorf("unexpected %s %s", r.Method, r.URL)
@@ -56,7 +58,10 @@ func bodyOf(r *http.Request) []byte {
 	return b
 }
 
-func says(status int, body string, headers ...string) func(http.ResponseWriter) {
+// answer is what a fake does with a request.
+type answer = func(http.ResponseWriter)
+
+func says(status int, body string, headers ...string) answer {
 	return func(w http.ResponseWriter) {
 		for i := 0; i+1 < len(headers); i += 2 {
 			w.Header().Set(headers[i], headers[i+1])
@@ -66,8 +71,15 @@ func says(status int, body string, headers ...string) func(http.ResponseWriter) 
 	}
 }
 
-func problemSays(status int, code, outcome string, retryable bool, headers ...string) func(http.ResponseWriter) {
-	return says(status, fmt.Sprintf(`{"status":%d,"code":%q,"detail":"so it is","retryable":%v,"outcome":%q}`, status, code, retryable, outcome), headers...)
+func problemSays(status int, code, outcome string, retryable bool, headers ...string) answer {
+	return says(status, fmt.Sprintf(
+		`{"status":%d,"code":%q,"detail":"so it is","retryable":%v,"outcome":%q}`,
+		status, code, retryable, outcome), headers...)
+}
+
+// refuses is a problem of a request that was surely not applied.
+func refuses(status int, code string, retryable bool) answer {
+	return problemSays(status, code, "not_applied", retryable)
 }
 
 // hangs up without an answer: the outcome is not learnt.
@@ -78,38 +90,41 @@ func hangup(w http.ResponseWriter) {
 	}
 }
 
-func setup(t *testing.T, answers ...func(http.ResponseWriter)) (*Client, *fake, *[]time.Duration) {
+func setup(t *testing.T, answers ...answer) (*Client, *fake, *[]time.Duration) {
 	t.Helper()
-	c, fakes, waits := several(t, nil, append(answerList{}, answers...))
+	c, fakes, waits := several(t, nil, all(answers...))
 	return c, fakes[0], waits
 }
 
 const produced = `{"messages":[{"id":"01A","status":"enqueued"}]}`
 
 func TestUnknownOutcome(t *testing.T) {
-	c, _, _ := setup(t, hangup, hangup)
-	c.retry.Attempts = 2
-	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); !errors.Is(err, ErrOutcomeUnknown) {
-		t.Errorf("%v", err)
-	}
-	c, _, _ = setup(t, problemSays(503, "no_leader", "not_applied", true))
-	c.retry.Attempts = 1
-	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoLeader) {
-		t.Errorf("%v", err)
-	}
-	// An attempt that may have been committed, then one that surely was not.
-	c, _, _ = setup(t, hangup, problemSays(503, "no_leader", "not_applied", true))
-	c.retry.Attempts = 2
-	if _, err := c.Produce(t.Context(), "jobs", JSON(1)); !errors.Is(err, ErrOutcomeUnknown) || !errors.Is(err, ErrNoLeader) {
-		t.Errorf("%v", err)
+	away := refuses(503, "no_leader", true)
+	for _, tt := range []struct {
+		answers       []answer
+		unknown, away bool
+	}{
+		{all(hangup, hangup), true, false},
+		{all(away), false, true},
+		{all(hangup, away), true, true}, // one that may be committed, one that surely is not
+	} {
+		c, _, _ := setup(t, tt.answers...)
+		c.retry.Attempts = len(tt.answers)
+		_, err := c.Produce(t.Context(), "jobs", JSON(1))
+		if errors.Is(err, ErrOutcomeUnknown) != tt.unknown ||
+			errors.Is(err, ErrNoLeader) != tt.away {
+			t.Error(err)
+		}
 	}
 }
 
 func TestErrorsHaveTheirCode(t *testing.T) {
-	c, f, _ := setup(t, says(409, `{"code":"lease_lost","detail":"gone","status":409,"field":"ack","index":1,"outcome":"not_applied"}`, "X-Request-Id", "r1"))
+	c, f, _ := setup(t, says(409, `{"code":"lease_lost","detail":"gone","status":409,
+		"field":"ack","index":1,"outcome":"not_applied"}`, "X-Request-Id", "r1"))
 	_, err := c.Transaction(t.Context(), wire.TransactionRequest{Ack: []string{"01A"}})
 	var e *Error
-	if !errors.Is(err, ErrLeaseLost) || !errors.As(err, &e) || e.Problem.Field != "ack" || *e.Problem.Index != 1 || e.RequestID != "r1" {
+	if !errors.Is(err, ErrLeaseLost) || !errors.As(err, &e) || e.Problem.Field != "ack" ||
+		*e.Problem.Index != 1 || e.RequestID != "r1" {
 		t.Errorf("%v", err)
 	}
 	if len(f.asked()) != 1 {
@@ -137,7 +152,7 @@ func TestNamesAreEscaped(t *testing.T) {
 // Follow finds its position first, then continues after the last event seen when
 // the connection breaks.
 func TestFollowMissesNothing(t *testing.T) {
-	line := func(id string) string { return fmt.Sprintf("{\"event_id\":%q,\"type\":\"enqueued\"}\n", id) }
+	line := func(id string) string { return `{"event_id":"` + id + `","type":"enqueued"}` + "\n" }
 	c, f, _ := setup(t,
 		says(200, `{"events":[],"next_cursor":"01A"}`),
 		says(200, line("01B")+"\n"+line("01C")+`{"event_id":"01`),
@@ -182,5 +197,47 @@ func TestAllEventsPages(t *testing.T) {
 	}
 	if n != 3 || f.asked()[1].query.Get("after") != "01B" || f.asked()[1].query.Get("from") != "" {
 		t.Errorf("%d events; %v", n, f.asked()[1].query)
+	}
+}
+
+// A replay answers in two shapes: what was done, or the task that does it.
+func TestReplayShapes(t *testing.T) {
+	c, f, _ := setup(t,
+		says(200, `{"replayed":1,"messages":[{"message_id":"a","new_message_id":"b"}],
+			"skipped":[{"message_id":"c","code":"leased"}]}`),
+		says(202, `{"id":"t","task_id":"t","status":"running","total":7,"skipped":3}`),
+		says(200, `{"dry_run":true,"purged":2,"count":2,"messages":[],"skipped":[]}`),
+		says(200, `{"dead":[]}`), says(200, `{}`))
+	all := wire.DeadFilter{}
+	done, task, err := c.Replay(t.Context(), "q", wire.ReplayRequest{Filter: &all})
+	if err != nil || task != nil || done.Replayed != 1 ||
+		done.Messages[0].NewMessageID != "b" || done.Skipped[0].Code != "leased" {
+		t.Fatalf("%+v %+v %v", done, task, err)
+	}
+	done, task, err = c.Replay(t.Context(), "q", wire.ReplayRequest{MessageIDs: []string{"a"}})
+	if err != nil || done != nil || task.ID != "t" || task.Total != 7 || task.Skipped != 3 {
+		t.Fatalf("%+v %+v %v", done, task, err)
+	}
+	purged, task, err := c.PurgeDead(t.Context(), "q", wire.PurgeRequest{Filter: &all})
+	if err != nil || task != nil || purged.Purged != 2 {
+		t.Fatalf("%+v %+v %v", purged, task, err)
+	}
+	query := DeadQuery{DeadFilter: wire.DeadFilter{Key: new(string), Error: "x"}, Limit: 3}
+	if _, err := c.Dead(t.Context(), "q", query); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.AwaitTask(t.Context(), "t", 20*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []string{
+		`POST /v1/queues/q/dead/replay?{"filter":{}}`,
+		`POST /v1/queues/q/dead/replay?{"message_ids":["a"]}`,
+		`POST /v1/queues/q/dead/purge?{"filter":{}}`,
+		"GET /v1/queues/q/dead?error=x&key=&limit=3", "GET /v1/tasks/t?wait_ms=20000",
+	} {
+		a := f.asked()[i]
+		if got := a.method + " " + a.path + "?" + a.query.Encode() + a.body; got != want {
+			t.Errorf("%s, not %s", got, want)
+		}
 	}
 }

@@ -13,7 +13,8 @@ import (
 )
 
 // several returns a client of several servers, each with its answers.
-func several(t *testing.T, opts []Option, answers ...[]func(http.ResponseWriter)) (*Client, []*fake, *[]time.Duration) {
+func several(t *testing.T, opts []Option, answers ...[]answer) (
+	*Client, []*fake, *[]time.Duration) {
 	t.Helper()
 	var addrs []string
 	var fakes []*fake
@@ -27,7 +28,8 @@ func several(t *testing.T, opts []Option, answers ...[]func(http.ResponseWriter)
 		addrs, fakes = append(addrs, srv.URL), append(fakes, f)
 	}
 	first := (len(addrs) + 1) / 2 // the others are options
-	c, err := New(strings.Join(addrs[:first], ", "), append(opts, WithEndpoints(addrs[first:]...))...)
+	opts = append(opts, WithEndpoints(addrs[first:]...))
+	c, err := New(strings.Join(addrs[:first], ", "), opts...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +43,7 @@ func several(t *testing.T, opts []Option, answers ...[]func(http.ResponseWriter)
 	return c, fakes, &waits
 }
 
-type answerList = []func(http.ResponseWriter)
+func all(answers ...answer) []answer { return append([]answer{}, answers...) }
 
 var (
 	noLeader  = problemSays(503, "no_leader", "not_applied", true, "Retry-After", "1")
@@ -51,12 +53,28 @@ var (
 	noMessage = says(200, `{"messages":[]}`)
 )
 
+func sameKey(t *testing.T, f []*fake) {
+	t.Helper()
+	a, b := f[0].asked(), f[1].asked()
+	if len(a) > 0 && a[0].header.Get("Idempotency-Key") != b[0].header.Get("Idempotency-Key") {
+		t.Error("another key")
+	}
+}
+
 // A node that is away, has no leader, or shuts down is left for the next one,
-// at once and for good.
+// at once and for good. A lease goes there only if it surely took nothing here.
 func TestGoesToTheNextNode(t *testing.T) {
-	for name, first := range map[string]answerList{"away": nil, "no leader": {noLeader}, "shutting down": {stopping}, "unknown": {unsure}, "hung up": {hangup}} {
-		t.Run(name, func(t *testing.T) {
-			c, f, waits := several(t, nil, first, answerList{enqueued, enqueued}, answerList{})
+	for _, tt := range []struct {
+		name  string
+		first []answer
+		safe  bool
+	}{
+		{"away", nil, true}, {"no leader", all(noLeader), true},
+		{"shutting down", all(stopping), true}, {"unknown", all(unsure), false},
+		{"hung up", all(hangup), false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c, f, waits := several(t, nil, tt.first, all(enqueued, enqueued), all())
 			for range 2 {
 				if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
 					t.Fatal(err)
@@ -65,8 +83,15 @@ func TestGoesToTheNextNode(t *testing.T) {
 			if len(*waits) != 0 || len(f[1].asked()) != 2 {
 				t.Errorf("waited %v; %d requests", *waits, len(f[1].asked()))
 			}
-			if a := f[0].asked(); len(a) > 0 && a[0].header.Get("Idempotency-Key") != f[1].asked()[0].header.Get("Idempotency-Key") {
-				t.Error("another key")
+			sameKey(t, f)
+			c, f, _ = several(t, nil, tt.first, all(noMessage, noMessage))
+			_, err := c.Lease(t.Context(), "q", LeaseOptions{})
+			if (err == nil) != tt.safe || len(f[1].asked()) == 0 == tt.safe {
+				t.Errorf("a lease: %v", err)
+			}
+			// The next call does not begin there.
+			if _, err := c.Lease(t.Context(), "q", LeaseOptions{}); err != nil {
+				t.Errorf("then: %v", err)
 			}
 		})
 	}
@@ -74,61 +99,43 @@ func TestGoesToTheNextNode(t *testing.T) {
 
 // A node that lets its connections go is about to end.
 func TestANodeThatDrainsIsLeft(t *testing.T) {
-	c, f, _ := several(t, nil, answerList{says(201, produced, "Connection", "close")}, answerList{enqueued})
+	c, f, _ := several(t, nil, all(says(201, produced, "Connection", "close")), all(enqueued))
 	for range 2 {
 		if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(f[0].asked()) != 1 || len(f[1].asked()) != 1 {
-		t.Errorf("%d and %d requests", len(f[0].asked()), len(f[1].asked()))
-	}
-}
-
-// A lease goes to another node only where it surely took nothing.
-func TestALeaseGoesOnOnlyWhereItIsSafe(t *testing.T) {
-	for name, first := range map[string]answerList{"away": nil, "no leader": {noLeader}, "shutting down": {stopping}} {
-		c, _, _ := several(t, nil, first, answerList{noMessage})
-		if _, err := c.Lease(t.Context(), "q", LeaseOptions{}); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-	for name, first := range map[string]answerList{"unknown": {unsure}, "hung up": {hangup}} {
-		c, f, _ := several(t, nil, first, answerList{noMessage})
-		if _, err := c.Lease(t.Context(), "q", LeaseOptions{}); err == nil || len(f[1].asked()) != 0 {
-			t.Errorf("%s: %v", name, err)
-		}
-		// The next call does not begin there.
-		if _, err := c.Lease(t.Context(), "q", LeaseOptions{}); err != nil {
-			t.Errorf("%s, then: %v", name, err)
-		}
-	}
+	asks(t, f, 1, 1)
 }
 
 // It waits once all nodes have failed, and gives up after as many rounds.
 func TestRounds(t *testing.T) {
-	c, _, waits := several(t, nil, answerList{noLeader, enqueued}, answerList{noLeader}, nil)
+	c, _, waits := several(t, nil, all(noLeader, enqueued), all(noLeader), nil)
 	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
 		t.Fatal(err)
 	}
 	if len(*waits) != 1 {
 		t.Errorf("waited %v", *waits)
 	}
-	c, f, waits := several(t, []Option{WithRetry(Retry{Attempts: 3})}, answerList{noLeader, noLeader, noLeader}, answerList{noLeader, noLeader, noLeader})
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) {
-		t.Error(err)
+	three := []Option{WithRetry(Retry{Attempts: 3})}
+	c, f, waits := several(t, three,
+		all(noLeader, noLeader, noLeader), all(noLeader, noLeader, noLeader))
+	_, err := c.Produce(t.Context(), "q", JSON(1))
+	if !errors.Is(err, ErrNoLeader) || errors.Is(err, ErrOutcomeUnknown) || len(*waits) != 2 {
+		t.Errorf("%v, waited %v", err, *waits)
 	}
-	if len(f[0].asked())+len(f[1].asked()) != 6 || len(*waits) != 2 {
-		t.Errorf("%d and %d requests, waited %v", len(f[0].asked()), len(f[1].asked()), *waits)
-	}
+	asks(t, f, 3, 3)
 	// A refusal is one by all.
-	c, f, _ = several(t, nil, answerList{problemSays(404, "queue_not_found", "not_applied", false)}, answerList{})
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); !errors.Is(err, ErrQueueNotFound) || len(f[1].asked()) != 0 {
+	c, f, _ = several(t, nil, all(refuses(404, "queue_not_found", false)), all())
+	if _, err := c.Produce(t.Context(), "q", JSON(1)); !errors.Is(err, ErrQueueNotFound) {
 		t.Error(err)
 	}
+	asks(t, f, 1, 0)
 	// One that is busy is waited for.
-	c, _, waits = several(t, nil, answerList{problemSays(429, "overloaded", "not_applied", true, "Retry-After", "3"), enqueued}, answerList{})
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil || len(*waits) != 1 || (*waits)[0] < 3*time.Second {
+	busy := problemSays(429, "overloaded", "not_applied", true, "Retry-After", "3")
+	c, _, waits = several(t, nil, all(busy, enqueued), all())
+	_, err = c.Produce(t.Context(), "q", JSON(1))
+	if err != nil || len(*waits) != 1 || (*waits)[0] < 3*time.Second {
 		t.Errorf("%v, waited %v", err, *waits)
 	}
 }
@@ -138,13 +145,12 @@ func TestAHangingNodeIsLeft(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
 	hangs := func(http.ResponseWriter) { <-hang }
-	c, f, _ := several(t, []Option{WithTryTimeout(20 * time.Millisecond)}, answerList{hangs, hangs}, answerList{enqueued})
+	soon := []Option{WithTryTimeout(20 * time.Millisecond)}
+	c, f, _ := several(t, soon, all(hangs, hangs), all(enqueued))
 	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
 		t.Fatal(err)
 	}
-	if f[0].asked()[0].header.Get("Idempotency-Key") != f[1].asked()[0].header.Get("Idempotency-Key") {
-		t.Error("another key")
-	}
+	sameKey(t, f)
 	c.at.Store(0)
 	_, err := c.Lease(t.Context(), "q", LeaseOptions{})
 	if err == nil || !strings.Contains(err.Error(), "does not answer") || len(f[1].asked()) != 1 {
@@ -154,7 +160,7 @@ func TestAHangingNodeIsLeft(t *testing.T) {
 
 func TestFollowGoesToTheNextNode(t *testing.T) {
 	line := func(id string) string { return `{"event_id":"` + id + `","type":"acked"}` + "\n" }
-	c, f, _ := several(t, nil, answerList{says(200, line("01A")), stopping}, answerList{says(200, line("01B"))})
+	c, f, _ := several(t, nil, all(says(200, line("01A")), stopping), all(says(200, line("01B"))))
 	var got []string
 	for e, err := range c.Follow(t.Context(), EventQuery{After: "019"}) {
 		if err != nil {
@@ -172,23 +178,25 @@ func TestFollowGoesToTheNextNode(t *testing.T) {
 // A removal whose answer was lost is done, though the next node says that there is no
 // such node.
 func TestRemoveNodeTwice(t *testing.T) {
-	c, _, _ := setup(t, problemSays(404, "node_not_found", "not_applied", false))
+	missing := refuses(404, "node_not_found", false)
+	c, _, _ := setup(t, missing)
 	if err := c.RemoveNode(t.Context(), "n2", false); !errors.Is(err, ErrNodeNotFound) {
 		t.Error(err)
 	}
-	c, _, _ = setup(t, hangup, problemSays(404, "node_not_found", "not_applied", false))
+	c, _, _ = setup(t, hangup, missing)
 	if err := c.RemoveNode(t.Context(), "n2", false); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestTLS(t *testing.T) {
-	f := &fake{t: t, answers: answerList{enqueued}}
+	f := &fake{t: t, answers: all(enqueued)}
 	srv := httptest.NewTLSServer(f)
 	defer srv.Close()
 	srv.Config.ErrorLog = nil
 	ca := filepath.Join(t.TempDir(), "ca.pem")
-	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}), 0o600); err != nil {
+	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
+	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	// An address without a scheme is https where a CA is named.
@@ -206,7 +214,9 @@ func TestTLS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); err == nil || !strings.Contains(err.Error(), "certificate") || errors.Is(err, ErrOutcomeUnknown) {
+	_, err = c.Produce(t.Context(), "q", JSON(1))
+	if err == nil || !strings.Contains(err.Error(), "certificate") ||
+		errors.Is(err, ErrOutcomeUnknown) {
 		t.Error(err)
 	}
 	for _, file := range []string{filepath.Join(t.TempDir(), "none"), os.Args[0]} {

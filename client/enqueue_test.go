@@ -28,7 +28,8 @@ type shared struct {
 	keys   []string
 }
 
-func newShared(t *testing.T, hold bool, refuse func(all []string) *wire.Problem) (*shared, *Client) {
+func newShared(t *testing.T, hold bool, refuse func(all []string) *wire.Problem) (
+	*shared, *Client) {
 	t.Helper()
 	s := &shared{got: make(chan []string, 1000), refuse: refuse}
 	if hold {
@@ -54,7 +55,7 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		} `json:"items"`
 	}
 	if err := wire.Unmarshal(bodyOf(r), &in); err != nil {
-		problemSays(http.StatusBadRequest, "invalid_json", "not_applied", false)(w)
+		refuses(http.StatusBadRequest, "invalid_json", false)(w)
 		return
 	}
 	all := in.LeaseIDs
@@ -86,7 +87,8 @@ func (s *shared) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var produced wire.ProduceResponse
 	var settled wire.SettleResponse
 	for _, one := range all {
-		produced.Messages = append(produced.Messages, wire.Produced{ID: "id of " + one, Status: wire.Enqueued})
+		p := wire.Produced{ID: "id of " + one, Status: wire.Enqueued}
+		produced.Messages = append(produced.Messages, p)
 		settled.Results = append(settled.Results, wire.SettleResult{LeaseID: one, Status: "acked"})
 	}
 	v := any(produced)
@@ -131,29 +133,27 @@ func waitingFor(t *testing.T, c *Client, n int) {
 
 // One bad message fails for its own caller; the others are enqueued.
 func TestABadMessageFailsAlone(t *testing.T) {
-	bad := func(all []string, is func(string) bool, named bool, status int, code string) *wire.Problem {
-		for i, v := range all {
-			if !is(v) {
-				continue
-			}
-			p := &wire.Problem{Status: status, Code: code, Detail: fmt.Sprintf("messages[%d].key must be short", i), Outcome: wire.NotApplied}
-			if named {
-				p.Index = &i
-			}
-			return p
-		}
-		return nil
-	}
-	ends := func(suffix string) func(string) bool {
-		return func(v string) bool { return strings.HasSuffix(v, suffix) }
-	}
-	for name, refuse := range map[string]func(all []string) *wire.Problem{
-		"named":     func(all []string) *wire.Problem { return bad(all, ends("7"), true, 400, "invalid_argument") },
-		"not named": func(all []string) *wire.Problem { return bad(all, ends("7"), false, 400, "invalid_argument") },
-		"too large": func(all []string) *wire.Problem { return bad(all, ends("7"), false, 413, "payload_too_large") },
+	for _, tt := range []struct {
+		name   string
+		status int
+		code   code
+	}{
+		{"named", 400, ErrInvalidArgument}, {"not named", 400, ErrInvalidArgument},
+		{"too large", 413, ErrPayloadTooLarge},
 	} {
-		t.Run(name, func(t *testing.T) {
-			s, c := newShared(t, false, refuse)
+		t.Run(tt.name, func(t *testing.T) {
+			s, c := newShared(t, false, func(all []string) *wire.Problem {
+				i := slices.IndexFunc(all, func(v string) bool { return strings.HasSuffix(v, "7") })
+				if i < 0 {
+					return nil
+				}
+				p := &wire.Problem{Status: tt.status, Code: string(tt.code),
+					Outcome: wire.NotApplied, Detail: fmt.Sprintf("messages[%d].key must be short", i)}
+				if tt.name == "named" {
+					p.Index = &i
+				}
+				return p
+			})
 			for i, err := range enqueue(t, c, 100) {
 				if i%10 != 7 {
 					if err != nil {
@@ -162,11 +162,13 @@ func TestABadMessageFailsAlone(t *testing.T) {
 					continue
 				}
 				var e *Error
-				if !errors.As(err, &e) || !errors.Is(err, ErrInvalidArgument) && !errors.Is(err, ErrPayloadTooLarge) {
+				if !errors.As(err, &e) || !errors.Is(err, tt.code) {
 					t.Fatalf("message %d: %v", i, err)
 				}
-				if e.Problem.Index != nil && (*e.Problem.Index != 0 || e.Problem.Detail != "messages[0].key must be short") {
-					t.Errorf("message %d: %d: %s", i, *e.Problem.Index, e.Problem.Detail)
+				p := e.Problem
+				if p.Index != nil && (*p.Index != 0 ||
+					p.Detail != "messages[0].key must be short") {
+					t.Errorf("message %d: %d: %s", i, *p.Index, p.Detail)
 				}
 			}
 			keys := map[string]bool{}
@@ -219,7 +221,8 @@ func TestAFullQueueTakesWhatFits(t *testing.T) {
 		mu.Lock()
 		defer mu.Unlock()
 		if len(all) > room {
-			return &wire.Problem{Status: 429, Code: "queue_full", Retryable: true, Outcome: wire.NotApplied}
+			return &wire.Problem{Status: 429, Code: "queue_full", Retryable: true,
+				Outcome: wire.NotApplied}
 		}
 		room -= len(all)
 		return nil
@@ -268,7 +271,8 @@ func TestADeadlineEndsItsOwnWait(t *testing.T) {
 		t.Errorf("%v was sent", got)
 	default:
 	}
-	if _, err := c.Enqueue(waits, "q", JSON(1)); !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+	_, err := c.Enqueue(waits, "q", JSON(1))
+	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
 		t.Error(err)
 	}
 }
@@ -290,7 +294,8 @@ func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 func TestSettleSharesRequests(t *testing.T) {
 	s, c := newShared(t, false, func(all []string) *wire.Problem {
 		if i := slices.Index(all, "bad"); i >= 0 {
-			return &wire.Problem{Status: 400, Code: "invalid_argument", Index: &i, Outcome: wire.NotApplied}
+			return &wire.Problem{Status: 400, Code: "invalid_argument", Index: &i,
+				Outcome: wire.NotApplied}
 		}
 		return nil
 	})
@@ -303,7 +308,8 @@ func TestSettleSharesRequests(t *testing.T) {
 					lease = "bad"
 				}
 				r, err := c.Settle(t.Context(), "q", Settlement{LeaseID: lease, Do: verb})
-				if i == 50 && !errors.Is(err, ErrInvalidArgument) || i != 50 && (err != nil || r.LeaseID != lease) {
+				if i == 50 && !errors.Is(err, ErrInvalidArgument) ||
+					i != 50 && (err != nil || r.LeaseID != lease) {
 					t.Errorf("%s: %+v, %v", lease, r, err)
 				}
 			})
@@ -313,8 +319,10 @@ func TestSettleSharesRequests(t *testing.T) {
 	if len(s.keys) > 400 {
 		t.Errorf("%d requests", len(s.keys))
 	}
-	c, _, _ = setup(t, says(200, `{"results":[{"lease_id":"01A","status":"rejected","code":"lease_lost"}]}`))
-	if _, err := c.Settle(t.Context(), "q", Settlement{LeaseID: "01A", Do: DoAck}); !errors.Is(err, ErrLeaseLost) {
+	c, _, _ = setup(t, says(200,
+		`{"results":[{"lease_id":"01A","status":"rejected","code":"lease_lost"}]}`))
+	_, err := c.Settle(t.Context(), "q", Settlement{LeaseID: "01A", Do: DoAck})
+	if !errors.Is(err, ErrLeaseLost) {
 		t.Error(err)
 	}
 }
@@ -328,13 +336,14 @@ func TestLane(t *testing.T) {
 		}
 		var mu sync.Mutex
 		var sizes []int
-		l := &lane[int, int]{c: c, list: "numbers", send: func(_ context.Context, items []int) ([]int, error) {
+		send := func(_ context.Context, items []int) ([]int, error) {
 			mu.Lock()
 			sizes = append(sizes, len(items))
 			mu.Unlock()
 			time.Sleep(10 * time.Millisecond)
 			return items, nil
-		}}
+		}
+		l := &lane[int, int]{c: c, list: "numbers", send: send}
 		add := func(n, size int) {
 			for i := range n {
 				go func() {
@@ -395,14 +404,15 @@ func TestASlowRequestDoesNotHoldUpOthers(t *testing.T) {
 				t.Fatal(err)
 			}
 			var requests atomic.Int32
-			l := &lane[int, int]{c: client, list: "numbers", send: func(_ context.Context, items []int) ([]int, error) {
+			send := func(_ context.Context, items []int) ([]int, error) {
 				requests.Add(1)
 				if slices.Contains(items, 0) {
 					time.Sleep(time.Minute)
 				}
 				time.Sleep(each)
 				return items, nil
-			}}
+			}
+			l := &lane[int, int]{c: client, list: "numbers", send: send}
 			go l.do(t.Context(), 0, 1)
 			synctest.Wait()
 			began := time.Now()
@@ -432,16 +442,16 @@ func TestASlowRequestDoesNotHoldUpOthers(t *testing.T) {
 // What may have been committed is not sent again under another key, whatever a
 // repeat is answered.
 func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
-	full := problemSays(429, "queue_full", "not_applied", true)
-	bad := problemSays(400, "invalid_argument", "not_applied", false)
+	full := refuses(429, "queue_full", true)
+	bad := refuses(400, "invalid_argument", false)
 	two := `{"messages":[{"id":"01A","status":"enqueued"},{"id":"01B","status":"enqueued"}]}`
 	for _, tt := range []struct {
 		name    string
-		answers answerList
+		answers []answer
 		unknown bool
 	}{
-		{"full", answerList{hangup, full, says(201, two)}, false},
-		{"bad", answerList{hangup, bad}, true},
+		{"full", all(hangup, full, says(201, two)), false},
+		{"bad", all(hangup, bad), true},
 	} {
 		c, f, _ := setup(t, tt.answers...)
 		l := c.enqueueLane("q")
@@ -462,7 +472,8 @@ func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
 		}
 		a := f.asked()
 		for i := range a {
-			if a[i].header.Get("Idempotency-Key") != a[0].header.Get("Idempotency-Key") || a[i].body != a[0].body {
+			if a[i].header.Get("Idempotency-Key") != a[0].header.Get("Idempotency-Key") ||
+				a[i].body != a[0].body {
 				t.Errorf("%s: request %d is another one", tt.name, i)
 			}
 		}

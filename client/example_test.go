@@ -117,7 +117,8 @@ func ExampleError() {
 	}
 	_, err = c.Enqueue(context.Background(), "missing", client.JSON(1))
 	var e *client.Error
-	fmt.Println(errors.Is(err, client.ErrQueueNotFound), errors.As(err, &e) && e.Problem.Status == 404, errors.Is(err, client.ErrOutcomeUnknown))
+	fmt.Println(errors.Is(err, client.ErrQueueNotFound),
+		errors.As(err, &e) && e.Problem.Status == 404, errors.Is(err, client.ErrOutcomeUnknown))
 	// Output: true true false
 }
 
@@ -138,7 +139,8 @@ func node() string {
 			fmt.Fprint(w, `{"messages":[]}`)
 		case verb == "lease":
 			once = true
-			fmt.Fprintf(w, `{"messages":[{"id":"01A","lease_id":%q,"queue":"jobs","payload":{"say":"hello"}}]}`, lease)
+			fmt.Fprintf(w, `{"messages":[{"id":"01A","lease_id":%q,"queue":"jobs",
+				"payload":{"say":"hello"}}]}`, lease)
 		case verb == "messages":
 			var in wire.ProduceRequest
 			b, _ := io.ReadAll(r.Body)

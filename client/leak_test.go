@@ -23,12 +23,14 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 		switch path.Base(r.URL.Path) {
 		case "messages":
 			n := strings.Count(string(body), `"payload"`)
-			fmt.Fprintf(w, `{"messages":[%s]}`, strings.TrimSuffix(strings.Repeat(`{"id":"01A","status":"enqueued"},`, n), ","))
+			one := `,{"id":"01A","status":"enqueued"}`
+			fmt.Fprintf(w, `{"messages":[%s]}`, strings.Repeat(one, n)[1:])
 		case "lease":
 			fmt.Fprint(w, `{"messages":[{"id":"01A","lease_id":"01B","queue":"q","payload":1}]}`)
 		default:
 			n := strings.Count(string(body), "01B")
-			fmt.Fprintf(w, `{"results":[%s]}`, strings.TrimSuffix(strings.Repeat(`{"lease_id":"01B","status":"retried"},`, n), ","))
+			one := `,{"lease_id":"01B","status":"retried"}`
+			fmt.Fprintf(w, `{"results":[%s]}`, strings.Repeat(one, n)[1:])
 		}
 	}))
 	defer srv.Close()

@@ -25,7 +25,6 @@ import (
 type postOffice struct {
 	t     *testing.T
 	lease time.Duration
-	delay time.Duration // of an answer
 
 	mu      sync.Mutex
 	n       int
@@ -40,8 +39,9 @@ type postOffice struct {
 }
 
 func newPost(t *testing.T, payloads ...string) *postOffice {
-	return &postOffice{t: t, lease: 30 * time.Second, delay: time.Millisecond, ready: payloads, more: make(chan struct{}, 1000),
-		until: map[string]time.Time{}, payload: map[string]string{}}
+	return &postOffice{t: t, lease: 30 * time.Second, ready: payloads,
+		more: make(chan struct{}, 1000), until: map[string]time.Time{},
+		payload: map[string]string{}}
 }
 
 func (p *postOffice) put(payloads ...string) {
@@ -80,12 +80,10 @@ func (p *postOffice) RoundTrip(r *http.Request) (*http.Response, error) {
 		p.t.Error(err)
 	}
 	r.Body.Close()
-	if p.delay > 0 {
-		select {
-		case <-time.After(p.delay):
-		case <-r.Context().Done():
-			return nil, r.Context().Err()
-		}
+	select {
+	case <-time.After(time.Millisecond):
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
 	}
 	p.mu.Lock()
 	refuse := p.refuse
@@ -104,7 +102,7 @@ func (p *postOffice) RoundTrip(r *http.Request) (*http.Response, error) {
 	now := time.Now()
 	out := wire.SettleResponse{}
 	one := func(it wire.RetryItem, ms int64) {
-		res := wire.SettleResult{LeaseID: it.LeaseID, Status: map[string]string{"ack": "acked", "retry": "retried", "extend": "extended", "release": "released"}[verb]}
+		res := wire.SettleResult{LeaseID: it.LeaseID, Status: verb + "ed"} // or so
 		what := verb
 		if it.Retryable != nil && !*it.Retryable {
 			what, res.Status = "dead-letter", "dead_lettered"
@@ -153,7 +151,10 @@ func (p *postOffice) leases(r *http.Request, in *wire.LeaseRequest) (*http.Respo
 				now := time.Now()
 				id := ulidAt(now, p.n)
 				p.until[id], p.payload[id] = now.Add(p.lease), payload
-				out.Messages = append(out.Messages, wire.LeasedMessage{ID: "m" + id, LeaseID: id, Queue: "q", Payload: []byte(payload), LeaseExpiresAt: wire.TimeOf(now.Add(p.lease))})
+				out.Messages = append(out.Messages, wire.LeasedMessage{
+					ID: "m" + id, LeaseID: id, Queue: "q", Payload: []byte(payload),
+					LeaseExpiresAt: wire.TimeOf(now.Add(p.lease)),
+				})
 			}
 			p.ready = p.ready[n:]
 			return answerOf(200, out), nil
@@ -174,7 +175,8 @@ func answerOf(status int, v any) *http.Response {
 	if err != nil {
 		panic(err)
 	}
-	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(bytes.NewReader(b)), ContentLength: int64(len(b))}
+	return &http.Response{StatusCode: status, Header: http.Header{},
+		Body: io.NopCloser(bytes.NewReader(b)), ContentLength: int64(len(b))}
 }
 
 func ulidAt(t time.Time, n int) string {
@@ -185,7 +187,23 @@ func ulidAt(t time.Time, n int) string {
 	return string(b[:]) + fmt.Sprintf("%016d", n)
 }
 
-// working runs a worker in simulated time until the test calls stop.
+// bubble runs a test of a worker in simulated time.
+func bubble(t *testing.T, payloads []string, o WorkerOptions, h Handler,
+	test func(t *testing.T, p *postOffice, stop func())) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, payloads...)
+		stop := working(t, p, o, h)
+		test(t, p, func() {
+			t.Helper()
+			if err := stop(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// working runs a worker until the test calls stop.
 func working(t *testing.T, p *postOffice, o WorkerOptions, h Handler) (stop func() error) {
 	t.Helper()
 	c, err := New("http://post", WithHTTPClient(&http.Client{Transport: p}))
@@ -219,124 +237,121 @@ func sorted(s []string) string {
 }
 
 func TestWorkerSettlesByWhatTheHandlerReturns(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, numbers(9)...)
-		var logged bytes.Buffer
-		stop := working(t, p, WorkerOptions{Logger: slog.New(slog.NewTextHandler(&logged, nil))}, Typed(func(_ context.Context, v int, m *Message) error {
-			switch v {
-			case 1:
-				return errors.New("not today")
-			case 2:
-				return RetryAfter(5 * time.Second)
-			case 3:
-				return fmt.Errorf("so: %w", RetryAfter(time.Minute, errors.New("busy")))
-			case 4:
-				return fmt.Errorf("so: %w", DeadLetter(errors.New("never")))
-			case 5:
-				panic("oh")
-			case 6:
-				_ = numbers(0)[v]
-			case 7:
-				return errors.New("bad \xff text " + strings.Repeat("x", maxError))
-			}
-			return nil
-		}))
-		synctest.Wait()
+	var logged bytes.Buffer
+	o := WorkerOptions{Logger: slog.New(slog.NewTextHandler(&logged, nil))}
+	bubble(t, numbers(10), o, Typed(func(_ context.Context, v int, m *Message) error {
+		switch v {
+		case 1:
+			return errors.New("not today")
+		case 2:
+			return RetryAfter(5 * time.Second)
+		case 3:
+			return fmt.Errorf("so: %w", RetryAfter(time.Minute, errors.New("busy")))
+		case 4:
+			return fmt.Errorf("so: %w", DeadLetter(errors.New("never")))
+		case 5:
+			panic("oh")
+		case 6:
+			_ = numbers(0)[v]
+		case 7:
+			return errors.New("bad \xff text " + strings.Repeat("x", maxError))
+		case 9:
+			var err *badError // nil, and as an error not nil
+			return err
+		}
+		return nil
+	}), func(t *testing.T, p *postOffice, stop func()) {
 		time.Sleep(time.Second)
 		p.put(`"no number"`)
 		time.Sleep(time.Second)
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 		got := sorted(p.settled())
-		want := `ack 0; ack 8; ` +
-			`dead-letter "no number": payload of m` // and the codec's words
-		long := "; retry 7: bad  text " + strings.Repeat("x", maxError-11)
-		if !strings.HasPrefix(got, want) || !strings.Contains(got, "; dead-letter 4: so: never; retry 1: not today; retry 5: panic: oh; "+
-			"retry 6: panic: runtime error: index out of range [6] with length 0") || !strings.Contains(got, long[:1000]) || len(got) > maxError+1000 ||
-			!strings.HasSuffix(got, "; retry after 5000 2: retry after 5s; retry after 60000 3: so: busy") {
-			t.Errorf("%.2000s", got)
+		for _, want := range []string{
+			`ack 0; ack 8; dead-letter "no number": payload of m`, // and the codec's words
+			"; dead-letter 4: so: never; retry 1: not today; retry 5: panic: oh; " +
+				"retry 6: panic: runtime error: index out of range [6] with length 0",
+			"; retry 7: bad  text " + strings.Repeat("x", 1000),
+			"; retry 9: *client.badError, whose text is a panic: ",
+			"; retry after 5000 2: retry after 5s; retry after 60000 3: so: busy",
+		} {
+			if !strings.Contains(got, want) {
+				t.Errorf("%.2000s\nlacks %s", got, want)
+			}
 		}
-		if strings.Contains(got, "goroutine") || !strings.Contains(logged.String(), "worker_test.go") {
+		if len(got) > maxError+1000 {
+			t.Errorf("%d bytes", len(got))
+		}
+		if strings.Contains(got, "goroutine") ||
+			!strings.Contains(logged.String(), "worker_test.go") {
 			t.Error("a panic's stack goes to the log and nowhere else")
 		}
 	})
 }
 
+type badError struct{ text string }
+
+func (e *badError) Error() string { return e.text }
+
 func TestWorkerSharesRequests(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const n = 5000
-		p := newPost(t, numbers(n)...)
-		var running, most atomic.Int32
-		stop := working(t, p, WorkerOptions{Concurrency: 8}, func(context.Context, *Message) error {
-			most.Store(max(most.Load(), running.Add(1)))
-			time.Sleep(100 * time.Microsecond)
-			running.Add(-1)
-			return nil
-		})
+	const n = 5000
+	var running, most atomic.Int32
+	bubble(t, numbers(n), WorkerOptions{Concurrency: 8}, func(context.Context, *Message) error {
+		most.Store(max(most.Load(), running.Add(1)))
+		time.Sleep(100 * time.Microsecond)
+		running.Add(-1)
+		return nil
+	}, func(t *testing.T, p *postOffice, stop func()) {
 		time.Sleep(10 * time.Second)
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if most := most.Load(); len(p.log) != n || p.settles > n/20 || len(p.asked) > n/100 || most != 8 {
-			t.Errorf("%d settled in %d requests, leased in %d; %d at once", len(p.log), p.settles, len(p.asked), most)
+		stop()
+		if len(p.log) != n || p.settles > n/20 || len(p.asked) > n/100 || most.Load() != 8 {
+			t.Errorf("%d settled in %d requests, leased in %d; %d at once",
+				len(p.log), p.settles, len(p.asked), most.Load())
 		}
 	})
 }
 
 // Slow handlers hoard nothing: what waits is what they work off in a moment.
 func TestWorkerDoesNotHoard(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, numbers(100)...)
-		stop := working(t, p, WorkerOptions{Concurrency: 4}, func(context.Context, *Message) error {
-			time.Sleep(time.Second)
-			return nil
-		})
+	bubble(t, numbers(100), WorkerOptions{Concurrency: 4}, func(context.Context, *Message) error {
+		time.Sleep(time.Second)
+		return nil
+	}, func(t *testing.T, p *postOffice, stop func()) {
 		time.Sleep(10*time.Second + 500*time.Millisecond)
 		p.mu.Lock()
-		if n := len(p.until); n > 8 {
-			t.Errorf("%d leased", n)
-		}
+		leased := len(p.until)
 		p.mu.Unlock()
-		if n := len(p.settled()); n < 36 {
-			t.Errorf("%d done", n)
+		if done := len(p.settled()); leased > 8 || done < 36 {
+			t.Errorf("%d leased, %d done", leased, done)
 		}
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 	})
 }
 
 // A lease is extended at a third of its time, in a handler and in the buffer, so
 // it never runs out.
 func TestWorkerExtends(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, numbers(1)...)
-		p.lease = 3 * time.Second
-		stop := working(t, p, WorkerOptions{Concurrency: 1, Prefetch: 10}, func(_ context.Context, m *Message) error {
-			if string(m.Bytes()) == "0" {
-				return nil // a quick one: the worker dares to lease ahead
-			}
+	o := WorkerOptions{Concurrency: 1, Prefetch: 10}
+	bubble(t, nil, o, func(_ context.Context, m *Message) error {
+		if string(m.Bytes()) != "0" { // a quick one: the worker dares to lease ahead
 			time.Sleep(10*time.Second + 300*time.Millisecond)
-			return nil
-		})
+		}
+		return nil
+	}, func(t *testing.T, p *postOffice, stop func()) {
+		p.lease = 3 * time.Second
+		p.put("0")
 		time.Sleep(time.Second)
 		p.put("1", "2", "3")
 		time.Sleep(time.Minute)
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 		count := map[string]int{}
 		for _, s := range p.settled() {
-			count[s]++
-		}
-		if count["extend 1"] < 9 || count["extend 1"] > 10 || count["extend 2"] < 9 || count["ack 1"] != 1 || count["ack 3"] != 1 || count["extend 0"] != 0 {
-			t.Error(count)
-		}
-		for s := range count {
-			if strings.HasPrefix(s, "too late") {
+			if count[s]++; strings.HasPrefix(s, "too late") {
 				t.Error(s)
 			}
+		}
+		if n := count["extend 1"]; n < 9 || n > 10 || count["extend 2"] < 9 ||
+			count["ack 1"] != 1 || count["ack 3"] != 1 || count["extend 0"] != 0 {
+			t.Error(count)
 		}
 	})
 }
@@ -351,36 +366,38 @@ func TestWorkerEndsTheContextOfALostLease(t *testing.T) {
 			p.mu.Lock()
 			defer p.mu.Unlock()
 			p.refuse = func(string) *http.Response {
-				return answerOf(503, wire.Problem{Code: "no_leader", Retryable: true, Outcome: wire.NotApplied})
+				return answerOf(503, wire.Problem{
+					Code: "no_leader", Retryable: true, Outcome: wire.NotApplied,
+				})
 			}
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				p := newPost(t, "0")
-				began := make(chan struct{})
-				ended := make(chan error, 1)
-				stop := working(t, p, WorkerOptions{Concurrency: 1}, func(ctx context.Context, m *Message) error {
-					close(began)
-					<-ctx.Done()
-					ended <- context.Cause(ctx)
-					return nil
-				})
-				<-began
+			began := make(chan struct{}, 1)
+			ended := make(chan error, 1)
+			o := WorkerOptions{Concurrency: 1}
+			bubble(t, numbers(1), o, func(ctx context.Context, m *Message) error {
+				began <- struct{}{}
+				<-ctx.Done()
+				ended <- context.Cause(ctx)
+				return nil
+			}, func(t *testing.T, p *postOffice, stop func()) {
+				for len(began) == 0 {
+					time.Sleep(time.Millisecond)
+				}
 				at := time.Now()
 				lose(p)
-				if err := <-ended; !errors.Is(err, ErrLeaseLost) {
-					t.Error(err)
+				for len(ended) == 0 {
+					time.Sleep(time.Millisecond)
 				}
-				if d := time.Since(at); d > 30*time.Second {
-					t.Errorf("after %s", d)
+				if err := <-ended; !errors.Is(err, ErrLeaseLost) ||
+					time.Since(at) > 30*time.Second {
+					t.Errorf("%v after %s", err, time.Since(at))
 				}
 				p.mu.Lock()
 				p.refuse = nil
 				p.mu.Unlock()
-				if err := stop(); err != nil {
-					t.Error(err)
-				}
+				stop()
 				for _, s := range p.settled() {
 					if strings.Contains(s, "ack") {
 						t.Error(s)
@@ -392,22 +409,19 @@ func TestWorkerEndsTheContextOfALostLease(t *testing.T) {
 }
 
 func TestWorkerStops(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, numbers(20)...)
-		first := true
-		stop := working(t, p, WorkerOptions{Concurrency: 1, Prefetch: 5}, func(ctx context.Context, m *Message) error {
-			if first {
-				first = false
-				return nil // a quick one
-			}
-			time.Sleep(9 * time.Second)
-			return ctx.Err()
-		})
+	first := true
+	o := WorkerOptions{Concurrency: 1, Prefetch: 5}
+	bubble(t, numbers(20), o, func(ctx context.Context, m *Message) error {
+		if first {
+			first = false
+			return nil // a quick one
+		}
+		time.Sleep(9 * time.Second)
+		return ctx.Err()
+	}, func(t *testing.T, p *postOffice, stop func()) {
 		time.Sleep(time.Second)
 		at := time.Now()
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
+		stop()
 		if d := time.Since(at); d < 7*time.Second || d > 9*time.Second {
 			t.Errorf("it took %s", d)
 		}
@@ -427,7 +441,8 @@ func TestWorkersGraceIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		p := newPost(t, "0", "1", "2")
 		late := make(chan struct{})
-		stop := working(t, p, WorkerOptions{Concurrency: 3, Grace: 5 * time.Second}, func(ctx context.Context, m *Message) error {
+		o := WorkerOptions{Concurrency: 3, Grace: 5 * time.Second}
+		stop := working(t, p, o, func(ctx context.Context, m *Message) error {
 			switch string(m.Bytes()) {
 			case "0": // heeds
 				<-ctx.Done()
@@ -467,7 +482,9 @@ func TestWorkerAndRefusals(t *testing.T) {
 			if n++; n > 20 || verb != "lease" {
 				return nil
 			}
-			return answerOf(503, wire.Problem{Code: "no_leader", Retryable: true, Outcome: wire.Unknown})
+			return answerOf(503, wire.Problem{
+				Code: "no_leader", Retryable: true, Outcome: wire.Unknown,
+			})
 		}
 		stop := working(t, p, WorkerOptions{}, func(context.Context, *Message) error { return nil })
 		time.Sleep(5 * time.Minute)
@@ -475,37 +492,40 @@ func TestWorkerAndRefusals(t *testing.T) {
 			t.Error(err, p.settled())
 		}
 		p = newPost(t)
-		p.refuse = func(string) *http.Response { return answerOf(404, wire.Problem{Code: "queue_not_found"}) }
+		p.refuse = func(string) *http.Response {
+			return answerOf(404, wire.Problem{Code: "queue_not_found"})
+		}
 		c, err := New("http://post", WithHTTPClient(&http.Client{Transport: p}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if err := NewWorker(c, "q", nil, WorkerOptions{}).Run(t.Context()); !errors.Is(err, ErrQueueNotFound) {
+		err = NewWorker(c, "q", nil, WorkerOptions{}).Run(t.Context())
+		if !errors.Is(err, ErrQueueNotFound) {
 			t.Error(err)
 		}
 	})
 }
 
 func TestMiddlewareIsOutermostFirst(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, "0")
-		var said []string
-		says := func(what string) Middleware {
-			return func(next Handler) Handler {
-				return func(ctx context.Context, m *Message) error {
-					said = append(said, what)
-					return next(ctx, m)
-				}
+	var ran []string
+	notes := func(what string) Middleware {
+		return func(next Handler) Handler {
+			return func(ctx context.Context, m *Message) error {
+				ran = append(ran, what)
+				return next(ctx, m)
 			}
 		}
-		stop := working(t, p, WorkerOptions{Middleware: []Middleware{says("outer"), says("inner")}}, func(context.Context, *Message) error {
-			said = append(said, "handler")
-			return nil
-		})
+	}
+	o := WorkerOptions{Middleware: []Middleware{notes("outer"), notes("inner")}}
+	bubble(t, numbers(1), o, func(context.Context, *Message) error {
+		ran = append(ran, "handler")
+		return nil
+	}, func(t *testing.T, p *postOffice, stop func()) {
 		time.Sleep(time.Second)
-		if err := stop(); err != nil || !slices.Equal(said, []string{"outer", "inner", "handler"}) {
-			t.Error(err, said)
+		stop()
+		if !slices.Equal(ran, []string{"outer", "inner", "handler"}) {
+			t.Error(ran)
 		}
 	})
 }
@@ -523,29 +543,9 @@ func TestLeaseOf(t *testing.T) {
 		{"01A", wire.TimeOf(at), time.Minute, time.Minute},
 		{strings.Repeat("!", 26), wire.TimeOf(at), time.Minute, time.Minute},
 	} {
-		if d := leaseOf(&wire.LeasedMessage{LeaseID: tt.id, LeaseExpiresAt: tt.until}, tt.asked); d != tt.lease {
+		m := &wire.LeasedMessage{LeaseID: tt.id, LeaseExpiresAt: tt.until}
+		if d := leaseOf(m, tt.asked); d != tt.lease {
 			t.Errorf("%s: %s, not %s", tt.id, d, tt.lease)
 		}
 	}
-}
-
-type badError struct{ text string }
-
-func (e *badError) Error() string { return e.text }
-
-func TestWorkerTakesAnErrorThatPanics(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		p := newPost(t, numbers(1)...)
-		stop := working(t, p, WorkerOptions{}, func(context.Context, *Message) error {
-			var err *badError // nil, and as an error not nil
-			return err
-		})
-		time.Sleep(time.Second)
-		if err := stop(); err != nil {
-			t.Error(err)
-		}
-		if got := sorted(p.settled()); !strings.HasPrefix(got, "retry 0: *client.badError, whose text is a panic: ") {
-			t.Error(got)
-		}
-	})
 }

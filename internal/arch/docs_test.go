@@ -25,7 +25,8 @@ func TestInvariants(t *testing.T) {
 		numbered[m[1]] = true
 		cells := strings.Split(line, "|")
 		folder := ""
-		for _, w := range regexp.MustCompile("`[^`]+`|Test[A-Z][A-Za-z0-9]*").FindAllString(cells[len(cells)-2], -1) {
+		tests := regexp.MustCompile("`[^`]+`|Test[A-Z][A-Za-z0-9]*")
+		for _, w := range tests.FindAllString(cells[len(cells)-2], -1) {
 			if strings.HasPrefix(w, "`") {
 				folder = strings.Trim(w, "`")
 			} else if !hasTest(t, folder, w) {
@@ -57,7 +58,8 @@ func TestInvariants(t *testing.T) {
 		}
 		for i, line := range strings.Split(string(b), "\n") {
 			if m := cited.FindStringSubmatch(line); m != nil && !numbered[m[1]] {
-				t.Errorf("%s:%d cites %s, which docs/architecture.md does not have", strings.TrimPrefix(name, "../../"), i+1, m[1])
+				t.Errorf("%s:%d cites %s, which docs/architecture.md does not have",
+					strings.TrimPrefix(name, "../../"), i+1, m[1])
 			}
 		}
 		return nil

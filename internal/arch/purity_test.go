@@ -52,15 +52,17 @@ func TestPureCatches(t *testing.T) {
 // forbidden lists imports that let in what is not an argument: the world, the
 // scheduler, chance. A trailing slash means all below.
 var forbidden = []string{
-	"C", "unsafe", "reflect", "runtime", "runtime/", "context", "sync/atomic", "unique", "weak", "plugin", "iter/",
-	"os", "os/", "io/ioutil", "net", "net/", "syscall", "embed", "flag", "log", "log/",
+	"C", "unsafe", "reflect", "runtime", "runtime/", "context", "sync/atomic", "unique",
+	"weak", "plugin", "iter/", "os", "os/", "io/ioutil", "net", "net/", "syscall", "embed", "flag",
+	"log", "log/",
 	"math/rand", "math/rand/", "crypto/rand", "hash/maphash", "time/tzdata", "testing", "testing/",
 }
 
 // forbiddenNames lists what may not be used of packages that are else welcome.
 var forbiddenNames = map[string][]string{
-	"time": {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer", "NewTicker", "Local", "LoadLocation"},
-	"fmt":  {"Print", "Printf", "Println", "Scan", "Scanf", "Scanln"},
+	"time": {"Now", "Since", "Until", "Sleep", "After", "AfterFunc", "Tick", "NewTimer",
+		"NewTicker", "Local", "LoadLocation"},
+	"fmt": {"Print", "Printf", "Println", "Scan", "Scanf", "Scanln"},
 	"github.com/oklog/ulid/v2": {
 		"Make", "Now", "New", "MustNew", "DefaultEntropy", "Monotonic",
 	},
@@ -120,7 +122,8 @@ func (c *checker) load(t *testing.T, dir string) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
-		f, err := parser.ParseFile(c.fset, name, nil, parser.ParseComments|parser.SkipObjectResolution)
+		f, err := parser.ParseFile(c.fset, name, nil,
+			parser.ParseComments|parser.SkipObjectResolution)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -148,7 +151,8 @@ func (c *checker) load(t *testing.T, dir string) {
 		t.Fatalf("no Go file in %s", dir)
 	}
 	c.info = &types.Info{
-		Types: map[ast.Expr]types.TypeAndValue{}, Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
+		Types: map[ast.Expr]types.TypeAndValue{},
+		Uses:  map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
 	}
 	conf := types.Config{Importer: importer.ForCompiler(c.fset, "gc", exports(t, paths))}
 	if _, err := conf.Check(dir, c.fset, c.files, c.info); err != nil {
@@ -162,7 +166,9 @@ func exports(t *testing.T, paths []string) func(string) (io.ReadCloser, error) {
 	t.Helper()
 	files := map[string]string{}
 	if len(paths) > 0 {
-		cmd := exec.Command("go", append([]string{"list", "-export", "-deps", "-json=ImportPath,Export", "--"}, paths...)...)
+		cmd := exec.Command("go",
+			append([]string{"list", "-export", "-deps", "-json=ImportPath,Export", "--"},
+				paths...)...)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()
@@ -264,7 +270,8 @@ func (c *checker) findWrites() {
 			case *ast.StarExpr:
 				e = x.X
 			case *ast.Ident:
-				if v, ok := c.info.Uses[x].(*types.Var); ok && v.Pkg() != nil && v.Parent() == v.Pkg().Scope() {
+				if v, ok := c.info.Uses[x].(*types.Var); ok && v.Pkg() != nil &&
+					v.Parent() == v.Pkg().Scope() {
 					c.written[v] = true
 				}
 				return
@@ -297,7 +304,8 @@ func (c *checker) findWrites() {
 				}
 			case *ast.CallExpr:
 				if id, ok := ast.Unparen(n.Fun).(*ast.Ident); ok && len(n.Args) > 0 {
-					if b, ok := c.info.Uses[id].(*types.Builtin); ok && slices.Contains([]string{"delete", "clear", "copy"}, b.Name()) {
+					if b, ok := c.info.Uses[id].(*types.Builtin); ok &&
+						slices.Contains([]string{"delete", "clear", "copy"}, b.Name()) {
 						note(n.Args[0])
 					}
 				}
@@ -327,11 +335,13 @@ func (c *checker) statements(f *ast.File) {
 		case *ast.RangeStmt:
 			c.rangeOver(n)
 		case *ast.CallExpr:
-			if pkg, name := c.qualified(n.Fun); pkg == "slices" && strings.HasPrefix(name, "Sorted") {
+			if pkg, name := c.qualified(n.Fun); pkg == "slices" &&
+				strings.HasPrefix(name, "Sorted") {
 				for _, a := range n.Args {
 					sorted[ast.Unparen(a)] = true
 				}
-			} else if pkg == "maps" && slices.Contains(inMapOrder, name) && !sorted[n] && !c.isExcused(n.Pos()) {
+			} else if pkg == "maps" && slices.Contains(inMapOrder, name) && !sorted[n] &&
+				!c.isExcused(n.Pos()) {
 				c.say(n.Pos(), "goes over a map in no order: maps.%s", name)
 			}
 		case *ast.SelectorExpr:
@@ -431,7 +441,9 @@ func isFloat(t types.Type) bool {
 
 func hasGo(dir string) bool {
 	names, _ := filepath.Glob(filepath.Join(dir, "*.go"))
-	return slices.ContainsFunc(names, func(n string) bool { return !strings.HasSuffix(n, "_test.go") })
+	return slices.ContainsFunc(names, func(n string) bool {
+		return !strings.HasSuffix(n, "_test.go")
+	})
 }
 
 // expect compares problems with the comments `// want: text` below root: each

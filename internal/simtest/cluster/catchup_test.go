@@ -23,9 +23,11 @@ import (
 //	CATCHUP_TIMED=1: fail where less than three quarters of that are done
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
-	messages, rate := cluster.Number(t, "CATCHUP_MESSAGES", 2_000), cluster.Number(t, "CATCHUP_RATE", 500)
+	messages, rate := cluster.Number(t, "CATCHUP_MESSAGES", 2_000), cluster.Number(t,
+		"CATCHUP_RATE", 500)
 	// The Raft log is cut off soon, so that what is lacking can't come from it.
-	flags := []string{"--checkpoint-entries", "50", "--checkpoint-interval", "1s", "--log-segment-bytes", "131072"}
+	flags := []string{"--checkpoint-entries", "50", "--checkpoint-interval", "1s",
+		"--log-segment-bytes", "131072"}
 	if messages >= 100_000 {
 		flags = []string{"--checkpoint-entries", "1000", "--checkpoint-interval", "10s"}
 	}
@@ -44,14 +46,16 @@ func miss(t *testing.T, c *cluster.Cluster, messages int) *cluster.Node {
 	n.Patient(5 * time.Minute)
 	began := time.Now()
 	fill(t, c.ClientFrom(c.Others(n)[0]), "q", messages)
-	t.Logf("%s missed %d messages, which took %s", n.Name(), messages, time.Since(began).Round(time.Millisecond))
+	t.Logf("%s missed %d messages, which took %s", n.Name(), messages,
+		time.Since(began).Round(time.Millisecond))
 	return n
 }
 
 func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool) {
 	n := miss(t, c, messages)
 	l := offer(t, c, n, rate)
-	within(t, t.Context(), "some are done, to compare with", func() bool { return l.soFar() >= 2*rate })
+	within(t, t.Context(), "some are done, to compare with",
+		func() bool { return l.soFar() >= 2*rate })
 	l.window(t, "before it comes back")
 	n.Launch()
 	began := time.Now()
@@ -64,7 +68,8 @@ func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool
 	}
 	t.Logf("%s has all after %s", n.Name(), time.Since(began).Round(time.Millisecond))
 	if !strings.Contains(n.Log(), "installed checkpoint and missing log segments") {
-		t.Error("it had nothing fetched: what it had missed was too little to be away from the Raft log")
+		t.Error("it had nothing fetched: what it had missed was too little to be away from the " +
+			"Raft log")
 	}
 	if share := l.window(t, "while it comes back"); timed && share < 0.75 {
 		t.Errorf("%.0f%% of what was offered was done", 100*share)
@@ -78,7 +83,8 @@ func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	leader.Patient(5 * time.Minute)
 	l := offer(t, c, n, rate)
 	begun := func() int {
-		return strings.Count(n.Log(), `"msg":"fetching"`) + strings.Count(n.Log(), `"msg":"serving"`)
+		return strings.Count(n.Log(), `"msg":"fetching"`) +
+			strings.Count(n.Log(), `"msg":"serving"`)
 	}
 	before := begun()
 	n.Launch()
@@ -123,7 +129,8 @@ func offer(t *testing.T, c *cluster.Cluster, not *cluster.Node, rate int) *load 
 	var next atomic.Uint64
 	l.missed = l.every(time.Second*batch/time.Duration(rate), 256, func() {
 		begun, n := time.Now(), next.Add(1)
-		_, err := clients[n%2].Produce(context.Background(), "q", payloads(rand.New(rand.NewPCG(n, 1)), batch)...)
+		_, err := clients[n%2].Produce(context.Background(), "q",
+			payloads(rand.New(rand.NewPCG(n, 1)), batch)...)
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.longest = max(l.longest, time.Since(begun))
@@ -150,8 +157,10 @@ func (l *load) window(t *testing.T, what string) float64 {
 	defer l.mu.Unlock()
 	seconds := time.Since(l.began).Seconds()
 	achieved := float64(l.done) / seconds
-	t.Logf("%s, %.1f s: %.0f messages/s of %d offered; the slowest batch took %s; %d batches failed (%v), %d were not sent",
-		what, seconds, achieved, l.rate, l.longest.Round(time.Millisecond), l.failed, l.last, l.missed.Load())
+	t.Logf("%s, %.1f s: %.0f messages/s of %d offered; the slowest batch took %s; %d batches "+
+		"failed (%v), %d were not sent",
+		what, seconds, achieved, l.rate, l.longest.Round(time.Millisecond),
+		l.failed, l.last, l.missed.Load())
 	l.began, l.done, l.failed, l.last, l.longest = time.Now(), 0, 0, nil, 0
 	l.missed.Store(0)
 	return achieved / float64(l.rate)

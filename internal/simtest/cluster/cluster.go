@@ -57,7 +57,8 @@ func NewCluster(t testing.TB, opts Options) *Cluster {
 			c.add(raft[i]) // a cluster of its own, which may grow
 			continue
 		}
-		c.add(raft[i], "--bootstrap-expect", fmt.Sprint(opts.Nodes), "--join", strings.Join(c.join, ","))
+		c.add(raft[i], "--bootstrap-expect", fmt.Sprint(opts.Nodes), "--join",
+			strings.Join(c.join, ","))
 	}
 	t.Cleanup(c.finish)
 	return c
@@ -111,7 +112,8 @@ func (c *Cluster) Network() *Network { return c.net }
 
 // Others returns the nodes but these.
 func (c *Cluster) Others(not ...*Node) []*Node {
-	return slices.DeleteFunc(slices.Clone(c.nodes), func(n *Node) bool { return slices.Contains(not, n) })
+	return slices.DeleteFunc(slices.Clone(c.nodes),
+		func(n *Node) bool { return slices.Contains(not, n) })
 }
 
 // each does something with some nodes at once.
@@ -176,7 +178,8 @@ func (c *Cluster) ClientFrom(first *Node, opts ...client.Option) *client.Client 
 	for _, n := range c.Others(first) {
 		names = append(names, "http://"+n.name)
 	}
-	cl, err := client.New(strings.Join(names, ","), append([]client.Option{client.WithHTTPClient(c.HTTP())}, opts...)...)
+	cl, err := client.New(strings.Join(names, ","),
+		append([]client.Option{client.WithHTTPClient(c.HTTP())}, opts...)...)
 	if err != nil {
 		c.t.Fatal(err)
 	}

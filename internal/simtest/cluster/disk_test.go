@@ -19,7 +19,8 @@ func inject(t *testing.T, n *cluster.Node, how string) (end func()) {
 	if err != nil {
 		t.Skip("strace is not installed")
 	}
-	cmd := exec.Command(strace, "-f", "-q", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e", "inject="+how, "-p", fmt.Sprint(n.Pid()))
+	cmd := exec.Command(strace, "-f", "-q", "-o", "/dev/null", "-e", "trace=fsync,fdatasync", "-e",
+		"inject="+how, "-p", fmt.Sprint(n.Pid()))
 	var said strings.Builder
 	cmd.Stderr = &said
 	if err := cmd.Start(); err != nil {
@@ -61,7 +62,8 @@ func TestHangingDisk(t *testing.T) {
 	}
 	c.WaitLeader(n)
 	all.first(t, began)
-	t.Logf("a write is done %s after the disk began to hang", time.Since(began).Round(time.Millisecond))
+	t.Logf("a write is done %s after the disk began to hang",
+		time.Since(began).Round(time.Millisecond))
 	for range 20 {
 		all.first(t, time.Now())
 	}

@@ -80,14 +80,16 @@ func (e *eraser) lease() string {
 func (e *eraser) die(in map[string]string) {
 	e.t.Helper()
 	for range 2 {
-		_, err := e.cl.Retry(e.ctx, "jobs", []wire.RetryItem{{LeaseID: e.lease(), Error: e.mark(in, "error")}})
+		_, err := e.cl.Retry(e.ctx, "jobs",
+			[]wire.RetryItem{{LeaseID: e.lease(), Error: e.mark(in, "error")}})
 		e.must(err)
 	}
 }
 
 func (e *eraser) ack(in map[string]string) {
 	e.t.Helper()
-	_, err := e.cl.AckOne(e.ctx, e.lease(), wire.AckOne{Result: client.JSON(e.mark(in, "result")).Payload})
+	_, err := e.cl.AckOne(e.ctx, e.lease(),
+		wire.AckOne{Result: client.JSON(e.mark(in, "result")).Payload})
 	e.must(err)
 }
 
@@ -118,7 +120,8 @@ func (e *eraser) whole(key string, in map[string]string) string {
 func (e *eraser) hooked(key string, in map[string]string) string {
 	e.t.Helper()
 	_, _, err := e.cl.PutWebhook(e.ctx, "in", wire.WebhookDefinition{
-		Queue: "jobs", Key: "payload.key", MapTo: &wire.MapTo{Input: map[string]string{"n": "payload.n"}},
+		Queue: "jobs", Key: "payload.key",
+		MapTo: &wire.MapTo{Input: map[string]string{"n": "payload.n"}},
 	})
 	e.must(err)
 	body := fmt.Appendf(nil, `{"key":%q,"n":1,"left_out":%q}`, key, e.mark(in, "original"))
@@ -137,8 +140,10 @@ func (e *eraser) thereBefore() {
 			found := filesWith(e.t, n.Dir(), e.gone)
 			for what := range e.gone {
 				for _, dir := range []string{"log/", "raft/"} {
-					if !slices.ContainsFunc(found[what], func(f string) bool { return strings.HasPrefix(f, dir) }) {
-						return fmt.Errorf("%s: %s is not in %s before it is erased: %v", n.Name(), what, dir, found[what])
+					if !slices.ContainsFunc(found[what],
+						func(f string) bool { return strings.HasPrefix(f, dir) }) {
+						return fmt.Errorf("%s: %s is not in %s before it is erased: %v", n.Name(),
+							what, dir, found[what])
 					}
 				}
 			}
@@ -313,7 +318,8 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 		return nil
 	})
 	for _, n := range e.c.Nodes() {
-		if found := filesWith(t, n.Dir(), e.gone); n != away && len(found) > 0 || n == away && len(found) != len(e.gone) {
+		if found := filesWith(t, n.Dir(), e.gone); n != away && len(found) > 0 || n == away &&
+			len(found) != len(e.gone) {
 			t.Errorf("%s, where %s is away: %v", n.Name(), away.Name(), found)
 		}
 	}
@@ -351,7 +357,8 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	_, err := e.cl.WaitTask(e.ctx, task)
 	e.must(err)
 	maps.Copy(e.gone, before)
-	cluster.Until(t, 30*time.Second, func() error { // a node that came after the end erases all the same
+	// a node that came after the end erases all the same
+	cluster.Until(t, 30*time.Second, func() error {
 		var left error
 		for _, n := range e.c.Nodes() {
 			for what, in := range filesWith(t, n.Dir(), e.gone) {

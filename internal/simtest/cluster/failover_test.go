@@ -85,7 +85,9 @@ func stopLeaders(t *testing.T, c *cluster.Cluster, stops int, timed bool) {
 			all.first(t, time.Now())
 			gap := all.gap(told)
 			gaps = append(gaps, gap)
-			t.Logf("stop %d (%s, gone after %s): the client that began with %s waited at most %s", i+1, leader.Name(), gone.Sub(told).Round(time.Millisecond), name, gap.Round(time.Millisecond))
+			t.Logf("stop %d (%s, gone after %s): the client that began with %s waited at most %s",
+				i+1, leader.Name(), gone.Sub(told).Round(time.Millisecond),
+				name, gap.Round(time.Millisecond))
 		}
 		b.stop()
 		for name, all := range clients {

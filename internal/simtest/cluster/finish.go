@@ -65,7 +65,8 @@ func (c *Cluster) finish() {
 
 // keep copies what tells about a failure out of the test's folder.
 func (c *Cluster) keep() {
-	dir, err := os.MkdirTemp("", "qlogd-failed-"+strings.NewReplacer("/", "-", " ", "-").Replace(c.t.Name())+"-")
+	dir, err := os.MkdirTemp("", "qlogd-failed-"+strings.NewReplacer("/", "-", " ",
+		"-").Replace(c.t.Name())+"-")
 	if err != nil {
 		c.t.Log(err)
 		return
@@ -137,13 +138,18 @@ func compareLogs(a, b string) error {
 		return nil // the one's history begins where the other's ends
 	}
 	within := func(all []string) []string {
-		return slices.DeleteFunc(slices.Clone(all), func(s string) bool { return s < from || s > to })
+		return slices.DeleteFunc(slices.Clone(all), func(s string) bool {
+			return s < from ||
+				s > to
+		})
 	}
 	if x, y := within(as), within(bs); !slices.Equal(x, y) {
-		return fmt.Errorf("the logs of %s and %s have other segments between %s and %s:\n%v\n%v", a, b, from, to, x, y)
+		return fmt.Errorf("the logs of %s and %s have other segments between %s and %s:\n%v\n%v", a,
+			b, from, to, x, y)
 	}
 	for _, s := range within(as) {
-		if err := compareFiles(filepath.Join(a, "log", s), filepath.Join(b, "log", s), s == as[len(as)-1], s == bs[len(bs)-1]); err != nil {
+		if err := compareFiles(filepath.Join(a, "log", s), filepath.Join(b, "log", s),
+			s == as[len(as)-1], s == bs[len(bs)-1]); err != nil {
 			return err
 		}
 	}

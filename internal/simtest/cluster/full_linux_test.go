@@ -28,12 +28,14 @@ func TestFullDisk(t *testing.T) {
 		if err := os.Mkdir(disks[i], 0o700); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=512m", "none", disks[i]).CombinedOutput(); err != nil {
+		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=512m", "none",
+			disks[i]).CombinedOutput(); err != nil {
 			t.Skipf("no file system can be mounted here: %v %s", err, out)
 		}
 		t.Cleanup(func() { _ = exec.Command("umount", disks[i]).Run() })
 	}
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, PerNode: func(i int, o *cluster.Options) { o.Dir = filepath.Join(disks[i], "data") }})
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 3,
+		PerNode: func(i int, o *cluster.Options) { o.Dir = filepath.Join(disks[i], "data") }})
 	cl := c.Client()
 	queue(t, cl, "q", "")
 	ids := some(t, cl, 10)
@@ -49,7 +51,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	filler := filepath.Join(disk, "filler")
 	// What is left is for settling leases, which makes room.
-	if err := os.WriteFile(filler, make([]byte, int(room.Bavail)*int(room.Bsize)-100<<20), 0o600); err != nil {
+	if err := os.WriteFile(filler, make([]byte, int(room.Bavail)*int(room.Bsize)-100<<20),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	refused, done := 0, 0
@@ -70,7 +73,8 @@ func TestFullDisk(t *testing.T) {
 	for done < 10 { // two nodes have room
 		cluster.Until(t, 30*time.Second, write)
 	}
-	t.Logf("%d writes were refused without room, %d done; %s led, %s leads", refused, done, leader.Name(), c.WaitLeader().Name())
+	t.Logf("%d writes were refused without room, %d done; %s led, %s leads", refused, done,
+		leader.Name(), c.WaitLeader().Name())
 	if _, err := cl.Queue(t.Context(), "q"); err != nil {
 		t.Errorf("a read: %v", err)
 	}

@@ -20,20 +20,24 @@ func TestWebhooksGuide(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	env := []string{"GITHUB_WEBHOOK_SECRET=It's a Secret to Everybody", "PAGERDUTY_WEBHOOK_SECRET=pd-0123456789abcdef"}
+	env := []string{"GITHUB_WEBHOOK_SECRET=It's a Secret to Everybody",
+		"PAGERDUTY_WEBHOOK_SECRET=pd-0123456789abcdef"}
 	n := cluster.Start(t, cluster.Options{Env: env})
 	dir := t.TempDir()
 	if err := os.Symlink(cluster.Binary(t), filepath.Join(dir, "qlogd")); err != nil {
 		t.Fatal(err)
 	}
-	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:```(?:json|text)\n(.*?)```)?").FindAllStringSubmatch(string(text), -1)
+	block := regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:```(?:json|text)\n(.*?)```)?")
+	blocks := block.FindAllStringSubmatch(string(text), -1)
 	if len(blocks) < 7 {
 		t.Fatalf("%d blocks", len(blocks))
 	}
 	for _, b := range blocks {
-		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c", strings.ReplaceAll(b[1], "localhost:7070", n.Addr()))
+		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c",
+			strings.ReplaceAll(b[1], "localhost:7070", n.Addr()))
 		cmd.Dir = dir
-		cmd.Env = append(append(os.Environ(), env...), "QLOGD_ADDR="+n.URL(), "PATH="+dir+":"+os.Getenv("PATH"))
+		cmd.Env = append(append(os.Environ(), env...), "QLOGD_ADDR="+n.URL(),
+			"PATH="+dir+":"+os.Getenv("PATH"))
 		var stderr strings.Builder
 		cmd.Stderr = &stderr
 		out, err := cmd.Output()

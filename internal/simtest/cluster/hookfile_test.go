@@ -10,14 +10,16 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-const pagerduty = `{"event":{"event_type":"incident.triggered"},"incident":{"id":"PD-123","title":"db-1 is down",` +
-	`"urgency":"high","html_url":"https://acme.pagerduty.com/incidents/PD-123"}}`
+const pagerduty = `{"event":{"event_type":"incident.triggered"},` +
+	`"incident":{"id":"PD-123","title":"db-1 is down","urgency":"high",` +
+	`"html_url":"https://acme.pagerduty.com/incidents/PD-123"}}`
 
 // TestWebhookExample applies examples/webhooks/qlogd.yaml and sends what PagerDuty
 // and GitHub send.
 func TestWebhookExample(t *testing.T) {
 	t.Parallel()
-	n := cluster.Start(t, cluster.Options{Env: []string{"PAGERDUTY_WEBHOOK_SECRET=pd", "GITHUB_WEBHOOK_SECRET=gh"}})
+	n := cluster.Start(t, cluster.Options{Env: []string{"PAGERDUTY_WEBHOOK_SECRET=pd",
+		"GITHUB_WEBHOOK_SECRET=gh"}})
 	for _, want := range []string{"4 created", "0 created, 0 updated, 4 unchanged"} {
 		out, err := n.Run("apply", "-f", "../../../examples/webhooks/qlogd.yaml")
 		if err != nil || !strings.Contains(string(out), want) {
@@ -38,10 +40,12 @@ func TestWebhookExample(t *testing.T) {
 	}
 	pd := hookSender{"X-PagerDuty-Signature", "v1=", "pd"}
 	alert := send(pd, "pagerduty", pagerduty, hookAnswer{Queued: true, Key: "PD-123", status: 202})
-	send(pd, "pagerduty", pagerduty, hookAnswer{Duplicate: true, Key: "PD-123", State: "ready", MessageID: alert, status: 200})
+	send(pd, "pagerduty", pagerduty, hookAnswer{Duplicate: true, Key: "PD-123", State: "ready",
+		MessageID: alert, status: 200})
 	other := strings.NewReplacer("PD-123", "PD-124", `"high"`, `"low"`).Replace(pagerduty)
 	low := send(pd, "pagerduty", other, hookAnswer{Queued: true, Key: "PD-124", status: 202})
-	send(pd, "pagerduty", strings.Replace(pagerduty, "triggered", "resolved", 1), hookAnswer{Filtered: true, status: 200})
+	send(pd, "pagerduty", strings.Replace(pagerduty, "triggered", "resolved", 1),
+		hookAnswer{Filtered: true, status: 200})
 
 	gh := hookSender{"X-Hub-Signature-256", "sha256=", "gh"}
 	var opened string
@@ -54,7 +58,8 @@ func TestWebhookExample(t *testing.T) {
 			opened = string(d.body)
 		case d.event == "issues" || d.event == "push":
 			filtered++
-			send(gh, "github", string(d.body), hookAnswer{Filtered: true, status: 200}, "X-GitHub-Event", d.event)
+			send(gh, "github", string(d.body), hookAnswer{Filtered: true, status: 200},
+				"X-GitHub-Event", d.event)
 		}
 	}
 	var body struct {
@@ -67,7 +72,8 @@ func TestWebhookExample(t *testing.T) {
 	if err := json.Unmarshal([]byte(opened), &body); err != nil || filtered < 10 {
 		t.Fatal(err, filtered)
 	}
-	issue := send(gh, "github", opened, hookAnswer{Queued: true, Key: body.Issue.Number.String(), status: 202}, "X-GitHub-Event", "issues")
+	issue := send(gh, "github", opened, hookAnswer{Queued: true, Key: body.Issue.Number.String(),
+		status: 202}, "X-GitHub-Event", "issues")
 
 	want := map[string]struct {
 		payload map[string]any
@@ -82,7 +88,8 @@ func TestWebhookExample(t *testing.T) {
 			"url": "https://acme.pagerduty.com/incidents/PD-124",
 		}, other},
 		issue: {map[string]any{
-			"title": "[GitHub] " + body.Issue.Title, "severity": "high", "source": "github", "url": body.Issue.HTMLURL,
+			"title": "[GitHub] " +
+				body.Issue.Title, "severity": "high", "source": "github", "url": body.Issue.HTMLURL,
 		}, opened},
 	}
 	c := n.Client()
@@ -94,8 +101,10 @@ func TestWebhookExample(t *testing.T) {
 		for _, m := range messages {
 			w := want[m.ID]
 			delete(want, m.ID)
-			if !reflect.DeepEqual(anyOf(t, m.Payload), any(w.payload)) || m.Key == "" || m.Key != m.Headers["webhook"] {
-				t.Errorf("%s: %s, key %q, headers %v, want %v", m.ID, m.Payload, m.Key, m.Headers, w.payload)
+			if !reflect.DeepEqual(anyOf(t, m.Payload), any(w.payload)) || m.Key == "" ||
+				m.Key != m.Headers["webhook"] {
+				t.Errorf("%s: %s, key %q, headers %v, want %v", m.ID, m.Payload, m.Key, m.Headers,
+					w.payload)
 			}
 			if !reflect.DeepEqual(anyOf(t, m.Original), anyOf(t, []byte(w.body))) {
 				t.Errorf("%s: the original is %.200s", m.ID, m.Original)
@@ -105,7 +114,8 @@ func TestWebhookExample(t *testing.T) {
 			}
 		}
 	}
-	send(pd, "pagerduty", pagerduty, hookAnswer{Duplicate: true, Key: "PD-123", State: "acked", MessageID: alert, status: 200})
+	send(pd, "pagerduty", pagerduty, hookAnswer{Duplicate: true, Key: "PD-123", State: "acked",
+		MessageID: alert, status: 200})
 }
 
 func anyOf(t *testing.T, text []byte) (v any) {

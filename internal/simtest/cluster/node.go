@@ -113,7 +113,8 @@ func (n *Node) HTTP() *http.Client { return &http.Client{Transport: told{n}} }
 // Client returns a client of the node that goes on over restarts.
 func (n *Node) Client(opts ...client.Option) *client.Client {
 	n.t.Helper()
-	c, err := client.New("http://node", append([]client.Option{client.WithHTTPClient(n.HTTP())}, opts...)...)
+	c, err := client.New("http://node", append([]client.Option{client.WithHTTPClient(n.HTTP())},
+		opts...)...)
 	if err != nil {
 		n.t.Fatal(err)
 	}
@@ -198,9 +199,11 @@ func (n *Node) WaitReady() error {
 	case err == nil:
 		return nil
 	case p.ended():
-		return fmt.Errorf("%s ended before it was ready: %v; its log ends with\n%s", n.name, p.err, n.log.tail(20))
+		return fmt.Errorf("%s ended before it was ready: %v; its log ends with\n%s", n.name, p.err,
+			n.log.tail(20))
 	}
-	return fmt.Errorf("%s was not ready after %s: %w; its log ends with\n%s", n.name, patience, err, n.log.tail(20))
+	return fmt.Errorf("%s was not ready after %s: %w; its log ends with\n%s", n.name, patience, err,
+		n.log.tail(20))
 }
 
 func (n *Node) ready(ctx context.Context) error {
@@ -222,7 +225,8 @@ func (n *Node) Kill9() {
 func (n *Node) Term() {
 	n.t.Helper()
 	if err := n.Quit(); err != nil {
-		n.t.Errorf("%s ended after SIGTERM with %v; its log ends with\n%s", n.name, err, n.log.tail(20))
+		n.t.Errorf("%s ended after SIGTERM with %v; its log ends with\n%s", n.name, err,
+			n.log.tail(20))
 		n.Kill9()
 	}
 }

@@ -62,7 +62,8 @@ func (s *sink) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	d := &sent{id: r.Header.Get("Webhook-Id"), at: time.Now(), header: r.Header, body: body, gone: r.Context().Done()}
+	d := &sent{id: r.Header.Get("Webhook-Id"), at: time.Now(), header: r.Header, body: body,
+		gone: r.Context().Done()}
 	var p struct {
 		Key string `json:"key"`
 		N   int    `json:"n"`
@@ -169,7 +170,8 @@ func delivered(t *testing.T, s *sink, ids []string) {
 	last := map[string]int{}
 	for _, d := range s.all() {
 		if !want[d.id] || d.header.Get("Idempotency-Key") != d.id {
-			t.Fatalf("got %q with Idempotency-Key %q: no message's id", d.id, d.header.Get("Idempotency-Key"))
+			t.Fatalf("got %q with Idempotency-Key %q: no message's id", d.id,
+				d.header.Get("Idempotency-Key"))
 		}
 		if n, ok := last[d.key]; ok && (d.n < n || d.n > n+1) || !ok && d.n != 0 {
 			t.Errorf("key %s: message %d after %d", d.key, d.n, n)
@@ -220,11 +222,13 @@ func TestPush(t *testing.T) {
 		_, _ = io.WriteString(w, `{ "took": true }`)
 		return -http.StatusOK
 	})
-	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}, Env: []string{"PUSH_SECRET=" + secret}})
+	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"},
+		Env: []string{"PUSH_SECRET=" + secret}})
 	cl := n.Client()
 	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key",
 		"delivery":{"max_attempts":0,"initial_backoff_ms":10,"max_backoff_ms":20},
-		"push":{"url":%q,"timeout_ms":300,"max_in_flight":8,"secret_env":"PUSH_SECRET"}}`, s.srv.URL))
+		"push":{"url":%q,"timeout_ms":300,"max_in_flight":8,"secret_env":"PUSH_SECRET"}}`,
+		s.srv.URL))
 	ids := keyed(t, cl, "q", 4, 6)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -234,8 +238,9 @@ func TestPush(t *testing.T) {
 	for _, d := range s.all() {
 		mac := hmac.New(sha256.New, []byte(secret))
 		fmt.Fprintf(mac, "%s.%s.%s", d.id, d.header.Get("Webhook-Timestamp"), d.body)
-		if sig := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil)); d.header.Get("Webhook-Signature") != sig {
-			t.Errorf("the signature is %q, want %q", d.header.Get("Webhook-Signature"), sig)
+		want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+		if sig := d.header.Get("Webhook-Signature"); sig != want {
+			t.Errorf("the signature is %q, want %q", sig, want)
 		}
 		if d.id != ids[0] {
 			continue
@@ -259,7 +264,8 @@ func TestPush(t *testing.T) {
 			errs = append(errs, e.Error)
 		}
 	}
-	for i, want := range []string{"status 500", "no answer in time", "connection reset", "status 307", "status 429", "status 422"} {
+	for i, want := range []string{"status 500", "no answer in time", "connection reset",
+		"status 307", "status 429", "status 422"} {
 		if i >= len(errs) || !strings.Contains(errs[i], want) {
 			t.Errorf("attempt %d failed with %q, want %q", i+1, errs, want)
 			break
@@ -288,12 +294,14 @@ func TestPushTerm(t *testing.T) {
 	})
 	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}})
 	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","delivery":{"lease_ms":600000},"push":{"url":%q,"max_in_flight":4}}`, s.srv.URL))
+	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","delivery":{"lease_ms":600000},
+		"push":{"url":%q,"max_in_flight":4}}`, s.srv.URL))
 	ids := keyed(t, cl, "q", 8, 3)
 	within(t, ctx, "four are on their way", func() bool { return len(s.all()) == 4 })
 	ended := make(chan error, 1)
 	go func() { ended <- n.Quit() }()
-	within(t, ctx, "it drains", func() bool { return strings.Contains(n.Log(), `"msg":"draining"`) })
+	within(t, ctx, "it drains",
+		func() bool { return strings.Contains(n.Log(), `"msg":"draining"`) })
 	close(draining)
 	if err := <-ended; err != nil || s.done() < 4 {
 		t.Errorf("it ended with %v while %d of 4 were answered", err, s.done())
@@ -343,7 +351,8 @@ func TestPushPrivate(t *testing.T) {
 		if err := wire.Unmarshal(fmt.Appendf(nil, `{"push":{"url":%q}}`, url), &p); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := cl.PutQueue(t.Context(), "r", p); err == nil || !strings.Contains(err.Error(), "push.url") {
+		if _, _, err := cl.PutQueue(t.Context(), "r", p); err == nil ||
+			!strings.Contains(err.Error(), "push.url") {
 			t.Errorf("%s: %v", url, err)
 		}
 	}

@@ -28,7 +28,8 @@ func work(t *testing.T, c *cluster.Cluster) (*background, *tries) {
 		worker := c.ClientFrom(n)
 		b.loop(5*time.Millisecond, func() {
 			begun := time.Now()
-			got, err := worker.Lease(context.Background(), "busy", client.LeaseOptions{Max: 10, Wait: 200 * time.Millisecond})
+			got, err := worker.Lease(context.Background(), "busy", client.LeaseOptions{Max: 10,
+				Wait: 200 * time.Millisecond})
 			err = named("lease", err)
 			if err == nil && len(got) > 0 {
 				ids := make([]string, len(got))
@@ -71,7 +72,8 @@ func TestRollingRestart(t *testing.T) {
 	leader := c.WaitLeader()
 	for i, n := range append(c.Others(leader), leader) {
 		// A lease that is held while the node goes, whichever node gave it.
-		if _, err := n.Client().Produce(t.Context(), "held", client.JSON(i), client.JSON(i)); err != nil {
+		if _, err := n.Client().Produce(t.Context(), "held", client.JSON(i),
+			client.JSON(i)); err != nil {
 			t.Fatal(err)
 		}
 		held, err := n.Client().Lease(t.Context(), "held", client.LeaseOptions{Max: 2})

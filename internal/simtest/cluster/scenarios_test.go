@@ -120,7 +120,8 @@ func lastLine(s string) string {
 // is taken in by POST /v1/cluster/nodes.
 func TestGrow(t *testing.T) {
 	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 1, Flags: []string{"--checkpoint-entries", "50", "--checkpoint-interval", "1s"}})
+	c := cluster.StartCluster(t, cluster.Options{Nodes: 1, Flags: []string{"--checkpoint-entries",
+		"50", "--checkpoint-interval", "1s"}})
 	cl := c.Node(0).Client()
 	queue(t, cl, "q", "")
 	ids := some(t, cl, 200)
@@ -134,7 +135,8 @@ func TestGrow(t *testing.T) {
 
 	third := c.Add("--join", c.Join()[0])
 	voter := true
-	if _, _, err := cl.AddNode(t.Context(), wire.NewNode{ID: third.Name(), RaftAddr: c.Join()[2], HTTPAddr: third.Addr(), Voter: &voter}); err != nil {
+	if _, _, err := cl.AddNode(t.Context(), wire.NewNode{ID: third.Name(), RaftAddr: c.Join()[2],
+		HTTPAddr: third.Addr(), Voter: &voter}); err != nil {
 		t.Logf("POST before the node is there: %v", err)
 	}
 	third.Restart()
@@ -170,7 +172,11 @@ func TestNoMajority(t *testing.T) {
 	var wg sync.WaitGroup
 	for name, do := range map[string]func() error{
 		"produce": func() error { _, err := once.Produce(ctx, "q", client.JSON(1)); return err },
-		"lease":   func() error { _, err := once.Lease(ctx, "q", client.LeaseOptions{}); return err },
+		"lease": func() error {
+			_, err := once.Lease(ctx, "q",
+				client.LeaseOptions{})
+			return err
+		},
 		"read":    func() error { _, err := once.Queue(ctx, "q"); return err },
 		"message": func() error { _, err := once.Message(ctx, ids[0]); return err },
 	} {
@@ -184,7 +190,8 @@ func TestNoMajority(t *testing.T) {
 	if _, err := once.Message(ctx, ids[0], client.Stale()); err != nil {
 		t.Errorf("a stale read: %v", err)
 	}
-	if status, body, err := n.Do(ctx, http.MethodGet, "/readyz", nil); err != nil || status != http.StatusServiceUnavailable {
+	if status, body, err := n.Do(ctx, http.MethodGet, "/readyz", nil); err != nil ||
+		status != http.StatusServiceUnavailable {
 		t.Errorf("readyz: %d %s %v", status, body, err)
 	}
 	gone[0].Restart()

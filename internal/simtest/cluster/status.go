@@ -106,7 +106,10 @@ func (c *Cluster) wait(look func(context.Context) error) {
 func (c *Cluster) Follower() *Node {
 	c.t.Helper()
 	leader := c.WaitLeader()
-	i := slices.IndexFunc(c.nodes, func(n *Node) bool { return n != leader && n.Running() && !n.Paused() })
+	i := slices.IndexFunc(c.nodes, func(n *Node) bool {
+		return n != leader && n.Running() &&
+			!n.Paused()
+	})
 	if i < 0 {
 		c.t.Fatal("there is no follower")
 	}
@@ -173,7 +176,8 @@ func (c *Cluster) WaitEqual(timeout time.Duration) error {
 				return err
 			}
 			if was, ok := chains[m.LogHead]; ok && was != m.ChainHash {
-				c.t.Errorf("at head %d %s tells the chain %s and %s told %s", m.LogHead, n.name, m.ChainHash, teller[m.LogHead], was)
+				c.t.Errorf("at head %d %s tells the chain %s and %s told %s", m.LogHead, n.name,
+					m.ChainHash, teller[m.LogHead], was)
 			}
 			chains[m.LogHead], teller[m.LogHead] = m.ChainHash, n.name
 			if m.AppliedIndex < goal {
@@ -196,7 +200,8 @@ func (c *Cluster) describe() string {
 		ready := n.ready(ctx)
 		cancel()
 		s, err := n.Status(context.Background())
-		out += fmt.Sprintf("%s: ready: %v; status: %+v %v; its log ends with\n%s\n", n.name, ready, s, err, n.log.tail(8))
+		out += fmt.Sprintf("%s: ready: %v; status: %+v %v; its log ends with\n%s\n", n.name, ready,
+			s, err, n.log.tail(8))
 	}
 	return out
 }

@@ -27,8 +27,14 @@ func TestDeadLetterStory(t *testing.T) {
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	// What waits behind a dead message dies with it, so that no younger message
 	// of its key goes before it: the order of a key is to hold from end to end.
-	t.Run("keys die with their first", func(t *testing.T) { newStory(t, c, "q1", "dead_letter_key", n).run(false) })
-	t.Run("and the leader", func(t *testing.T) { newStory(t, c, "q2", "dead_letter_key", n).run(true) })
+	t.Run("keys die with their first", func(t *testing.T) {
+		newStory(t, c, "q1", "dead_letter_key",
+			n).run(false)
+	})
+	t.Run("and the leader", func(t *testing.T) {
+		newStory(t, c, "q2", "dead_letter_key",
+			n).run(true)
+	})
 	// What waits lives on: what is replayed goes before what is younger.
 	t.Run("others wait", func(t *testing.T) { newStory(t, c, "q3", "skip", n).runPaused() })
 }
@@ -47,8 +53,10 @@ type story struct {
 }
 
 func newStory(t *testing.T, c *cluster.Cluster, name, onDead string, n int) *story {
-	s := &story{T: t, c: c, cl: c.Client(), queue: name, n: n, keys: 1 + n/50, ids: map[string]int{}}
-	queue(t, s.cl, name, fmt.Sprintf(`{"ordering":"per_key","delivery":{"dead_letter_queue":"auto","on_dead":%q,"lease_ms":5000,"max_attempts":50}}`, onDead))
+	s := &story{T: t, c: c, cl: c.Client(), queue: name, n: n, keys: 1 + n/50,
+		ids: map[string]int{}}
+	queue(t, s.cl, name, fmt.Sprintf(`{"ordering":"per_key","delivery":{"dead_letter_queue":"auto",
+		"on_dead":%q,"lease_ms":5000,"max_attempts":50}}`, onDead))
 	for i := 0; i < n; i += 500 {
 		var batch []wire.NewMessage
 		for j := i; j < min(i+500, n); j++ {
@@ -84,9 +92,11 @@ func (s *story) work(stop func() bool) {
 func (s *story) once(cl *client.Client) {
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
-	leased, err := cl.Lease(ctx, s.queue, client.LeaseOptions{Max: 20, Wait: 300 * time.Millisecond})
+	leased, err := cl.Lease(ctx, s.queue, client.LeaseOptions{Max: 20,
+		Wait: 300 * time.Millisecond})
 	if err != nil {
-		return // no leader, for as long as the client repeats: what was leased, if anything, expires
+		// no leader, for as long as the client repeats: what was leased, if anything, expires
+		return
 	}
 	for _, m := range leased {
 		var i int
@@ -101,7 +111,9 @@ func (s *story) once(cl *client.Client) {
 		want := "acked"
 		if s.faulty.Load() && i%7 == 0 {
 			want = "dead_lettered"
-			out, err = cl.DeadLetter(ctx, s.queue, []wire.DeadLetterItem{{LeaseID: m.LeaseID, Error: fmt.Sprintf("division of %d by 0", i)}})
+			out, err = cl.DeadLetter(ctx, s.queue,
+				[]wire.DeadLetterItem{{LeaseID: m.LeaseID, Error: fmt.Sprintf("division of %d by 0",
+					i)}})
 		} else {
 			out, err = cl.Ack(ctx, s.queue, m.LeaseID)
 		}
@@ -136,12 +148,14 @@ func (s *story) die() (dead int64) {
 
 // replay begins the replay of all that the fault killed.
 func (s *story) replay(dead int64) *wire.Task {
-	dry, _, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{}, DryRun: true})
+	dry, _, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
+		DryRun: true})
 	if err != nil || dry.Replayed != dead {
 		s.Fatalf("a dry run tells %+v %v, %d died", dry, err, dead)
 	}
 	rate := max(dead/2, 1) // about 2 s
-	_, task, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{}, Order: "original", RatePerSecond: &rate})
+	_, task, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
+		Order: "original", RatePerSecond: &rate})
 	if err != nil || task == nil {
 		s.Fatalf("no task: %v", err)
 	}
@@ -158,7 +172,10 @@ func (s *story) run(killLeader bool) {
 	var wg sync.WaitGroup
 	var replayed atomic.Bool
 	wg.Go(func() { // workers are at it while the task is
-		s.work(func() bool { return replayed.Load() && s.quiet(s.queue) || s.Context().Err() != nil })
+		s.work(func() bool {
+			return replayed.Load() && s.quiet(s.queue) ||
+				s.Context().Err() != nil
+		})
 	})
 	if killLeader {
 		within(s.T, s.Context(), "the task has begun", func() bool {
@@ -238,7 +255,8 @@ func (s *story) check(before int) {
 		s.Errorf("%d of %d were processed", n, s.n)
 	}
 	times, last, at := map[int]int{}, map[int]int{}, 0
-	for e, err := range s.cl.AllEvents(s.Context(), client.EventQuery{Queue: s.queue, Type: "acked", From: "start", Limit: 1000}) {
+	for e, err := range s.cl.AllEvents(s.Context(), client.EventQuery{Queue: s.queue, Type: "acked",
+		From: "start", Limit: 1000}) {
 		if err != nil {
 			s.Fatal(err)
 		}

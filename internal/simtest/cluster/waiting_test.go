@@ -37,7 +37,8 @@ func TestWaitersOutliveTheLeader(t *testing.T) {
 		answers := make(chan answer, len(others))
 		for _, n := range others {
 			go func() {
-				got, err := n.Client().Lease(ctx, "q", client.LeaseOptions{Max: 1, Wait: 45 * time.Second})
+				got, err := n.Client().Lease(ctx, "q", client.LeaseOptions{Max: 1,
+					Wait: 45 * time.Second})
 				for _, m := range got {
 					_, err = n.Client().Ack(ctx, "q", m.LeaseID)
 				}
@@ -51,14 +52,16 @@ func TestWaitersOutliveTheLeader(t *testing.T) {
 		next := c.WaitLeader(leader)
 		put := time.Now()
 		for i := range others {
-			if _, err := next.Client().Produce(t.Context(), "q", client.JSON(fmt.Sprint(name, i))); err != nil {
+			if _, err := next.Client().Produce(t.Context(), "q",
+				client.JSON(fmt.Sprint(name, i))); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}
 		for range others {
 			a := <-answers
 			if took := time.Since(put); a.err != nil || a.got != 1 || took > 20*time.Second {
-				t.Errorf("the leader %s: who waited at %s got %d messages after %s, %v", name, a.node, a.got, took, a.err)
+				t.Errorf("the leader %s: who waited at %s got %d messages after %s, %v", name,
+					a.node, a.got, took, a.err)
 			}
 		}
 		cancel()

@@ -43,7 +43,9 @@ webhooks:
         event: headers["x-github-event"]
         action: 'has(payload.action) ? payload.action : "none"'
         sender: 'has(payload.sender) ? payload.sender.login : "nobody"'
-        public: 'has(payload.repository) && has(payload.repository.private) && !payload.repository.private'
+        public: >-
+          has(payload.repository) && has(payload.repository.private)
+          && !payload.repository.private
 `
 
 // mapped is what hookFile makes of a delivery, worked out here.
@@ -53,7 +55,8 @@ func mapped(t *testing.T, d delivery, id string) map[string]any {
 	if err := json.Unmarshal(d.body, &p); err != nil {
 		t.Fatal(err)
 	}
-	out := map[string]any{"delivery": id, "event": d.event, "action": "none", "sender": "nobody", "public": false}
+	out := map[string]any{"delivery": id, "event": d.event, "action": "none", "sender": "nobody",
+		"public": false}
 	if action, ok := p["action"]; ok {
 		out["action"] = action
 	}
@@ -68,13 +71,16 @@ func mapped(t *testing.T, d delivery, id string) map[string]any {
 
 // deliver posts until it is taken, to one node after another, as senders of
 // webhooks do. repeats counts the tries that failed.
-func deliver(ctx context.Context, t *testing.T, s hookSender, nodes []*cluster.Node, first int, id string, d delivery, repeats *atomic.Int64) (a hookAnswer) {
+func deliver(ctx context.Context, t *testing.T, s hookSender, nodes []*cluster.Node, first int,
+	id string, d delivery, repeats *atomic.Int64) (a hookAnswer) {
 	i := first - 1
 	_ = cluster.Poll(ctx, func() (err error) {
 		i++
-		a, err = s.send(ctx, nodes[i%len(nodes)], "github", d.body, "X-GitHub-Event", d.event, "X-GitHub-Delivery", id)
+		a, err = s.send(ctx, nodes[i%len(nodes)], "github", d.body, "X-GitHub-Event", d.event,
+			"X-GitHub-Delivery", id)
 		switch {
-		case err != nil, a.status == http.StatusServiceUnavailable, a.status == http.StatusTooManyRequests:
+		case err != nil, a.status == http.StatusServiceUnavailable,
+			a.status == http.StatusTooManyRequests:
 			repeats.Add(1)
 			return errors.New("again")
 		case a.status != http.StatusAccepted && a.status != http.StatusOK:
@@ -300,7 +306,8 @@ func TestWebhooks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := v.Stats; s.EnqueuedTotal != int64(count) || s.AckedTotal != int64(count) || s.Depth+s.InFlight+s.Scheduled != 0 {
+	if s := v.Stats; s.EnqueuedTotal != int64(count) || s.AckedTotal != int64(count) ||
+		s.Depth+s.InFlight+s.Scheduled != 0 {
 		t.Errorf("%d webhooks, and the queue says %+v", count, s)
 	}
 	p.mu.Lock()
@@ -325,9 +332,11 @@ func TestWebhooks(t *testing.T) {
 	if p.later == 0 {
 		t.Error("nothing of what the killed worker had was processed again")
 	}
-	t.Logf("%d webhooks through 3 nodes: taken in %s, processed in %s; %d tries repeated while the leader was away, "+
+	t.Logf("%d webhooks through 3 nodes: taken in %s, processed in %s; %d tries repeated while "+
+		"the leader was away, "+
 		"%d sent twice; %d were processed at a later attempt, %d of these for the second time",
-		count, sent.Round(time.Millisecond), took.Round(time.Millisecond), repeats.Load(), twice.Load(), p.later, p.lines-count)
+		count, sent.Round(time.Millisecond), took.Round(time.Millisecond), repeats.Load(), twice.Load(),
+		p.later, p.lines-count)
 	p.mu.Unlock()
 
 	original(t, c, bodies[0], messages[0])
@@ -353,10 +362,12 @@ func original(t *testing.T, c *cluster.Cluster, d delivery, id string) {
 		t.Fatal(err)
 	}
 	var got, want any
-	if json.Unmarshal(m.Original, &got) != nil || json.Unmarshal(d.body, &want) != nil || !reflect.DeepEqual(got, want) {
+	if json.Unmarshal(m.Original, &got) != nil || json.Unmarshal(d.body, &want) != nil ||
+		!reflect.DeepEqual(got, want) {
 		t.Errorf("the original is %.200s", m.Original)
 	}
-	if m.Headers["webhook"] != "github" || m.Headers["x-github-event"] != d.event || m.Headers["x-hub-signature-256"] != "" {
+	if m.Headers["webhook"] != "github" || m.Headers["x-github-event"] != d.event ||
+		m.Headers["x-hub-signature-256"] != "" {
 		t.Errorf("headers %v", m.Headers)
 	}
 }

@@ -50,7 +50,8 @@ func New(o Options) *Network {
 		o.Latency = func(string, string) time.Duration { return 0 }
 	}
 	return &Network{
-		o: o, listeners: map[string]*listener{}, conns: map[*conn]struct{}{}, cuts: map[way]struct{}{},
+		o: o, listeners: map[string]*listener{},
+		conns: map[*conn]struct{}{}, cuts: map[way]struct{}{},
 		ports: 49152, changed: make(chan struct{}),
 	}
 }
@@ -196,7 +197,8 @@ func (n *Network) freeLocked(host string) string {
 func (n *Network) pairLocked(from, to string) (near, far *conn) {
 	there := newPipe(n, way{hostOf(from), hostOf(to)})
 	back := newPipe(n, way{hostOf(to), hostOf(from)})
-	there.cut, back.cut = n.cutLocked(there.way.from, there.way.to), n.cutLocked(back.way.from, back.way.to)
+	there.cut, back.cut = n.cutLocked(there.way.from, there.way.to), n.cutLocked(back.way.from,
+		back.way.to)
 	near = &conn{net: n, local: Addr(from), remote: Addr(to), in: back, out: there}
 	far = &conn{net: n, local: Addr(to), remote: Addr(from), in: there, out: back}
 	return near, far

@@ -17,7 +17,8 @@ import (
 const patience = 5 * time.Second // of a request
 
 // call runs a client's request at a node.
-func (w *world) call(ctx context.Context, node int, do func(context.Context, crashtest.Conn) error) crashtest.Op {
+func (w *world) call(ctx context.Context, node int,
+	do func(context.Context, crashtest.Conn) error) crashtest.Op {
 	n := w.nodes[node]
 	op := crashtest.Op{Node: n.name, Outcome: crashtest.OK}
 	c := &conn{}
@@ -136,11 +137,13 @@ func (c *conn) PutQueue(ctx context.Context, q crashtest.Queue, lease time.Durat
 }
 
 // Produce implements crashtest.Conn.
-func (c *conn) Produce(ctx context.Context, queue, request string, ms []crashtest.Payload) ([]string, error) {
+func (c *conn) Produce(ctx context.Context, queue, request string,
+	ms []crashtest.Payload) ([]string, error) {
 	p := &event.Produce{Queue: queue}
 	for _, m := range ms {
 		size, content := encode(m)
-		p.Messages = append(p.Messages, event.NewMessage{Key: m.Key, Priority: 5, Size: size, Content: content})
+		p.Messages = append(p.Messages, event.NewMessage{Key: m.Key, Priority: 5, Size: size,
+			Content: content})
 	}
 	res, err := c.propose(ctx, &event.Command{Request: c.request(request, ms), Produce: p})
 	var ids []string
@@ -151,8 +154,10 @@ func (c *conn) Produce(ctx context.Context, queue, request string, ms []crashtes
 }
 
 // Lease implements crashtest.Conn. It does not wait.
-func (c *conn) Lease(ctx context.Context, queue string, most int, _ time.Duration) ([]crashtest.Found, error) {
-	res, err := c.propose(ctx, &event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: most, Worker: "client"}})
+func (c *conn) Lease(ctx context.Context, queue string, most int,
+	_ time.Duration) ([]crashtest.Found, error) {
+	res, err := c.propose(ctx, &event.Command{Lease: &event.Lease{Queues: []string{queue},
+		Max: most, Worker: "client"}})
 	if err != nil {
 		return nil, err
 	}
@@ -185,7 +190,8 @@ var settleOps = map[crashtest.Kind]event.SettleOp{
 }
 
 // Settle implements crashtest.Conn.
-func (c *conn) Settle(ctx context.Context, kind crashtest.Kind, queue string, fs []crashtest.Found, extend time.Duration) ([]crashtest.Settled, error) {
+func (c *conn) Settle(ctx context.Context, kind crashtest.Kind, queue string, fs []crashtest.Found,
+	extend time.Duration) ([]crashtest.Settled, error) {
 	s := &event.Settle{Queue: queue}
 	for _, f := range fs {
 		id, err := event.ParseID(f.Lease)
@@ -231,9 +237,12 @@ func (c *conn) settledBefore(ctx context.Context, item *event.SettleItem, t *eve
 		return item.Op == op && slices.Contains(types, end.Type)
 	}
 	switch {
-	case is(event.OpAck, event.Acked), is(event.OpRelease, event.Released), is(event.OpRetry, event.Retried),
-		is(event.OpRetry, event.DeadLettered, event.Discarded) && end.Reason == event.ReasonMaxAttempts,
-		is(event.OpDeadLetter, event.DeadLettered, event.Discarded) && end.Reason == event.ReasonRejected:
+	case is(event.OpAck, event.Acked), is(event.OpRelease, event.Released), is(event.OpRetry,
+		event.Retried),
+		is(event.OpRetry, event.DeadLettered, event.Discarded) &&
+			end.Reason == event.ReasonMaxAttempts,
+		is(event.OpDeadLetter, event.DeadLettered, event.Discarded) &&
+			end.Reason == event.ReasonRejected:
 		t.Status = end.Type.String()
 	}
 	return nil
@@ -295,7 +304,8 @@ func (c *conn) found(ms []event.MessageView) (found []crashtest.Found, err error
 		if err != nil {
 			return nil, c.unreadable(err)
 		}
-		f := crashtest.Found{ID: m.ID.String(), UID: uid, Key: m.Key, State: m.State.String(), Attempt: int64(m.Attempt)}
+		f := crashtest.Found{ID: m.ID.String(), UID: uid, Key: m.Key, State: m.State.String(),
+			Attempt: int64(m.Attempt)}
 		if m.Dead != nil {
 			f.DeadID = m.Dead.MessageID.String()
 		}

@@ -108,11 +108,14 @@ func openEngine(l *life) (_ *engine, err error) {
 		NodeID: l.n.name, ClusterID: l.card.ClusterID, Incarnation: l.card.Incarnation,
 		Dir: raftDir, CheckpointDir: checkpointDir, FS: l.fs,
 		OpenKV: func(name string) (types.MetaStore, error) { return filekv.Open(l.fs, name) },
-		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(), Wall: l.n.wallNow, Logger: l.logger,
+		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(),
+		Wall: l.n.wallNow, Logger: l.logger,
 		OnFatal: l.fail, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
-		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1, TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
+		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1,
+		TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,
-		HeartbeatTimeout: w.o.Heartbeat, ElectionTimeout: w.o.Heartbeat, LeaderLeaseTimeout: w.o.Heartbeat / 2, CommitTimeout: w.o.Commit,
+		HeartbeatTimeout: w.o.Heartbeat, ElectionTimeout: w.o.Heartbeat,
+		LeaderLeaseTimeout: w.o.Heartbeat / 2, CommitTimeout: w.o.Commit,
 		FreeBytes: func() (uint64, error) {
 			if l.n.full.Load() > 0 {
 				return 1 << 20, nil
@@ -143,7 +146,8 @@ func openEngine(l *life) (_ *engine, err error) {
 	if err != nil {
 		first, herr := raft.Held(ro)
 		metas, bad, merr := checkpoint.List(l.fs, checkpointDir)
-		w.say(l.n, "cannot recover: the Raft log begins at %d (%v), checkpoints are %v, bad %v (%v)", first, herr, names(metas), bad, merr)
+		w.say(l.n, "cannot recover: the Raft log begins at %d (%v), checkpoints are %v, bad "+
+			"%v (%v)", first, herr, names(metas), bad, merr)
 		w.saveDisk(l.n)
 		return nil, err
 	}
@@ -218,7 +222,8 @@ func (e *engine) fetchLacking() {
 			e.l.n.w.say(e.l.n, "did not fetch it: %v", err)
 		default:
 			e.l.n.w.count("fetched")
-			e.l.ask(change{why: "installing what was fetched", do: func() error { return e.l.install(plan) }})
+			e.l.ask(change{why: "installing what was fetched",
+				do: func() error { return e.l.install(plan) }})
 			return // the next engine goes on from there
 		}
 	}

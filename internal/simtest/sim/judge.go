@@ -32,7 +32,10 @@ func (w *world) judge() {
 		}
 		return at
 	}
-	level := func(at []where) bool { return len(at) == 3 && at[0].index == at[1].index && at[1].index == at[2].index }
+	level := func(at []where) bool {
+		return len(at) == 3 && at[0].index == at[1].index &&
+			at[1].index == at[2].index
+	}
 	var at []where
 	if !w.wait(time.Minute, func() bool { at = look(); return level(at) }) {
 		w.find("the nodes do not come to the same index: %+v; %s", at, w.illness())
@@ -41,7 +44,8 @@ func (w *world) judge() {
 	for i := range at {
 		if at[i] != at[0] {
 			w.find("at index %d %s has chain %x and digest %x, %s chain %x and digest %x",
-				at[0].index, w.nodes[0].name, at[0].chain, at[0].digest, w.nodes[i].name, at[i].chain, at[i].digest)
+				at[0].index, w.nodes[0].name, at[0].chain, at[0].digest,
+				w.nodes[i].name, at[i].chain, at[i].digest)
 		}
 	}
 	for _, n := range w.nodes {
@@ -98,7 +102,8 @@ func sameLogs(a, b *vfs.Mem) error {
 			for i < min(len(p), len(q)) && p[i] == q[i] {
 				i++
 			}
-			return fmt.Errorf("segment %s differs at byte %d (of %d and %d), below block %d", s.Name, i, len(p), len(q), common)
+			return fmt.Errorf("segment %s differs at byte %d (of %d and %d), below block %d",
+				s.Name, i, len(p), len(q), common)
 		}
 		if s.Name == last {
 			return nil

@@ -68,7 +68,10 @@ func (w *world) do(s Step) {
 	switch s.Kind {
 	case Wipe, PutBack, LoseStore, Flip, Remove:
 		// Data is lost on one node only, and only while the others have theirs.
-		if !s.Force && !w.wait(20*time.Second, func() bool { return w.busy.Load() == 0 && w.illness() == "" }) {
+		if !s.Force && !w.wait(20*time.Second, func() bool {
+			return w.busy.Load() == 0 &&
+				w.illness() == ""
+		}) {
 			w.say(n, "%s: not now (%s)", s.Kind, w.illness())
 			return
 		}
@@ -271,7 +274,8 @@ func (w *world) cutAll(r *rand.Rand, after func() time.Duration) {
 		dead = dead && n.now() == nil
 	}
 	if dead {
-		w.d.History.Add(crashtest.Op{Client: -1, Kind: crashtest.Crash, Invoke: at, Return: w.d.History.Now(), Outcome: crashtest.OK})
+		w.d.History.Add(crashtest.Op{Client: -1, Kind: crashtest.Crash, Invoke: at,
+			Return: w.d.History.Now(), Outcome: crashtest.OK})
 	}
 	for _, n := range w.nodes {
 		d := after()

@@ -94,7 +94,8 @@ func (n *node) start() {
 	}
 	n.lives++
 	l := &life{
-		n: n, no: n.lives, mem: n.disk, fs: n.disk, logger: n.w.loggerOf(n), again: make(chan change, 1),
+		n: n, no: n.lives, mem: n.disk, fs: n.disk,
+		logger: n.w.loggerOf(n), again: make(chan change, 1),
 	}
 	if n.w.o.Plant == NoSync {
 		l.fs = unsynced{n.disk}

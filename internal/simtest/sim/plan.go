@@ -13,7 +13,8 @@ type Kind string
 
 // What can be done, and what ends it.
 const (
-	CutPower   Kind = "cut power"    // unsynced bytes are lost, or some of them; then it starts again
+	// unsynced bytes are lost, or some of them; then it starts again
+	CutPower   Kind = "cut power"
 	Kill       Kind = "kill"         // the process ends, the files stay
 	CutInWrite Kind = "cut in write" // the power fails in one of the next writes or syncs
 	CutAll     Kind = "cut all"      // the power of all nodes
@@ -34,9 +35,10 @@ const (
 	PutBack    Kind = "put back"     // an old copy in place of the disk
 	LoseStore  Kind = "lose store"   // a part of the Raft store is deleted
 	Flip       Kind = "flip a byte"  // of a node's files
-	Remove     Kind = "remove"       // from the cluster, for ever; it comes back with an empty directory
-	FullDisk   Kind = "full disk"    // a node has no room for a while
-	FailWrite  Kind = "fail write"   // one of the next writes or syncs fails
+	// from the cluster, for ever; it comes back with an empty directory
+	Remove    Kind = "remove"
+	FullDisk  Kind = "full disk"  // a node has no room for a while
+	FailWrite Kind = "fail write" // one of the next writes or syncs fails
 )
 
 // weights say how often each comes.
@@ -71,7 +73,8 @@ func (s Step) String() string {
 	case -2, -3, -4:
 		whom = "a follower"
 	}
-	return fmt.Sprintf("%6.2fs %s, %s, for %.2fs (%x)", s.At.Seconds(), s.Kind, whom, s.For.Seconds(), s.Dice)
+	return fmt.Sprintf("%6.2fs %s, %s, for %.2fs (%x)", s.At.Seconds(), s.Kind, whom,
+		s.For.Seconds(), s.Dice)
 }
 
 // Plan is what a seed brings.

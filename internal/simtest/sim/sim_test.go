@@ -21,7 +21,8 @@ import (
 //	SIM_TRACE=1    what happened, also where nothing is wrong
 //	SIM_STEPS=n    what the nemesis does in each, at least
 func TestSeeds(t *testing.T) {
-	first, seeds, steps := number(t, "SIM_SEED", 1), number(t, "SIM_SEEDS", seedsByDefault), number(t, "SIM_STEPS", 10)
+	first, seeds, steps := number(t, "SIM_SEED", 1), number(t, "SIM_SEEDS",
+		seedsByDefault), number(t, "SIM_STEPS", 10)
 	var mu sync.Mutex
 	counts := map[string]int{}
 	ops, failed := 0, 0
@@ -47,7 +48,8 @@ func TestSeeds(t *testing.T) {
 				if len(wrong) > 0 {
 					failed++
 					keep(t, rep)
-					t.Errorf("%s\n%s%s\nrepeat it: SIM_SEED=%d SIM_SEEDS=1 make sim", strings.Join(wrong, "\n"), rep.Plan, strings.Join(rep.Trace, "\n"), seed)
+					t.Errorf("%s\n%s%s\nrepeat it: SIM_SEED=%d SIM_SEEDS=1 make sim",
+						strings.Join(wrong, "\n"), rep.Plan, strings.Join(rep.Trace, "\n"), seed)
 				}
 			})
 		}
@@ -58,8 +60,10 @@ func TestSeeds(t *testing.T) {
 	}
 	slices.Sort(told)
 	slices.Sort(mended)
-	t.Logf("all well again after %v in half of them, %v in 95 of 100, %v at most", mended[len(mended)/2], mended[len(mended)*95/100], mended[len(mended)-1])
-	t.Logf("%d seeds, %d failed, %v simulated, %d operations: %s", seeds, failed, simulated.Round(time.Second), ops, strings.Join(told, ", "))
+	t.Logf("all well again after %v in half of them, %v in 95 of 100, %v at most",
+		mended[len(mended)/2], mended[len(mended)*95/100], mended[len(mended)-1])
+	t.Logf("%d seeds, %d failed, %v simulated, %d operations: %s", seeds, failed,
+		simulated.Round(time.Second), ops, strings.Join(told, ", "))
 }
 
 // run does one run in a bubble, under a watch of real time: a mistake that lets

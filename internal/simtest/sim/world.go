@@ -127,7 +127,8 @@ func Run(o Options) *Report {
 		n.crash(l, false, nil)
 	}
 	w.work.Wait()
-	return &Report{Plan: w.plan, Ops: w.d.History.Ops(), Findings: w.findings, Trace: w.trace, Counts: w.counts, Took: time.Since(w.start), Mended: w.mended}
+	return &Report{Plan: w.plan, Ops: w.d.History.Ops(), Findings: w.findings, Trace: w.trace,
+		Counts: w.counts, Took: time.Since(w.start), Mended: w.mended}
 }
 
 func def[T comparable](p *T, v T) {
@@ -175,7 +176,8 @@ func (w *world) count(what string) {
 }
 
 func (w *world) tell(who, format string, args []any) string {
-	return fmt.Sprintf("%8.3fs %s ", time.Since(w.start).Seconds(), who) + fmt.Sprintf(format, args...)
+	return fmt.Sprintf("%8.3fs %s ", time.Since(w.start).Seconds(), who) +
+		fmt.Sprintf(format, args...)
 }
 
 // say writes down what happened.
@@ -274,7 +276,8 @@ func (w *world) run() {
 	began := w.d.History.Now()
 	if !well {
 		w.find("not healthy again %v after all was healed: %s", mendTime, w.illness())
-	} else if h := w.d.History; !h.Wait(10*time.Second, func() bool { return h.FirstWrite(began) > 0 }) {
+	} else if h := w.d.History; !h.Wait(10*time.Second,
+		func() bool { return h.FirstWrite(began) > 0 }) {
 		w.find("in 10 s of health no write was done")
 	}
 	w.d.Stop()
@@ -340,7 +343,8 @@ func (w *world) illness() string {
 			voters, members := 0, e.replica.Members()
 			for _, m := range members {
 				for _, o := range w.nodes {
-					if l := o.now(); l != nil && m.ID == o.name && m.Votes && l.incarnation.Load() == m.Incarnation {
+					if l := o.now(); l != nil && m.ID == o.name && m.Votes &&
+						l.incarnation.Load() == m.Incarnation {
 						voters++
 					}
 				}
@@ -396,7 +400,8 @@ func (w *world) heal() {
 // plantIn puts the fault into a node.
 func (w *world) plantIn(e *engine) {
 	if w.o.Plant == NoVouch {
-		e.l.peers.Handle("raft.admission", func(context.Context, peer.Identity, []byte) ([]byte, error) {
+		e.l.peers.Handle("raft.admission", func(context.Context, peer.Identity, []byte) ([]byte,
+			error) {
 			return []byte(`{"known":{"index":0,"servers":null}}`), nil
 		})
 	}

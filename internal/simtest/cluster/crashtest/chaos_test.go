@@ -70,7 +70,8 @@ func (ch *chaos) faults() []fault {
 // say writes down what was done to whom, and returns when.
 func (ch *chaos) say(what string, n *cluster.Node) int64 {
 	now := ch.d.History.Now()
-	ch.d.History.Add(Op{Client: -1, Kind: Fault, Invoke: now, Return: now, Outcome: OK, Node: n.Name(), Error: what})
+	ch.d.History.Add(Op{Client: -1, Kind: Fault, Invoke: now, Return: now, Outcome: OK,
+		Node: n.Name(), Error: what})
 	return now
 }
 
@@ -195,7 +196,8 @@ func (ch *chaos) transfer() {
 	n := ch.c.WaitLeader()
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
-	to, err := ch.c.Nodes()[ch.r.IntN(3)].Client(client.WithRetry(client.Retry{Attempts: 1})).TransferLeadership(ctx, "")
+	once := ch.c.Node(ch.r.IntN(3)).Client(client.WithRetry(client.Retry{Attempts: 1}))
+	to, err := once.TransferLeadership(ctx, "")
 	if err != nil {
 		ch.t.Logf("leadership was not transferred: %v", err)
 	}

@@ -138,7 +138,9 @@ func Check(history []Op, rules map[string]Rules) []Violation {
 	c.revivals(ops)
 	for _, uid := range sortedKeys(c.byUID) {
 		m := c.byUID[uid]
-		slices.SortFunc(m.deliveries, func(a, b delivery) int { return cmp.Compare(a.Lease, b.Lease) })
+		slices.SortFunc(m.deliveries, func(a, b delivery) int {
+			return cmp.Compare(a.Lease, b.Lease)
+		})
 		c.message(m)
 	}
 	c.batches()
@@ -166,7 +168,8 @@ func (c *check) produces(ops []Op) {
 			for _, m := range op.Messages {
 				r.uids = append(r.uids, m.UID)
 				c.byUID[m.UID] = &message{
-					queue: op.Queue, key: m.Key, uid: m.UID, requested: r, ids: map[string]bool{}, dead: map[string]bool{},
+					queue: op.Queue, key: m.Key, uid: m.UID, requested: r,
+					ids: map[string]bool{}, dead: map[string]bool{},
 				}
 			}
 		}
@@ -180,7 +183,8 @@ func (c *check) produces(ops []Op) {
 				c.byUID[m.UID].ids[m.ID] = true
 			}
 			if r.succeeded && !slices.Equal(ids, r.ids) {
-				c.say(Repeat, "request %s was answered with %v, and then with %v", r.name, r.ids, ids)
+				c.say(Repeat, "request %s was answered with %v, and then with %v", r.name, r.ids,
+					ids)
 			}
 			r.succeeded, r.ids = true, ids
 			r.ret = min(r.ret, op.Return)
@@ -208,13 +212,16 @@ func (c *check) sightings(ops []Op) {
 			m := c.byUID[f.UID]
 			switch {
 			case f.UID == "":
-				c.say(Damaged, "%s of %s shows %s with a payload that nobody sent", op.Kind, op.Queue, f.ID)
+				c.say(Damaged, "%s of %s shows %s with a payload that nobody sent", op.Kind,
+					op.Queue, f.ID)
 				continue
 			case m == nil:
-				c.say(Phantom, "%s of %s shows %s (%s), which nobody sent", op.Kind, op.Queue, f.ID, f.UID)
+				c.say(Phantom, "%s of %s shows %s (%s), which nobody sent", op.Kind, op.Queue, f.ID,
+					f.UID)
 				continue
 			case !m.requested.succeeded && !m.requested.open:
-				c.say(Phantom, "%s of %s shows %s (%s), whose enqueue surely failed", op.Kind, op.Queue, f.ID, f.UID)
+				c.say(Phantom, "%s of %s shows %s (%s), whose enqueue surely failed", op.Kind,
+					op.Queue, f.ID, f.UID)
 			case f.Key != m.key:
 				c.say(Damaged, "%s has key %q, it was sent with %q", f.UID, f.Key, m.key)
 			}
@@ -292,7 +299,8 @@ func (c *check) message(m *message) {
 		}
 		for _, d := range m.deliveries {
 			if d.Lease > s.Lease {
-				c.say(CameBack, "%s was settled for good (%s, lease %s) and leased again as %s", m.uid, s.Kind, s.Lease, d.Lease)
+				c.say(CameBack, "%s was settled for good (%s, lease %s) and leased again as %s",
+					m.uid, s.Kind, s.Lease, d.Lease)
 			}
 		}
 		if s.Kind == Ack && len(m.dead) > 0 && !held {
@@ -326,7 +334,8 @@ func (c *check) leases(m *message) {
 			ended = ended || mayHaveTaken(s, Retry, Release, DeadLetter)
 			released = released || mayHaveTaken(s, Release)
 		}
-		if id, err := ulid.ParseStrict(b.Lease); err == nil && !ended && int64(id.Time()) < expires {
+		if id, err := ulid.ParseStrict(b.Lease); err == nil && !ended &&
+			int64(id.Time()) < expires {
 			c.say(Exclusive, "%s was leased as %s %d ms before its lease %s ran out",
 				m.uid, b.Lease, expires-int64(id.Time()), a.Lease)
 		}
@@ -352,9 +361,11 @@ func (c *check) leaseStates(m *message) {
 			}
 			switch {
 			case a.Status == "rejected" && b.Status != "rejected" && !earlier(m.settles, b, a):
-				c.say(LeaseState, "lease %s of %s was lost, and later %s was answered %s", a.Lease, m.uid, b.Kind, b.Status)
+				c.say(LeaseState, "lease %s of %s was lost, and later %s was answered %s", a.Lease,
+					m.uid, b.Kind, b.Status)
 			case took(a, ends...) && b.Kind == a.Kind && b.Status != a.Status:
-				c.say(LeaseState, "%s of lease %s of %s was answered %s, and its repeat %s", a.Kind, a.Lease, m.uid, a.Status, b.Status)
+				c.say(LeaseState, "%s of lease %s of %s was answered %s, and its repeat %s", a.Kind,
+					a.Lease, m.uid, a.Status, b.Status)
 			}
 		}
 	}
@@ -365,7 +376,8 @@ func (c *check) leaseStates(m *message) {
 func earlier(settles []Op, b, a *Op) bool {
 	for i := range settles {
 		s := &settles[i]
-		if s.Lease == b.Lease && s.Kind == b.Kind && s.Invoke < a.Return && mayHaveTaken(s, s.Kind) {
+		if s.Lease == b.Lease && s.Kind == b.Kind && s.Invoke < a.Return &&
+			mayHaveTaken(s, s.Kind) {
 			return true
 		}
 	}
@@ -399,7 +411,8 @@ func (c *check) realTime() {
 			done = append(done, r)
 		}
 	}
-	byReturn := slices.SortedFunc(slices.Values(done), func(a, b *request) int { return cmp.Compare(a.ret, b.ret) })
+	byReturn := slices.SortedFunc(slices.Values(done),
+		func(a, b *request) int { return cmp.Compare(a.ret, b.ret) })
 	slices.SortFunc(done, func(a, b *request) int { return cmp.Compare(a.invoke, b.invoke) })
 	highest, from := "", ""
 	next := 0
@@ -410,7 +423,8 @@ func (c *check) realTime() {
 			}
 		}
 		if id := slices.Min(r.ids); id < highest {
-			c.say(RealTime, "request %s got %s after request %s had got %s", r.name, id, from, highest)
+			c.say(RealTime, "request %s got %s after request %s had got %s", r.name, id, from,
+				highest)
 		}
 	}
 }
@@ -422,7 +436,8 @@ func (c *check) lanes() {
 	for _, uid := range sortedKeys(c.byUID) {
 		m := c.byUID[uid]
 		// Where the first of several ids is not known, neither is its place.
-		if r := c.rules[m.queue]; r.PerKey && (len(m.ids) == 1 && !r.Held || r.Held && m.requested.succeeded) {
+		if r := c.rules[m.queue]; r.PerKey && (len(m.ids) == 1 && !r.Held || r.Held &&
+			m.requested.succeeded) {
 			lanes[lane{m.queue, m.key}] = append(lanes[lane{m.queue, m.key}], m)
 		}
 	}
@@ -435,7 +450,8 @@ func (c *check) lanes() {
 		for _, m := range ms {
 			for _, d := range m.deliveries {
 				if ahead != nil && d.ret < left {
-					c.say(Order, "%s was delivered (lease %s) while %s was ahead of it in key %q", m.uid, d.Lease, ahead.uid, m.key)
+					c.say(Order, "%s was delivered (lease %s) while %s was ahead of it in key %q",
+						m.uid, d.Lease, ahead.uid, m.key)
 				}
 			}
 			if at := c.leftAt(m); at > left {
@@ -538,13 +554,15 @@ func (c *check) peeks(ops []Op) {
 			case rules.Held && dead[uid] && acked:
 				c.say(CameBack, "%s was acked and a peek shows it among the dead", uid)
 			case rules.Held && dead[uid] && end && !shown[uid]:
-				c.say(Stuck, "%s (%s) is left among the dead of %s at the end", uid, idOf(m), op.Queue)
+				c.say(Stuck, "%s (%s) is left among the dead of %s at the end", uid, idOf(m),
+					op.Queue)
 			case shown[uid] && acked:
 				c.say(CameBack, "%s was acked and a peek shows it", uid)
 			case shown[uid] && dead[uid] && end: // else it may have died between the two peeks
 				c.say(Twice, "%s is in %s and among its dead", uid, op.Queue)
 			case !shown[uid] && !mayBeGone && !dead[uid] && m.requested.ret < op.Invoke:
-				c.say(Lost, "%s (%s) was enqueued, was not acked, and is not in %s", uid, idOf(m), op.Queue)
+				c.say(Lost, "%s (%s) was enqueued, was not acked, and is not in %s", uid, idOf(m),
+					op.Queue)
 			case shown[uid] && end:
 				c.say(Stuck, "%s (%s) is left in %s at the end", uid, idOf(m), op.Queue)
 			}

@@ -13,7 +13,8 @@ func (c *check) revivals(ops []Op) {
 		f := op.Found[0]
 		m := c.byUID[f.UID]
 		if m == nil {
-			c.say(Phantom, "%s of %s is about %s (%s), which nobody sent", op.Kind, op.Queue, op.Message, f.UID)
+			c.say(Phantom, "%s of %s is about %s (%s), which nobody sent", op.Kind, op.Queue,
+				op.Message, f.UID)
 			continue
 		}
 		m.dead[op.Message] = true

@@ -47,8 +47,11 @@ func (c *check) reads(ops []Op) {
 			for _, before := range byUID[uid][:i] {
 				// A stale one only promises not to go back on one node while it lives.
 				same := before.Node == op.Node && before.Life == op.Life
-				if before.Return < op.Invoke && rank(before.Found[0].State) > rank(op.Found[0].State) && (op.Kind == Get || same) {
-					c.say(Backwards, "%s was %s on %s and later %s on %s (%s)", uid, before.Found[0].State, before.Node, op.Found[0].State, op.Node, op.Kind)
+				if before.Return < op.Invoke &&
+					rank(before.Found[0].State) > rank(op.Found[0].State) &&
+					(op.Kind == Get || same) {
+					c.say(Backwards, "%s was %s on %s and later %s on %s (%s)", uid,
+						before.Found[0].State, before.Node, op.Found[0].State, op.Node, op.Kind)
 				}
 			}
 		}
@@ -62,7 +65,8 @@ func (c *check) read(m *message, op *Op) {
 	for i := range m.settles {
 		s := &m.settles[i]
 		if op.Kind == Get && took(s, Ack, DeadLetter) && s.Return < op.Invoke && shown != gone {
-			c.say(Old, "%s was settled (%s) on %s and then %s on %s", m.uid, s.Kind, s.Node, op.Found[0].State, op.Node)
+			c.say(Old, "%s was settled (%s) on %s and then %s on %s", m.uid, s.Kind, s.Node,
+				op.Found[0].State, op.Node)
 		}
 		mayBeGone = mayBeGone || mayHaveTaken(s, Ack, DeadLetter) && s.Invoke < op.Return
 	}
@@ -70,7 +74,8 @@ func (c *check) read(m *message, op *Op) {
 	case op.Kind == Get && shown == unmade && m.requested.ret < op.Invoke:
 		c.say(Old, "%s was enqueued and is not there on %s", m.uid, op.Node)
 	case shown == gone && !mayBeGone:
-		c.say(Phantom, "%s is %s on %s, and nobody asked for that", m.uid, op.Found[0].State, op.Node)
+		c.say(Phantom, "%s is %s on %s, and nobody asked for that", m.uid, op.Found[0].State,
+			op.Node)
 	case shown != unmade && op.Return < m.requested.invoke:
 		c.say(Phantom, "%s is there before it was sent", m.uid)
 	}
@@ -114,7 +119,8 @@ func (c *check) indexes(ops []Op) {
 			begun = append(begun, w)
 		}
 	}
-	ended := slices.SortedFunc(slices.Values(begun), func(a, b *write) int { return cmp.Compare(a.ret, b.ret) })
+	ended := slices.SortedFunc(slices.Values(begun),
+		func(a, b *write) int { return cmp.Compare(a.ret, b.ret) })
 	slices.SortFunc(begun, func(a, b *write) int { return cmp.Compare(a.invoke, b.invoke) })
 	highest, next := &write{}, 0
 	for _, w := range begun {
@@ -124,7 +130,8 @@ func (c *check) indexes(ops []Op) {
 			}
 		}
 		if w.index <= highest.index {
-			c.say(Index, "%s is entry %d, and was asked after %s had been answered as entry %d", w.name, w.index, highest.name, highest.index)
+			c.say(Index, "%s is entry %d, and was asked after %s had been answered as entry %d",
+				w.name, w.index, highest.name, highest.index)
 		}
 	}
 }

@@ -20,7 +20,8 @@ func newStory() *story { return &story{now: 1000, made: map[string]string{}} }
 
 const ms = 1_000_000
 
-var testRules = map[string]Rules{"q": {PerKey: true}, "pool": {}, "f": {PerKey: true, DeadLetters: "f.dlq"}}
+var testRules = map[string]Rules{"q": {PerKey: true}, "pool": {},
+	"f": {PerKey: true, DeadLetters: "f.dlq"}}
 
 // id is a ULID of this moment, above all before.
 func (s *story) id() string {
@@ -56,7 +57,8 @@ func (s *story) produce(queue, key string, uids ...string) *Op {
 // lease gives a message out for 100 ms and returns the lease.
 func (s *story) lease(queue, key, uid string, attempt int64) string {
 	l := s.id()
-	s.add(Op{Kind: Lease, Queue: queue, Found: []Found{{ID: s.made[uid], UID: uid, Key: key, Lease: l, Attempt: attempt, Expires: s.now + 100}}})
+	s.add(Op{Kind: Lease, Queue: queue, Found: []Found{{ID: s.made[uid], UID: uid, Key: key,
+		Lease: l, Attempt: attempt, Expires: s.now + 100}}})
 	return l
 }
 
@@ -70,7 +72,8 @@ func (s *story) peek(queue string, found ...Found) *Op {
 
 // get asks for one message.
 func (s *story) get(kind Kind, queue, key, uid, state string) *Op {
-	return s.add(Op{Kind: kind, Queue: queue, Found: []Found{{ID: s.made[uid], UID: uid, Key: key, State: state}}})
+	return s.add(Op{Kind: kind, Queue: queue, Found: []Found{{ID: s.made[uid], UID: uid, Key: key,
+		State: state}}})
 }
 
 // crash ends what is under way.
@@ -131,14 +134,16 @@ func good() *story {
 	l = s.lease("f", "k", "e", 1)
 	s.settle(Ack, "e", l, "acked")
 	s.produce("f", "k", "g", "h")
-	s.add(Op{Kind: Lease, Queue: "f", Outcome: Unknown}) // g's only attempt, of which nobody was told
+	// g's only attempt, of which nobody was told
+	s.add(Op{Kind: Lease, Queue: "f", Outcome: Unknown})
 	s.now += 200
 	l = s.lease("f", "k", "h", 1)
 	s.settle(Ack, "h", l, "acked")
 	s.peek("q")
 	s.peek("pool")
 	s.peek("f")
-	s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]}, Found{ID: s.id(), UID: "g", Key: "k", DeadID: s.made["g"]})
+	s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]},
+		Found{ID: s.id(), UID: "g", Key: "k", DeadID: s.made["g"]})
 	return s
 }
 
@@ -156,8 +161,10 @@ func TestPlantedMistakes(t *testing.T) {
 		rule string
 		do   func(s *story)
 	}{
-		{"an enqueued message is gone after the crash", Lost, func(s *story) { s.produce("q", "k", "z"); s.peek("q") }},
-		{"a message is in neither queue after it died", Lost, func(s *story) { s.last(Peek).Found = nil }},
+		{"an enqueued message is gone after the crash", Lost,
+			func(s *story) { s.produce("q", "k", "z"); s.peek("q") }},
+		{"a message is in neither queue after it died", Lost,
+			func(s *story) { s.last(Peek).Found = nil }},
 		{"a leased message is gone", Lost, func(s *story) {
 			s.produce("q", "k", "z")
 			s.lease("q", "k", "z", 1)
@@ -202,8 +209,10 @@ func TestPlantedMistakes(t *testing.T) {
 			s.peek("f", s.shown("d", "k"))
 			s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]})
 		}},
-		{"an acked message is leased again", CameBack, func(s *story) { s.lease("q", "k", "c", 2) }},
-		{"an acked message is there after the crash", CameBack, func(s *story) { s.peek("q", s.shown("c", "k")) }},
+		{"an acked message is leased again", CameBack,
+			func(s *story) { s.lease("q", "k", "c", 2) }},
+		{"an acked message is there after the crash", CameBack,
+			func(s *story) { s.peek("q", s.shown("c", "k")) }},
 		{"the next of a key is delivered too early", Order, func(s *story) {
 			s.produce("q", "k", "y")
 			s.produce("q", "k", "z")

@@ -60,7 +60,8 @@ func newCampaign(t *testing.T, seedVar string, nodes ...*cluster.Node) *campaign
 	t.Helper()
 	seed := uint64(cluster.Number(t, seedVar, int(time.Now().UnixNano()&0xffffff)))
 	t.Logf("%s=%d", seedVar, seed)
-	c := &campaign{t: t, d: ForNodes(seed, nodes...), r: rand.New(rand.NewPCG(seed, 77)), seed: seed}
+	c := &campaign{t: t, d: ForNodes(seed, nodes...), r: rand.New(rand.NewPCG(seed, 77)),
+		seed: seed}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := c.d.Setup(ctx); err != nil {
@@ -145,7 +146,9 @@ func (c *campaign) write(since int64) {
 }
 
 // wait is for a moment that no event marks.
-func (c *campaign) wait(most int) { time.Sleep(time.Duration(c.r.IntN(most*1000)) * time.Microsecond) }
+func (c *campaign) wait(most int) {
+	time.Sleep(time.Duration(c.r.IntN(most*1000)) * time.Microsecond)
+}
 
 func judge(t *testing.T, h *History, atEnd bool) {
 	t.Helper()

@@ -38,7 +38,8 @@ type Conn interface {
 	Produce(ctx context.Context, queue, request string, ms []Payload) ([]string, error)
 	Lease(ctx context.Context, queue string, most int, wait time.Duration) ([]Found, error)
 	// Settle settles the leases of some messages, extending them to extend.
-	Settle(ctx context.Context, kind Kind, queue string, fs []Found, extend time.Duration) ([]Settled, error)
+	Settle(ctx context.Context, kind Kind, queue string, fs []Found,
+		extend time.Duration) ([]Settled, error)
 	// Get returns the state of a message, Absent if there is none. kind is Get or Stale.
 	Get(ctx context.Context, kind Kind, id string) (state string, err error)
 	Peek(ctx context.Context, queue string) ([]Found, error)
@@ -336,7 +337,8 @@ func (w *worker) produce() {
 
 func (w *worker) consume(q Queue) {
 	var acks []Found
-	for _, f := range w.lease(q.Name, 1+w.r.IntN(8), time.Duration(w.r.IntN(100))*time.Millisecond) {
+	for _, f := range w.lease(q.Name, 1+w.r.IntN(8),
+		time.Duration(w.r.IntN(100))*time.Millisecond) {
 		switch n := w.r.IntN(100); {
 		case n < 73:
 			acks = append(acks, f)
@@ -376,7 +378,8 @@ func (w *worker) look(queue string, f Found) {
 		return err
 	})
 	if op.Outcome == OK {
-		op.Kind, op.Queue, op.Found = kind, queue, []Found{{ID: f.ID, UID: f.UID, Key: f.Key, State: state}}
+		op.Kind, op.Queue, op.Found = kind, queue, []Found{{ID: f.ID, UID: f.UID, Key: f.Key,
+			State: state}}
 		w.d.History.Add(op)
 	}
 }

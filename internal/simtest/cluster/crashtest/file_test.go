@@ -12,7 +12,7 @@ import (
 
 // TestHistoryFile judges a history that a failed campaign left:
 //
-//	CRASH_HISTORY=/tmp/qlogd-history-1.jsonl go test -v -run TestHistoryFile ./internal/simtest/cluster/crashtest
+//	CRASH_HISTORY=/tmp/qlogd-history-1.jsonl go test -v -run TestHistoryFile ./…/crashtest
 func TestHistoryFile(t *testing.T) {
 	path := os.Getenv("CRASH_HISTORY")
 	if path == "" {

@@ -31,14 +31,15 @@ const (
 	Release    Kind = "release"
 	Extend     Kind = "extend"
 	DeadLetter Kind = "dead_letter"
-	Replay     Kind = "replay"  // of one dead letter to its place: Message is its id there, Found what it became
-	Purge      Kind = "purge"   // of one dead letter
-	Peek       Kind = "peek"    // all of a queue, while no client was at work
-	Get        Kind = "get"     // of one message
-	Stale      Kind = "stale"   // the same with consistency=stale
-	Fault      Kind = "fault"   // something was done to one node or its lines; Error says what
-	Crash      Kind = "crash"   // at Return none of the program's processes was alive
-	Barrier    Kind = "barrier" // a write behind a crash, of which nothing is told
+	// of one dead letter to its place: Message is its id there, Found what it became
+	Replay  Kind = "replay"
+	Purge   Kind = "purge"   // of one dead letter
+	Peek    Kind = "peek"    // all of a queue, while no client was at work
+	Get     Kind = "get"     // of one message
+	Stale   Kind = "stale"   // the same with consistency=stale
+	Fault   Kind = "fault"   // something was done to one node or its lines; Error says what
+	Crash   Kind = "crash"   // at Return none of the program's processes was alive
+	Barrier Kind = "barrier" // a write behind a crash, of which nothing is told
 )
 
 // Op is one request and its answer; a settle of several leases is one Op each.

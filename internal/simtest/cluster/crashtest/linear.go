@@ -130,7 +130,8 @@ var laneModel = (&porcupine.NondeterministicModel{
 
 // CheckLinear checks the lanes of one queue, each against the sequential lane.
 // undecided counts those for which the time for each did not suffice.
-func CheckLinear(history []Op, queue string, rules Rules, timeout time.Duration) (violations []Violation, undecided int) {
+func CheckLinear(history []Op, queue string, rules Rules,
+	timeout time.Duration) (violations []Violation, undecided int) {
 	lanes := lanesOf(history, queue, rules)
 	keys := sortedKeys(lanes)
 	results := make([]porcupine.CheckResult, len(keys))
@@ -147,7 +148,10 @@ func CheckLinear(history []Op, queue string, rules Rules, timeout time.Duration)
 	for i, key := range keys {
 		switch results[i] {
 		case porcupine.Illegal:
-			violations = append(violations, Violation{"linear", fmt.Sprintf("the answers about key %q of %s can't have come from one lane", key, queue)})
+			violations = append(violations,
+				Violation{"linear",
+					fmt.Sprintf("the answers about key %q of %s can't have come from one lane", key,
+						queue)})
 		case porcupine.Unknown:
 			undecided++
 		}
@@ -162,7 +166,8 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 	ends := endsOf(ops)
 	lanes := map[string][]porcupine.Operation{}
 	keyOf, uidOf := map[string]string{}, map[string]string{} // by uid, by message id
-	at := map[string]int{}                                   // a request, a key → its place in the lane
+	// a request, a key → its place in the lane
+	at := map[string]int{}
 	note := func(key, name string, op *Op, o laneOp) {
 		if i, ok := at[name+" "+key]; ok && name != "" { // a repeat
 			first := &lanes[key][i]
@@ -181,7 +186,8 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 			end = ends.of(op)
 		}
 		at[name+" "+key] = len(lanes[key])
-		lanes[key] = append(lanes[key], porcupine.Operation{ClientId: max(op.Client, 0), Input: o, Call: op.Invoke, Return: end})
+		lanes[key] = append(lanes[key], porcupine.Operation{ClientId: max(op.Client, 0), Input: o,
+			Call: op.Invoke, Return: end})
 	}
 	seen := sightingsOf(ops, queue)
 	for i := range ops {
@@ -199,12 +205,14 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 				byKey[m.Key] = append(byKey[m.Key], m.UID)
 			}
 			for key, uids := range byKey {
-				note(key, "produce "+op.Request, op, laneOp{kind: Produce, certain: certain, uids: uids})
+				note(key, "produce "+op.Request, op, laneOp{kind: Produce, certain: certain,
+					uids: uids})
 			}
 		case op.Kind == Lease && certain:
 			for _, f := range op.Found {
 				uidOf[f.ID] = f.UID
-				note(f.Key, "", op, laneOp{kind: Lease, certain: true, uid: f.UID, lease: f.Lease, expires: f.Expires})
+				note(f.Key, "", op, laneOp{kind: Lease, certain: true, uid: f.UID, lease: f.Lease,
+					expires: f.Expires})
 			}
 		case op.Kind == Get && certain:
 			for _, f := range op.Found {
@@ -212,7 +220,8 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 			}
 		case op.Kind == Purge && op.Status != "rejected":
 			for _, f := range op.Found {
-				note(f.Key, "purge "+op.Message, op, laneOp{kind: Purge, certain: certain, uid: f.UID})
+				note(f.Key, "purge "+op.Message, op, laneOp{kind: Purge, certain: certain,
+					uid: f.UID})
 			}
 		case op.Kind == Peek && !rules.Held: // which does not show the dead
 			byKey := map[string][]Found{}
@@ -241,7 +250,8 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 			if op.Kind == Extend {
 				name = "" // each one counts from its own moment
 			}
-			note(key, name, op, laneOp{kind: op.Kind, certain: certain, uid: uidOf[op.Message], lease: op.Lease, expires: op.Expires, refused: refused})
+			note(key, name, op, laneOp{kind: op.Kind, certain: certain, uid: uidOf[op.Message],
+				lease: op.Lease, expires: op.Expires, refused: refused})
 		}
 	}
 	for key := range lanes {
@@ -264,7 +274,8 @@ type lease struct {
 }
 
 func sightingsOf(ops []Op, queue string) *sightings {
-	s := &sightings{seen: map[string]int64{}, leases: map[string][]lease{}, acked: map[string]int64{}}
+	s := &sightings{seen: map[string]int64{}, leases: map[string][]lease{},
+		acked: map[string]int64{}}
 	earliest := func(m map[string]int64, uid string, t int64) {
 		if was, ok := m[uid]; !ok || t < was {
 			m[uid] = t
@@ -377,7 +388,9 @@ func endsOf(ops []Op) ends {
 			}
 		}
 	}
-	slices.SortFunc(out, func(a, b struct{ crash, behind int64 }) int { return cmp.Compare(a.crash, b.crash) })
+	slices.SortFunc(out, func(a, b struct{ crash, behind int64 }) int {
+		return cmp.Compare(a.crash, b.crash)
+	})
 	return out
 }
 

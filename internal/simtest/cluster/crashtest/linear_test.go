@@ -6,7 +6,8 @@ import (
 )
 
 func TestGoodHistoryIsLinear(t *testing.T) {
-	if v, undecided := CheckLinear(good().ops, "q", testRules["q"], time.Minute); len(v) > 0 || undecided > 0 {
+	if v, undecided := CheckLinear(good().ops, "q", testRules["q"], time.Minute); len(v) > 0 ||
+		undecided > 0 {
 		t.Error(v, undecided)
 	}
 }

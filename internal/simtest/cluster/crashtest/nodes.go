@@ -51,7 +51,8 @@ func callNode(ctx context.Context, c *client.Client, do func(context.Context, Co
 	}
 	op.Error, op.Outcome = err.Error(), Unknown
 	var e *client.Error
-	if errors.As(err, &e) && e.Problem.Outcome != wire.Unknown && e.Problem.Status != 0 || !sent.Load() {
+	if errors.As(err, &e) && e.Problem.Outcome != wire.Unknown && e.Problem.Status != 0 ||
+		!sent.Load() {
 		op.Outcome = Fail
 	}
 	return op
@@ -102,7 +103,8 @@ func (n conn) Produce(ctx context.Context, queue, request string, ms []Payload) 
 	return ids, err
 }
 
-func (n conn) Lease(ctx context.Context, queue string, most int, wait time.Duration) ([]Found, error) {
+func (n conn) Lease(ctx context.Context, queue string, most int, wait time.Duration) ([]Found,
+	error) {
 	got, err := n.c.Lease(ctx, queue, client.LeaseOptions{Max: most, Wait: wait})
 	var found []Found
 	for _, m := range got {
@@ -115,14 +117,16 @@ func (n conn) Lease(ctx context.Context, queue string, most int, wait time.Durat
 }
 
 func foundIn(m *wire.Message) Found {
-	f := Found{ID: m.ID, UID: UIDOf(m.Payload, m.Key), Key: m.Key, State: m.State, Attempt: m.Attempt}
+	f := Found{ID: m.ID, UID: UIDOf(m.Payload, m.Key), Key: m.Key, State: m.State,
+		Attempt: m.Attempt}
 	if m.Dead != nil {
 		f.DeadID = m.Dead.MessageID
 	}
 	return f
 }
 
-func (n conn) Settle(ctx context.Context, kind Kind, queue string, fs []Found, extend time.Duration) ([]Settled, error) {
+func (n conn) Settle(ctx context.Context, kind Kind, queue string, fs []Found,
+	extend time.Duration) ([]Settled, error) {
 	var ids []string
 	var retries []wire.RetryItem
 	var dead []wire.DeadLetterItem
@@ -205,7 +209,8 @@ func (n conn) Revive(ctx context.Context, kind Kind, queue, request string, ids 
 	var err error
 	if kind == Purge {
 		var done *wire.DeadPurged
-		done, _, err = n.c.PurgeDead(ctx, queue, wire.PurgeRequest{MessageIDs: ids}, client.WithIdempotencyKey(request))
+		done, _, err = n.c.PurgeDead(ctx, queue, wire.PurgeRequest{MessageIDs: ids},
+			client.WithIdempotencyKey(request))
 		if err == nil {
 			for _, m := range done.Messages {
 				became[m.MessageID] = ""

@@ -93,7 +93,8 @@ func (d *disk) cut(t *testing.T) {
 	}
 	defer f.Close()
 	mode := withoutFlushes
-	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), ioctlShutdown, uintptr(unsafe.Pointer(&mode))); errno != 0 {
+	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), ioctlShutdown,
+		uintptr(unsafe.Pointer(&mode))); errno != 0 {
 		t.Fatalf("cut the power: %v", errno)
 	}
 }
@@ -135,7 +136,8 @@ func TestDiskForgets(t *testing.T) {
 	write("forgotten", false)
 	d.cut(t)
 	d.remount(t)
-	if b, err := os.ReadFile(filepath.Join(d.dir, "synced")); err != nil || string(b) != "a message" {
+	if b, err := os.ReadFile(filepath.Join(d.dir, "synced")); err != nil ||
+		string(b) != "a message" {
 		t.Errorf("what was synced is gone: %q, %v", b, err)
 	}
 	if b, err := os.ReadFile(filepath.Join(d.dir, "forgotten")); err == nil && len(b) > 0 {

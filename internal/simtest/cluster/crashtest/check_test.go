@@ -2,7 +2,9 @@ package crashtest
 
 import (
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 )
@@ -14,14 +16,21 @@ type story struct {
 	now  int64
 	made map[string]string // uid → id
 	seq  byte
+	// The dead messages that were last purged and replayed.
+	purged, replayed string
 }
 
 func newStory() *story { return &story{now: 1000, made: map[string]string{}} }
 
 const ms = 1_000_000
 
-var testRules = map[string]Rules{"q": {PerKey: true}, "pool": {},
-	"f": {PerKey: true, DeadLetters: "f.dlq"}}
+var testRules = map[string]Rules{
+	"q": {PerKey: true}, "pool": {}, "f": {PerKey: true, DeadLetters: "f.dlq"},
+	"h": {PerKey: true, DeadLetters: "h.dlq", Held: true},
+}
+
+// linear marks mistakes that porcupine must notice, too.
+const linear = "+linear"
 
 // id is a ULID of this moment, above all before.
 func (s *story) id() string {
@@ -94,9 +103,57 @@ func (s *story) last(k Kind) *Op {
 	panic("no " + k)
 }
 
+// die lets a worker give a message up, and returns its id among the dead.
+func (s *story) die(uid string, attempt int64) string {
+	l := s.lease("h", "k", uid, attempt)
+	s.settle(DeadLetter, uid, l, "dead_lettered").Queue = "h"
+	return s.id()
+}
+
+func (s *story) ack(uid string, attempt int64) *Op {
+	op := s.settle(Ack, uid, s.lease("h", "k", uid, attempt), "acked")
+	op.Queue = "h"
+	return op
+}
+
+// replay brings a dead letter back under a new id.
+func (s *story) replay(uid, dead string) *Op {
+	s.made[uid] = s.id()
+	return s.add(Op{Kind: Replay, Queue: "h", Request: "replay " + dead, Message: dead,
+		Status: "replayed", Found: []Found{{ID: s.made[uid], UID: uid, Key: "k"}}})
+}
+
+func (s *story) purge(uid, dead string) *Op {
+	return s.add(Op{Kind: Purge, Queue: "h", Request: "purge " + dead, Message: dead,
+		Status: "purged", Found: []Found{{UID: uid, Key: "k"}}})
+}
+
 // good is a history without a fault, which has a bit of everything.
 func good() *story {
 	s := newStory()
+	s.produce("h", "k", "ha", "hb")
+	s.produce("h", "k", "hc").Outcome = Unknown
+	s.produce("h", "k", "hc")
+	d := s.die("ha", 1)
+	s.peek("h", s.shown("hb", "k"), s.shown("hc", "k"))
+	s.peek("h.dlq", Found{ID: d, UID: "ha", Key: "k", DeadID: s.made["ha"]})
+	s.replay("ha", d).Outcome = Unknown
+	again := *s.last(Replay)
+	again.Outcome = OK // its repeat is answered as it was done
+	s.add(again)
+	s.add(again)
+	d = s.die("ha", 1) // its attempts start again
+	s.purge("ha", "other").Status = "rejected"
+	s.replay("ha", d)
+	s.ack("ha", 1)
+	s.replayed = d
+	s.purged = s.die("hb", 1)
+	s.purge("hb", s.purged).Outcome = Unknown
+	s.purge("hb", s.purged)
+	s.ack("hc", 1)
+	s.peek("h")
+	s.peek("h.dlq")
+
 	s.produce("q", "k", "a", "b")
 	s.produce("q", "k", "c").Outcome = Unknown
 	s.produce("q", "k", "c") // repeated: it was done the first time
@@ -148,9 +205,20 @@ func good() *story {
 }
 
 func TestGoodHistory(t *testing.T) {
-	for _, v := range Check(good().ops, testRules) {
+	for _, v := range append(Check(good().ops, testRules), lanesBroken(t, good().ops)...) {
 		t.Error(v)
 	}
+}
+
+func lanesBroken(t *testing.T, ops []Op) (found []Violation) {
+	for _, queue := range []string{"q", "h"} {
+		v, undecided := CheckLinear(ops, queue, testRules[queue], time.Minute)
+		if undecided > 0 {
+			t.Errorf("%d lanes of %s are undecided", undecided, queue)
+		}
+		found = append(found, v...)
+	}
+	return found
 }
 
 // TestPlantedMistakes: each is a mistake that a queue could make, and the rule
@@ -161,7 +229,7 @@ func TestPlantedMistakes(t *testing.T) {
 		rule string
 		do   func(s *story)
 	}{
-		{"an enqueued message is gone after the crash", Lost,
+		{"an enqueued message is gone after the crash", Lost + linear,
 			func(s *story) { s.produce("q", "k", "z"); s.peek("q") }},
 		{"a message is in neither queue after it died", Lost,
 			func(s *story) { s.last(Peek).Found = nil }},
@@ -209,27 +277,41 @@ func TestPlantedMistakes(t *testing.T) {
 			s.peek("f", s.shown("d", "k"))
 			s.peek("f.dlq", Found{ID: s.id(), UID: "d", Key: "k", DeadID: s.made["d"]})
 		}},
-		{"an acked message is leased again", CameBack,
+		{"an acked message is leased again", CameBack + linear,
 			func(s *story) { s.lease("q", "k", "c", 2) }},
-		{"an acked message is there after the crash", CameBack,
+		{"an acked message is there after the crash", CameBack + linear,
 			func(s *story) { s.peek("q", s.shown("c", "k")) }},
-		{"the next of a key is delivered too early", Order, func(s *story) {
+		{"the next of a key is delivered too early", Order + linear, func(s *story) {
 			s.produce("q", "k", "y")
 			s.produce("q", "k", "z")
 			s.settle(Ack, "z", s.lease("q", "k", "z", 1), "acked")
 			s.settle(Ack, "y", s.lease("q", "k", "y", 1), "acked")
 		}},
-		{"the next of a key is delivered while its head waits for a retry", Order, func(s *story) {
+		{"the next is delivered while its head waits for a retry", Order + linear, func(s *story) {
 			s.produce("q", "k", "y")
 			s.produce("q", "k", "z")
 			s.settle(Retry, "y", s.lease("q", "k", "y", 1), "retried")
 			s.settle(Ack, "z", s.lease("q", "k", "z", 1), "acked")
 			s.settle(Ack, "y", s.lease("q", "k", "y", 2), "acked")
 		}},
-		{"a leased message is leased to another", Exclusive, func(s *story) {
-			s.produce("pool", "", "z")
-			s.lease("pool", "", "z", 1)
-			s.settle(Ack, "z", s.lease("pool", "", "z", 2), "acked")
+		{"a leased message is leased to another", Exclusive + linear, func(s *story) {
+			s.produce("q", "l", "z")
+			s.lease("q", "l", "z", 1)
+			s.settle(Ack, "z", s.lease("q", "l", "z", 2), "acked")
+		}},
+		{"a lease acks after another was given", linear, func(s *story) {
+			s.produce("q", "l", "z")
+			l := s.lease("q", "l", "z", 1)
+			s.now += 1000
+			s.lease("q", "l", "z", 2)
+			s.settle(Ack, "z", l, "acked")
+		}},
+		{"an unknown ack comes true after the restart", linear, func(s *story) {
+			s.produce("q", "l", "z")
+			s.settle(Ack, "z", s.lease("q", "l", "z", 1), "").Outcome = Unknown
+			s.crash()
+			s.peek("q", s.shown("z", "l"))
+			s.peek("q")
 		}},
 		{"an extended lease ends at its first time", Exclusive, func(s *story) {
 			s.produce("pool", "", "z")
@@ -279,11 +361,11 @@ func TestPlantedMistakes(t *testing.T) {
 			s.settle(Retry, "z", s.lease("pool", "", "z", 1), "retried")
 			s.settle(Ack, "z", s.lease("pool", "", "z", 1), "acked")
 		}},
-		{"another node does not know what was enqueued", Old, func(s *story) {
+		{"another node does not know what was enqueued", Old + linear, func(s *story) {
 			s.produce("q", "k", "z")
 			s.get(Get, "q", "k", "z", Absent)
 		}},
-		{"another node does not know what was acked", Old, func(s *story) {
+		{"another node does not know what was acked", Old + linear, func(s *story) {
 			s.get(Get, "q", "k", "c", "leased")
 		}},
 		{"a read shows an ack that nobody sent", Phantom, func(s *story) {
@@ -312,13 +394,81 @@ func TestPlantedMistakes(t *testing.T) {
 			s.produce("pool", "", "z")
 			s.peek("pool", s.shown("z", ""))
 		}},
+		{"a repeated replay is done again", Twice, func(s *story) { s.replay("ha", s.replayed) }},
+		{"a purged one is replayed", Twice, func(s *story) { s.replay("hb", s.purged) }},
+		{"a purged one is leased", CameBack + linear,
+			func(s *story) { s.lease("h", "k", "hb", 2) }},
+		{"an acked one is purged", Twice + linear, func(s *story) { s.purge("ha", s.replayed) }},
+		{"an acked one is leased by its older id", CameBack + linear,
+			func(s *story) { s.lease("h", "k", "ha", 2) }},
+		{"an acked one is among the dead", CameBack, func(s *story) {
+			s.peek("h")
+			s.peek("h.dlq", Found{ID: s.replayed, UID: "ha", Key: "k", DeadID: s.made["ha"]})
+		}},
+		{"a dead one is nowhere", Lost, func(s *story) {
+			s.produce("h", "k", "z")
+			s.die("z", 1)
+			s.peek("h")
+			s.peek("h.dlq")
+		}},
+		{"a replayed one is nowhere", Lost, func(s *story) {
+			s.produce("h", "k", "z")
+			s.replay("z", s.die("z", 1))
+			s.peek("h")
+			s.peek("h.dlq")
+		}},
+		{"a replayed one is in both queues", Twice, func(s *story) {
+			s.produce("h", "k", "z")
+			d := s.die("z", 1)
+			was := s.made["z"]
+			s.replay("z", d)
+			s.peek("h", s.shown("z", "k"))
+			s.peek("h.dlq", Found{ID: d, UID: "z", Key: "k", DeadID: was})
+		}},
+		{"a key goes on behind its dead message", Order + linear, func(s *story) {
+			s.produce("h", "k", "y")
+			s.produce("h", "k", "z")
+			d := s.die("y", 1)
+			s.ack("z", 1)
+			s.replay("y", d)
+			s.ack("y", 1)
+		}},
+		{"a replayed one comes behind the next", Order + linear, func(s *story) {
+			s.produce("h", "k", "y")
+			s.produce("h", "k", "z")
+			s.replay("y", s.die("y", 1))
+			s.ack("z", 1)
+			s.ack("y", 1)
+		}},
+		{"two dead ones become one", Twice, func(s *story) {
+			s.replay("ha", "another").Found[0].ID = s.last(Lease).Found[0].ID
+			was := *s.last(Replay)
+			was.Message = s.replayed
+			s.add(was)
+		}},
+		{"one that nobody sent is replayed", Phantom, func(s *story) { s.replay("ghost", s.id()) }},
+		{"a dead one is left at the end", Stuck, func(s *story) {
+			s.produce("h", "k", "z")
+			d := s.die("z", 1)
+			s.peek("h")
+			s.peek("h.dlq", Found{ID: d, UID: "z", Key: "k", DeadID: s.made["z"]})
+		}},
+		{"a replay has the entry of an earlier write", Index, func(s *story) {
+			s.produce("h", "k", "z").Index = 8
+			s.replay("z", s.die("z", 1)).Index = 7
+		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			s := good()
 			c.do(s)
+			rule, lin := strings.CutSuffix(c.rule, linear)
 			found := Check(s.ops, testRules)
-			if !slices.ContainsFunc(found, func(v Violation) bool { return v.Rule == c.rule }) {
-				t.Errorf("not noticed as %q; found %v", c.rule, found)
+			is := func(v Violation) bool { return v.Rule == rule }
+			if rule != "" && !slices.ContainsFunc(found, is) {
+				t.Errorf("not noticed as %q; found %v", rule, found)
+			}
+			if lin && len(lanesBroken(t, s.ops)) == 0 {
+				t.Error("porcupine does not notice it")
 			}
 		})
 	}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
-	"maps"
 	"net"
 	"net/http"
 	"regexp"
@@ -13,6 +12,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -239,7 +240,7 @@ const (
 // same effect as once.
 type onceOnly struct {
 	mu    sync.Mutex
-	calls map[event.Hash]*onceCall
+	calls *lru.Cache[event.Hash, *onceCall]
 }
 
 // onceCall is one call. It is locked while it is executed: a repeated one waits.
@@ -251,18 +252,19 @@ type onceCall struct {
 	answer any // nil: no content
 }
 
+func newOnceOnly() *onceOnly {
+	calls, _ := lru.New[event.Hash, *onceCall](keepOnce) // an error: less than one
+	return &onceOnly{calls: calls}
+}
+
 // call returns the call that came under this key before, or a new one.
 func (o *onceOnly) call(key event.Hash) *onceCall {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if c := o.calls[key]; c != nil && time.Since(c.begun) < keepOnceFor {
-		return c
+	c, ok := o.calls.Get(key)
+	if !ok || time.Since(c.begun) >= keepOnceFor {
+		c = &onceCall{begun: time.Now()}
+		o.calls.Add(key, c)
 	}
-	if len(o.calls) >= keepOnce {
-		older := func(a, b event.Hash) int { return o.calls[a].begun.Compare(o.calls[b].begun) }
-		delete(o.calls, slices.MinFunc(slices.Collect(maps.Keys(o.calls)), older))
-	}
-	c := &onceCall{begun: time.Now()}
-	o.calls[key] = c
 	return c
 }

@@ -208,15 +208,3 @@ func TestClusterIdempotencyKey(t *testing.T) {
 		t.Errorf("%d calls; %d, %d", h.cluster.asked()-n, answers[0].Code, answers[1].Code)
 	}
 }
-
-func TestOnceIsBounded(t *testing.T) {
-	o := onceOnly{calls: map[event.Hash]*onceCall{}}
-	for i := range keepOnce + 50 {
-		if o.call(hash(string(rune(i+256)))).status != 0 {
-			t.Fatal("seen before")
-		}
-	}
-	if len(o.calls) != keepOnce {
-		t.Errorf("%d calls", len(o.calls))
-	}
-}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
 	"github.com/qlogd/qlogd/event"
@@ -223,11 +224,8 @@ func (s *Server) Fits(v *event.QueueView, c *event.Content) error {
 	return err
 }
 
-// cache keeps what was compiled from the newest definition of a queue or webhook.
-type cache[V any] struct {
-	mu   sync.Mutex
-	made map[string]cached[V] // by name
-}
+// cache keeps what was compiled from the newest definition of a queue or webhook, by name.
+type cache[V any] struct{ *lru.Cache[string, cached[V]] }
 
 type cached[V any] struct {
 	revision uint64
@@ -235,25 +233,21 @@ type cached[V any] struct {
 	v        V
 }
 
+func newCache[V any]() cache[V] {
+	made, _ := lru.New[string, cached[V]](10_000) // an error: less than one
+	return cache[V]{made}
+}
+
 // of returns what compile returns for this revision of a definition.
-func (c *cache[V]) of(
+func (c cache[V]) of(
 	name string, revision uint64, created int64, compile func() (V, error),
 ) (V, error) {
-	c.mu.Lock()
-	m, ok := c.made[name]
-	c.mu.Unlock()
-	if ok && m.revision == revision && m.created == created {
+	if m, ok := c.Get(name); ok && m.revision == revision && m.created == created {
 		return m.v, nil
 	}
 	v, err := compile()
-	if err != nil {
-		return v, err
+	if err == nil {
+		c.Add(name, cached[V]{revision, created, v})
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.made == nil || len(c.made) > 10_000 {
-		c.made = map[string]cached[V]{} // drops those of deleted names
-	}
-	c.made[name] = cached[V]{revision, created, v}
-	return v, nil
+	return v, err
 }

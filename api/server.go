@@ -28,7 +28,7 @@ type Server struct {
 	schemas cache[*schema]
 	hooks   cache[*compiledWebhook]
 	ops     *tracker
-	once    onceOnly
+	once    *onceOnly
 	metrics *metrics
 	openapi func() []byte // JSON, made when first asked for
 
@@ -45,8 +45,8 @@ func New(deps Deps, opts Options) *Server {
 	}
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
-		rules: map[string]access{}, ops: newTracker(),
-		once: onceOnly{calls: map[event.Hash]*onceCall{}},
+		rules: map[string]access{}, ops: newTracker(), once: newOnceOnly(),
+		schemas: newCache[*schema](), hooks: newCache[*compiledWebhook](),
 	}
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
 	s.waiters = newWaiters(deps.State.Leasable)

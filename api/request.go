@@ -67,13 +67,20 @@ func (q *request) check() error {
 		return event.Problemf(codeUnsupportedMedia, "Content-Encoding",
 			"Content-Encoding %s is not supported; send the body as it is", echo(enc))
 	}
-	if ct := q.Header["Content-Type"]; len(ct) > 0 && ct[0] != "" {
+	switch ct := q.Header["Content-Type"]; {
+	case len(ct) == 0 || ct[0] == "":
+	case len(ct) == 1 && (ct[0] == typeJSON || ct[0] == typeMsgpack):
+		q.media = ct[0]
+	default:
 		media, params, err := mime.ParseMediaType(ct[0])
 		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
 			return event.Problemf(codeUnsupportedMedia, "Content-Type",
 				"Content-Type %s cannot be understood", echo(ct[0]))
 		}
 		q.media, q.charset = media, params["charset"]
+	}
+	if q.URL.RawQuery == "" {
+		return nil
 	}
 	var err error
 	if q.query, err = url.ParseQuery(q.URL.RawQuery); err != nil {

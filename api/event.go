@@ -22,7 +22,7 @@ func EventOf(e *event.Event) wire.Event {
 		Index: event.RefOf(e.ID).Index, Queue: e.Queue, Actor: e.Actor, Key: e.Key, Kind: e.Kind,
 		Priority: int64(e.Priority), Size: int64(e.Size), ExpiresAt: wire.Time(e.Expires),
 		SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires), Attempt: int64(e.Attempt),
-		Worker: e.Worker, Reason: reasonOf(e), ToQueue: e.ToQueue, HoldsKey: e.HoldsKey,
+		Worker: e.Worker, Reason: e.Reason.String(), ToQueue: e.ToQueue, HoldsKey: e.HoldsKey,
 		TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
 		Webhook: e.Webhook, Definition: jsontext.Value(e.Definition), DiedIn: e.DiedIn,
 		Order: e.Order.String(), Edited: e.Edited, TaskKind: e.TaskKind.String(), Failed: e.Failed,
@@ -71,13 +71,6 @@ func EventOf(e *event.Event) wire.Event {
 		out.Policy = &p
 	}
 	return out
-}
-
-func reasonOf(e *event.Event) string {
-	if e.Reason == event.ReasonNone {
-		return ""
-	}
-	return e.Reason.String()
 }
 
 func eventsOf(events []event.Event) []wire.Event {

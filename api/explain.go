@@ -71,7 +71,7 @@ func (x *explaining) because(r wire.Reason, format string, args ...any) {
 // message explains one message.
 func (x *explaining) message(id event.ID) error {
 	v, ok := x.q.s.deps.State.Message(id)
-	if ok && v.Queue == x.queue.Name && present(&v) {
+	if ok && v.Queue == x.queue.Name && v.State.Live() {
 		x.out.Key = &v.Key
 		return x.live(&v)
 	}

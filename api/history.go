@@ -204,7 +204,7 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 			m.Dead.Error = c.Error
 		}
 	}
-	m.Reason, m.LeftAt = reasonOf(l.last), wire.Time(event.ClockOf(l.last.ID))
+	m.Reason, m.LeftAt = l.last.Reason.String(), wire.Time(event.ClockOf(l.last.ID))
 	if l.moved != nil && l.moved.Type != event.Resurrected {
 		m.MovedTo = &wire.Moved{Queue: l.moved.ToQueue, MessageID: l.moved.ID.String()}
 	}
@@ -257,7 +257,7 @@ func attemptsOf(history []event.Event) []wire.Attempt {
 			continue
 		}
 		a := &out[n]
-		a.EndedAt, a.Outcome, a.Reason = wire.Time(at), e.Type.String(), reasonOf(e)
+		a.EndedAt, a.Outcome, a.Reason = wire.Time(at), e.Type.String(), e.Reason.String()
 		took := at - int64(a.LeasedAt)
 		a.DurationMS = &took
 		view := EventOf(e)

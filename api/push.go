@@ -21,15 +21,14 @@ func (s *Server) answerToExists(q *request, name string, p *event.Policy) error 
 			return err
 		}
 	}
-	if w := checkAnswerTo(name, p, s.livePolicy); w != nil {
+	live := func(name string) *event.Policy { return policyIn(s.deps.State, name) }
+	if w := checkAnswerTo(name, p, live); w != nil {
 		return w
 	}
 	return nil
 }
 
-// livePolicy returns a queue's policy, nil where it does not exist.
-func (s *Server) livePolicy(name string) *event.Policy { return policyIn(s.deps.State, name) }
-
+// policyIn returns a queue's policy, nil where it does not exist.
 func policyIn(st State, name string) *event.Policy {
 	if v, ok := st.Queue(name); ok {
 		return &v.Policy

@@ -94,7 +94,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, []event.Event, error)
 	conflict := func(format string, args ...any) (*life, []event.Event, error) {
 		return nil, nil, event.Problemf(event.CodeConflict, "id", format, args...)
 	}
-	if v, ok := s.deps.State.Message(id); ok && present(&v) {
+	if v, ok := s.deps.State.Message(id); ok && v.State.Live() {
 		return conflict("message %s has not left queue %s: it is %s", id, v.Queue, v.State)
 	}
 	history, err := s.deps.Log.History(q.Context(), id)
@@ -112,7 +112,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, []event.Event, error)
 	// By an id that it had before it died, or was replayed, it is the same message.
 	for l.moved != nil && (l.last.Type == event.DeadLettered || l.last.Type == event.Replayed) {
 		id = l.moved.ID
-		if v, ok := s.deps.State.Message(id); ok && present(&v) {
+		if v, ok := s.deps.State.Message(id); ok && v.State.Live() {
 			return conflict("the message is in queue %s as %s, %s", v.Queue, id, v.State)
 		}
 		if l = lifeOf(history, id); l == nil {
@@ -127,18 +127,12 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, []event.Event, error)
 		if err != nil {
 			return nil, nil, err
 		}
-		if v := t.live; v != nil && present(v) {
+		if v := t.live; v != nil && v.State.Live() {
 			return conflict("message %s was resurrected and is in queue %s as %s, %s",
 				id, v.Queue, v.ID, v.State)
 		}
 	}
 	return l, history, nil
-}
-
-// present reports whether a message is in a queue, and not about to leave it by a purge or
-// with its key.
-func present(v *event.MessageView) bool {
-	return v.State.Live()
 }
 
 func historyExpired(id event.ID) *event.Problem {

@@ -292,11 +292,8 @@ func (s *Server) transact(q *request) error {
 	in.retry("retry", body.Retry)
 	in.deadLetter("dead_letter", body.DeadLetter)
 	in.extend("extend", body.Extend)
-	in.distinct()
-	batches := get(q, func() ([]*batch, error) { return s.produceBatches(body.Produce) })
 	q.do(func() error { return q.maySettle(in.items) })
-	q.do(func() error { return q.mayProduce(body.Produce) })
-	return s.transactAll(q, in, body.Produce, batches)
+	return s.transactAll(q, in, body.Produce)
 }
 
 func messagesIn(produce []wire.TransactionProduce) (n int) {
@@ -322,13 +319,10 @@ func (in *settles) distinct() {
 func (s *Server) ackAndProduce(
 	q *request, queue string, in *settles, produce []wire.TransactionProduce,
 ) error {
-	q.do(func() error { return q.mayProduce(produce) })
 	if n := len(in.items) + messagesIn(produce); n > event.MaxBatch {
 		q.refuse("produce", "leases and messages must be at most %d together, not %d",
 			event.MaxBatch, n)
 	}
-	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
-	in.distinct()
 	var last *event.Block
 	for i, item := range in.items {
 		if queue == "" || q.err != nil {
@@ -340,13 +334,16 @@ func (s *Server) ackAndProduce(
 				"current one in this queue; nothing was done", item.Lease).At(at.index)
 		}
 	}
-	return s.transactAll(q, in, produce, batches)
+	return s.transactAll(q, in, produce)
 }
 
 // transactAll proposes settles and produces, all of it or nothing, and answers.
 func (s *Server) transactAll(
-	q *request, in *settles, produce []wire.TransactionProduce, batches []*batch,
+	q *request, in *settles, produce []wire.TransactionProduce,
 ) error {
+	in.distinct()
+	q.do(func() error { return q.mayProduce(produce) })
+	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
 	if q.err != nil {
 		return q.err
 	}

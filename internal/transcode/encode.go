@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"reflect"
 	"slices"
@@ -119,60 +118,47 @@ func (e *encoder) list(v reflect.Value) error {
 	return err
 }
 
-// json encodes one JSON value.
+// json encodes JSON that users gave.
 func (e *encoder) json(src []byte) error {
 	if e.kept {
-		if err := e.w.EncodeExtHeader(jsonExt, len(src)); err != nil {
-			return err
-		}
+		err := e.w.EncodeExtHeader(jsonExt, len(src))
 		e.out.Write(src)
-		return nil
+		return err
 	}
-	type container struct{ at, n int }
-	var open []container
-	dec := jsontext.NewDecoder(bytes.NewBuffer(src)) // which it does not copy
-	for {
-		tok, err := dec.ReadToken()
-		if errors.Is(err, io.EOF) {
-			return nil
-		}
-		if err != nil {
+	return e.next(jsontext.NewDecoder(bytes.NewBuffer(src))) // which it does not copy
+}
+
+// next encodes the next JSON value. It recurses as deep as users may nest values.
+func (e *encoder) next(dec *jsontext.Decoder) error {
+	tok, err := dec.ReadToken()
+	if err != nil {
+		return err
+	}
+	switch kind := tok.Kind(); kind {
+	case 'n':
+		return e.w.EncodeNil()
+	case 't', 'f':
+		return e.w.EncodeBool(kind == 't')
+	case '"':
+		return e.w.EncodeString(tok.String())
+	case '0':
+		return e.number(tok.String())
+	}
+	code, each := msgpcode.Map32, uint32(2)
+	if tok.Kind() == '[' {
+		code, each = msgpcode.Array32, 1
+	}
+	e.out.Write([]byte{code, 0, 0, 0, 0}) // the length follows at the end
+	at, n := e.out.Len()-4, uint32(0)
+	for dec.PeekKind() != '}' && dec.PeekKind() != ']' {
+		if err := e.next(dec); err != nil {
 			return err
 		}
-		kind := tok.Kind()
-		if kind == '}' || kind == ']' {
-			c := open[len(open)-1]
-			open = open[:len(open)-1]
-			if kind == '}' {
-				c.n /= 2
-			}
-			binary.BigEndian.PutUint32(e.out.Bytes()[c.at:], uint32(c.n))
-			continue
-		}
-		if len(open) > 0 {
-			open[len(open)-1].n++
-		}
-		switch kind {
-		case '{', '[':
-			code := msgpcode.Map32
-			if kind == '[' {
-				code = msgpcode.Array32
-			}
-			e.out.Write([]byte{code, 0, 0, 0, 0}) // the length follows at the end
-			open = append(open, container{at: e.out.Len() - 4})
-		case 'n':
-			err = e.w.EncodeNil()
-		case 't', 'f':
-			err = e.w.EncodeBool(kind == 't')
-		case '"':
-			err = e.w.EncodeString(tok.String())
-		case '0':
-			err = e.number(tok.String())
-		}
-		if err != nil {
-			return err
-		}
+		n++
 	}
+	binary.BigEndian.PutUint32(e.out.Bytes()[at:], n/each)
+	_, err = dec.ReadToken()
+	return err
 }
 
 func (e *encoder) number(s string) error {

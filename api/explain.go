@@ -11,18 +11,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// The codes of an explanation's reasons.
-const (
-	whyPaused    = "queue_paused"
-	whyHeld      = "held_by_dead"
-	whyBehind    = "behind_message"
-	whyLeased    = "leased"
-	whyScheduled = "scheduled"
-	whyNoWorker  = "no_waiting_worker"
-	whyNotThere  = "not_in_queue"
-	whyReady     = "ready"
-)
-
 // heldShown is how many of the dead messages that hold a key are named.
 const heldShown = 10
 
@@ -43,7 +31,7 @@ func (s *Server) explain(q *request) error {
 	x := &explaining{q: q, queue: &queue,
 		out: wire.Explanation{Queue: name, Reasons: []wire.Reason{}}}
 	if queue.Paused {
-		x.because(wire.Reason{Code: whyPaused}, "the queue is paused: "+
+		x.because(wire.Reason{Code: "queue_paused"}, "the queue is paused: "+
 			"nothing is leased from it until POST /v1/queues/%s/resume", name)
 	}
 	if !id.IsZero() {
@@ -76,7 +64,7 @@ func (x *explaining) message(id event.ID) error {
 		return x.live(&v)
 	}
 	_, was, err := x.q.s.deadNow(x.q, "", id) // what became of it in any queue
-	x.because(wire.Reason{Code: whyNotThere, MessageID: id.String()},
+	x.because(wire.Reason{Code: "not_in_queue", MessageID: id.String()},
 		"message %s is not in queue %s: %s", id, x.queue.Name, was.text)
 	return err
 }
@@ -108,15 +96,13 @@ func (x *explaining) key(key *string) error {
 	if key != nil {
 		of = fmt.Sprintf("with key %s in queue %s", echo(*key), name)
 	}
-	x.because(wire.Reason{Code: whyNotThere}, "no message is %s", of)
+	x.because(wire.Reason{Code: "not_in_queue"}, "no message is %s", of)
 	return nil
 }
 
+// first explains the message that would be delivered next.
 func (x *explaining) first(v *event.MessageView) error {
-	x.out.MessageID = new(v.ID.String())
-	if x.out.Key == nil {
-		x.out.Key = &v.Key
-	}
+	x.out.MessageID, x.out.Key = new(v.ID.String()), cmp.Or(x.out.Key, &v.Key)
 	return x.live(v)
 }
 
@@ -132,7 +118,7 @@ func (x *explaining) laneKey(key string) string {
 func (x *explaining) live(v *event.MessageView) error {
 	switch r := x.about(v); {
 	case v.State == event.StateLeased:
-		r.Code = whyLeased
+		r.Code = "leased"
 		who := "a worker"
 		if r.Worker != "" {
 			who = "worker " + echo(r.Worker)
@@ -141,7 +127,7 @@ func (x *explaining) live(v *event.MessageView) error {
 			who, v.Attempt, r.Until)
 		return nil
 	case v.State == event.StateScheduled:
-		if r.Code = whyScheduled; v.Attempt > 0 {
+		if r.Code = "scheduled"; v.Attempt > 0 {
 			x.because(r, "its attempt %d failed; the next one is at %s", v.Attempt, r.Until)
 		} else {
 			x.because(r, "it was enqueued with a delay and comes due at %s", r.Until)
@@ -166,13 +152,13 @@ func (x *explaining) live(v *event.MessageView) error {
 		x.because(wire.Reason{Code: push.Code, Until: push.NextProbe}, "%s", text)
 		return nil
 	}
-	r, text := wire.Reason{Code: whyReady}, "and the cluster pushes this queue's messages"
+	r, text := wire.Reason{Code: "ready"}, "and the cluster pushes this queue's messages"
 	if len(x.queue.Policy.Push) == 0 {
 		n := x.q.s.clusterWaiters(x.q.Context(), x.queue.Name, v.Kind)
 		r.Waiters, text = &n, fmt.Sprintf("and %d leases wait for work", n)
 	}
 	if text += ": it is about to be delivered"; r.Waiters != nil && *r.Waiters == 0 {
-		r.Code, text = whyNoWorker, "but no worker asks for work from this queue now"
+		r.Code, text = "no_waiting_worker", "but no worker asks for work from this queue now"
 		if v.Kind != "" {
 			text += ", none that takes kind " + echo(v.Kind)
 		}
@@ -216,7 +202,7 @@ func (x *explaining) ordered(v *event.MessageView) error {
 		return nil
 	}
 	r := x.about(ahead)
-	r.Code = whyBehind
+	r.Code = "behind_message"
 	why, state := "message %s of the same key goes before it", "is ready itself"
 	if x.queue.Policy.Ordering == event.FIFO {
 		why = "message %s goes before it, as this queue is fifo"
@@ -239,7 +225,7 @@ func (x *explaining) held(key string, lane *event.PartitionView) error {
 	if x.queue.Policy.Ordering == event.PerKey {
 		search.Filter.Key = &key
 	}
-	r := wire.Reason{Code: whyHeld}
+	r := wire.Reason{Code: "held_by_dead"}
 	finder := x.q.s.DeadLetters()
 	for v, err := range finder.Select(x.q.Context(), search) {
 		if err != nil {
@@ -266,19 +252,11 @@ func (x *explaining) held(key string, lane *event.PartitionView) error {
 	return nil
 }
 
-// waitersQuestion asks another node for the number of leases that wait for messages of a queue
-// and a kind.
-type waitersQuestion struct {
-	Queue string `json:"queue"`
-	Kind  string `json:"kind"`
-}
-
-// clusterWaiters counts the leases that wait for messages of a queue and a kind, on all
-// nodes that answer.
+// clusterWaiters counts the leases that wait for messages of a queue and a kind, on all nodes that
+// answer.
 func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 	n := s.waiters.count(queue, kind)
-	question := waitersQuestion{queue, kind}
-	for _, others := range askOthers[int64](ctx, s, askWaiters, &question) {
+	for _, others := range askOthers[int64](ctx, s, askWaiters, [2]string{queue, kind}) {
 		n += others
 	}
 	return n

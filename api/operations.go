@@ -262,22 +262,18 @@ func (s *Server) keptOperations(key operationKey) ([]wire.Operation, error) {
 	}
 	slices.SortFunc(found, func(a, b store.Operation) int { return cmp.Compare(a.Index, b.Index) })
 	for _, f := range found {
-		b, err := s.deps.Log.Block(f.Index)
-		if err != nil && (gone(err) || notFound(err)) {
-			continue
-		}
+		e, err := s.find(f.Key, f.Index, event.AnswerKept)
 		if err != nil {
 			return nil, err
 		}
-		for i := range b.Events {
-			if e := &b.Events[i]; e.Type == event.AnswerKept && e.Alias == f.Key {
-				o, err := s.keptOperation(key.Key, e)
-				if err != nil {
-					return nil, err
-				}
-				out = append(out, o)
-			}
+		if e == nil { // deleted with the history
+			continue
 		}
+		o, err := s.keptOperation(key.Key, e)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, o)
 	}
 	return out, nil
 }
@@ -311,7 +307,7 @@ func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, erro
 // The questions to other nodes' Servers.
 const (
 	askOperations = "api.operations" // an operationKey: the []wire.Operation it received
-	askWaiters    = "api.waiters"    // a waitersQuestion: the number of leases that wait
+	askWaiters    = "api.waiters"    // a queue and a kind: the number of leases that wait
 	askPush       = "api.push"       // to the leader, a queue: its *wire.PushReason
 )
 
@@ -319,10 +315,8 @@ const (
 func (s *Server) Answers() map[string]func(context.Context, []byte) ([]byte, error) {
 	return map[string]func(context.Context, []byte) ([]byte, error){
 		askOperations: answering(s.ops.find),
-		askWaiters: answering(func(ask waitersQuestion) int64 {
-			return s.waiters.count(ask.Queue, ask.Kind)
-		}),
-		askPush: answering(s.localPushReason),
+		askWaiters:    answering(func(of [2]string) int64 { return s.waiters.count(of[0], of[1]) }),
+		askPush:       answering(s.localPushReason),
 	}
 }
 

@@ -57,92 +57,17 @@ func (h *harness) as(token, method, target, body string, headers ...string) answ
 	return h.do(method, target, body, headers...)
 }
 
-// routeCall is a request for a route, and what a token needs for it: a role on
-// queue a.1, ROLE! on all queues, known, or open.
-type routeCall struct{ route, target, body, needs string }
+// routeCall is a request for a route, and what a token needs for it.
+type routeCall struct{ needs, route, target, body string }
 
 // unknownID is of a message that there never was.
 const unknownID = "01ARZ3NDEKTSV4RRFFQ69G5FAV"
 
-// routeCalls has one call for each route. {L} is a lease and {M} a message of a.1,
-// {Q} none.
-var routeCalls = []routeCall{
-	{"GET /v1/queues", "/v1/queues", "", "any read"},
-	{"GET /v1/queues/{queue}", "/v1/queues/a.1", "", "read"},
-	{"GET /v1/queues/{queue}/stats", "/v1/queues/a.1/stats", "", "read"},
-	{"PUT /v1/queues/{queue}", "/v1/queues/a.1", "", "admin"},
-	{"PATCH /v1/queues/{queue}", "/v1/queues/a.1", "{}", "admin"},
-	{"DELETE /v1/queues/{queue}", "/v1/queues/a.1?force=true", "", "admin"},
-	{"POST /v1/queues/{queue}/pause", "/v1/queues/a.1/pause", "", "admin"},
-	{"POST /v1/queues/{queue}/resume", "/v1/queues/a.1/resume", "", "admin"},
-	{"POST /v1/queues/{queue}/purge", "/v1/queues/a.1/purge", "", "admin"},
-	{"POST /v1/queues/{queue}/messages", "/v1/queues/a.1/messages", oneMessage, "produce"},
-	{"GET /v1/queues/{queue}/messages", "/v1/queues/a.1/messages", "", "read"},
-	{"GET /v1/messages/{id}", "/v1/messages/{M}", "", "read"},
-	{"DELETE /v1/messages/{id}", "/v1/messages/{M}", "", "admin"},
-	{"GET /v1/messages/{id}/history", "/v1/messages/{M}/history", "", "read"},
-	{"GET /v1/queues/{queue}/dead", "/v1/queues/a.1/dead", "", "read"},
-	{"GET /v1/queues/{queue}/dead/groups", "/v1/queues/a.1/dead/groups", "", "read"},
-	{"GET /v1/queues/{queue}/dead/{message_id}", "/v1/queues/a.1/dead/{M}", "", "read"},
-	{"DELETE /v1/queues/{queue}/dead/{message_id}", "/v1/queues/a.1/dead/{M}", "", "admin"},
-	{"POST /v1/queues/{queue}/dead/replay", "/v1/queues/a.1/dead/replay", `{"filter":{}}`, "admin"},
-	{"POST /v1/queues/{queue}/dead/purge", "/v1/queues/a.1/dead/purge", `{"filter":{}}`, "admin"},
-	{"POST /v1/queues/{queue}/messages/import", "/v1/queues/a.1/messages/import", `{"messages":[{"payload":1,"source_id":"s"}]}`, "produce"},
-	{"GET /v1/queues/{queue}/explain", "/v1/queues/a.1/explain", "", "read"},
-	{"POST /v1/messages/{id}/resurrect", "/v1/messages/{Q}/resurrect", "", "admin"},
-	{"GET /v1/messages/{id}/edits", "/v1/messages/{M}/edits", "", "read"},
-	{"POST /v1/messages/{id}/erase", "/v1/messages/{Q}/erase", `{"dry_run":true}`, "admin"},
-	{"POST /v1/queues/{queue}/erase", "/v1/queues/a.1/erase", `{"key":"k","dry_run":true}`, "admin"},
-	{"GET /v1/tasks", "/v1/tasks", "", "any read"},
-	{"GET /v1/tasks/{id}", "/v1/tasks/{M}", "", "any read"},
-	{"DELETE /v1/tasks/{id}", "/v1/tasks/{M}", "", "admin"},
-	{"POST /v1/tasks/{id}/resume", "/v1/tasks/{M}/resume", "", "admin"},
-	{"GET /admin/queues", "/admin/queues", "", "any read"},
-	{"GET /admin/queues/{queue}/dlq", "/admin/queues/a.1/dlq", "", "read"},
-	{"POST /admin/queues/{queue}/dlq/{message_id}/replay", "/admin/queues/a.1/dlq/{M}/replay", "", "admin"},
-	{"DELETE /admin/queues/{queue}/dlq/{message_id}", "/admin/queues/a.1/dlq/{M}", "", "admin"},
-	{"POST /v1/queues/{queue}/lease", "/v1/queues/a.1/lease", "", "consume"},
-	{"POST /v1/lease", "/v1/lease", `{"queues":["a.1"]}`, "consume"},
-	{"POST /v1/queues/{queue}/ack", "/v1/queues/a.1/ack", `{"lease_ids":["{L}"]}`, "consume"},
-	{"POST /v1/queues/{queue}/release", "/v1/queues/a.1/release", `{"lease_ids":["{L}"]}`, "consume"},
-	{"POST /v1/queues/{queue}/retry", "/v1/queues/a.1/retry", `{"items":[{"lease_id":"{L}"}]}`, "consume"},
-	{"POST /v1/queues/{queue}/dead-letter", "/v1/queues/a.1/dead-letter", `{"items":[{"lease_id":"{L}"}]}`, "consume"},
-	{"POST /v1/queues/{queue}/extend", "/v1/queues/a.1/extend", `{"items":[{"lease_id":"{L}"}]}`, "consume"},
-	{"POST /v1/leases/{lease_id}/ack", "/v1/leases/{L}/ack", "", "consume"},
-	{"POST /v1/leases/{lease_id}/release", "/v1/leases/{L}/release", "", "consume"},
-	{"POST /v1/leases/{lease_id}/retry", "/v1/leases/{L}/retry", "", "consume"},
-	{"POST /v1/leases/{lease_id}/dead-letter", "/v1/leases/{L}/dead-letter", "", "consume"},
-	{"POST /v1/leases/{lease_id}/extend", "/v1/leases/{L}/extend", "", "consume"},
-	{"POST /v1/transactions", "/v1/transactions", `{"ack":["{L}"]}`, "consume"},
-	{"POST /v1/transactions", "/v1/transactions", `{"produce":[{"queue":"a.1","messages":[{"payload":1}]}]}`, "produce"},
-	{"GET /v1/events", "/v1/events", "", "any read"},
-	{"GET /v1/events", "/v1/events?queue=a.1", "", "read"},
-	{"GET /v1/operations/{idempotency_key}", "/v1/operations/k", "", "known"},
-	{"GET /v1/operations/stats", "/v1/operations/stats", "", "any read"},
-	{"GET /v1/log/head", "/v1/log/head", "", "any read"},
-	{"GET /v1/log/segments", "/v1/log/segments", "", "any read"},
-	{"GET /v1/projections", "/v1/projections", "", "any read"},
-	{"POST /v1/projections/rebuild", "/v1/projections/rebuild", "", "admin"},
-	{"GET /v1/cluster", "/v1/cluster", "", "any read"},
-	{"POST /v1/cluster/nodes", "/v1/cluster/nodes", n2, "admin"},
-	{"DELETE /v1/cluster/nodes/{id}", "/v1/cluster/nodes/n1?force=true", "", "admin"},
-	{"POST /v1/cluster/transfer-leadership", "/v1/cluster/transfer-leadership", "", "admin"},
-	{"POST /v1/cluster/snapshot", "/v1/cluster/snapshot", "", "admin"},
-	{"GET /v1/webhooks", "/v1/webhooks", "", "admin!"},
-	{"GET /v1/webhooks/{name}", "/v1/webhooks/w", "", "admin!"},
-	{"PUT /v1/webhooks/{name}", "/v1/webhooks/w", `{"queue":"a.1"}`, "admin!"},
-	{"DELETE /v1/webhooks/{name}", "/v1/webhooks/w", "", "admin!"},
-	{"GET /v1/definitions", "/v1/definitions", "", "admin!"},
-	{"PUT /v1/definitions", "/v1/definitions", `{"queues":[{"name":"a.1"}]}`, "admin!"},
-	{"POST /hook/{name}", "/hook/w", "{}", "open"},
-	{"GET /healthz", "/healthz", "", "open"},
-	{"GET /readyz", "/readyz", "", "open"},
-	{"GET /metrics", "/metrics", "", "read!"},
-	{"GET /problems/{code}", "/problems/queue_full", "", "open"},
-	{"GET /openapi.json", "/openapi.json", "", "open"},
-	{"GET /docs", "/docs", "", "open"},
-	{"/", "/nowhere", "", "known"},
-	{"/", "/v1/queues/..", "", "known"},
+func routeCalls(t *testing.T) (out []routeCall) {
+	for _, c := range table(t, "routes", 4) {
+		out = append(out, routeCall{c[0], c[1], c[2], c[3]})
+	}
+	return out
 }
 
 // TestEveryRouteHasARule fails where somebody adds a route and says not who may
@@ -152,15 +77,16 @@ func TestEveryRouteHasARule(t *testing.T) {
 	if len(h.s.rules) < 30 {
 		t.Errorf("%d routes", len(h.s.rules))
 	}
+	calls := routeCalls(t)
 	for pattern, rule := range h.s.rules {
 		if rule.on == nobody || rule.role == 0 && rule.on != open && rule.on != known {
 			t.Errorf("%s has no rule", pattern)
 		}
-		if !slices.ContainsFunc(routeCalls, func(c routeCall) bool { return c.route == pattern }) {
+		if !slices.ContainsFunc(calls, func(c routeCall) bool { return c.route == pattern }) {
 			t.Errorf("%s is not in the table of what routes need", pattern)
 		}
 	}
-	for _, c := range routeCalls {
+	for _, c := range calls {
 		if _, ok := h.s.rules[c.route]; !ok {
 			t.Errorf("%s is no route", c.route)
 		}
@@ -194,7 +120,7 @@ func everyAccess(t *testing.T) {
 		return role == needs && pattern != "z.*"
 	}
 	names := append(slices.Collect(maps.Keys(tokens)), "none")
-	for _, c := range routeCalls {
+	for _, c := range routeCalls(t) {
 		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 			h.forget()
 			admin := tokens["admin"]

@@ -131,43 +131,6 @@ func TestCluster(t *testing.T) {
 	}
 }
 
-// What is wrong never reaches the cluster.
-func TestClusterRefuses(t *testing.T) {
-	for _, c := range []struct{ call, body, field string }{
-		{"POST /v1/cluster/nodes", ``, ""},
-		{"POST /v1/cluster/nodes", `{}`, "id"},
-		{"POST /v1/cluster/nodes", `{"id":"-x","raft_addr":"h:1"}`, "id"},
-		{"POST /v1/cluster/nodes", `{"id":"a/b","raft_addr":"h:1"}`, "id"},
-		{"POST /v1/cluster/nodes", `{"id":"n2"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":":7071"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"0.0.0.0:7071"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:0"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:70000"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h?x:1"}`, "raft_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","http_addr":"http://h:1"}`,
-			"http_addr"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","vote":true}`, "vote"},
-		{"POST /v1/cluster/nodes", `{"id":"n2","raft_addr":"h:1","voter":1}`, "voter"},
-		{"POST /v1/cluster/nodes?x=1", n2, "x"},
-		{"DELETE /v1/cluster/nodes/n2?force=yes", ``, "force"},
-		{"DELETE /v1/cluster/nodes/a%20b", ``, "id"},
-		{"POST /v1/cluster/transfer-leadership", `{"to":""}`, "to"},
-		{"POST /v1/cluster/transfer-leadership", `{"to":7}`, "to"},
-		{"POST /v1/cluster/snapshot", `{"x":1}`, "x"},
-		{"GET /v1/cluster?consistency=banana", ``, "consistency"},
-	} {
-		t.Run(c.call+c.body, func(t *testing.T) {
-			h := setup(t)
-			method, target, _ := strings.Cut(c.call, " ")
-			h.do(method, target, c.body).want(400).with("field", c.field)
-			if h.cluster.asked() != 0 {
-				t.Error("reached the cluster")
-			}
-		})
-	}
-}
-
 func TestClusterIdempotencyKey(t *testing.T) {
 	h := setup(t)
 	key := "Idempotency-Key: k"

@@ -77,48 +77,12 @@ func TestWebhooksRefused(t *testing.T) {
 	h := setup(t)
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	n := len(h.commands)
-	verify := func(v string) string { return `{"queue":"q","verify_hmac":` + v + `}` }
-	for _, c := range []struct{ body, code, field, says string }{
-		{`{`, "invalid_json", "", ""},
-		{``, "invalid_json", "", "empty"},
-		{`{"queue":"q","nobody":1}`, "invalid_argument", "nobody", "unknown field"},
-		{`{}`, "invalid_argument", "queue", "must name the queue"},
-		{`{"queue":"-"}`, "invalid_argument", "queue", "must match"},
-		{`{"queue":"q","target":"https://example.com"}`, "invalid_argument", "target", "in place of queue"},
-		{`{"target":"http://127.0.0.1/"}`, "invalid_argument", "target", "names an address"},
-		{`{"target":"https://example.com","key":"webhook"}`, "invalid_argument", "key", "makes none"},
-		{verify(`{"scheme":"gitlab","secret_env":"S"}`), "invalid_argument", "verify_hmac.scheme", "must be github"},
-		{verify(`{"scheme":"generic","secret_env":"S"}`), "invalid_argument", "verify_hmac.header", "must name the header"},
-		{verify(`{"scheme":"standard","header":"X","secret_env":"S"}`), "invalid_argument", "verify_hmac.header", "can't be chosen"},
-		{verify(`{"scheme":"generic","header":"a b","secret_env":"S"}`), "invalid_argument", "verify_hmac.header", "header's name"},
-		{verify(`{"scheme":"github","prefix":"x","secret_env":"S"}`), "invalid_argument", "verify_hmac.prefix", "generic"},
-		{verify(`{"scheme":"github"}`), "invalid_argument", "verify_hmac.secret_env", "must name the environment variable"},
-		{verify(`{"scheme":"github","secret_env":"top secret!"}`), "invalid_argument", "verify_hmac.secret_env", "does not belong here"},
-		{verify(`{"scheme":"github","secret_file":"../x"}`), "invalid_argument", "verify_hmac.secret_file", "below"},
-		{verify(`{"scheme":"github","secret_file":"/etc/passwd"}`), "invalid_argument", "verify_hmac.secret_file", "below"},
-		{verify(`{"scheme":"github","secret":"topsecret"}`), "invalid_argument", "verify_hmac.secret", "unknown field"},
-		{`{"queue":"q","max_age_seconds":-1}`, "invalid_argument", "max_age_seconds", "must be from 0"},
-		{`{"queue":"q","max_age_seconds":"5m"}`, "invalid_argument", "max_age_seconds", "whole number"},
-		{`{"queue":"q","allow_ips":["10.0.0.0/8","10.0.0.1/8"]}`, "invalid_argument", "allow_ips[1]", "10.0.0.0/8"},
-		{`{"queue":"q","allow_ips":["example.com"]}`, "invalid_argument", "allow_ips[0]", "must be an address"},
-		{`{"queue":"q","filter":"payload.a =="}`, "invalid_argument", "filter", "line 1, column"},
-		{`{"queue":"q","filter":"payloda.a"}`, "invalid_argument", "filter", "line 1, column 1: undeclared reference to 'payloda'"},
-		{`{"queue":"q","filter":"'x'"}`, "invalid_argument", "filter", "must give true or false"},
-		{`{"queue":"q","key":"1"}`, "invalid_argument", "key", "string(…)"},
-		{`{"queue":"q","idempotency_key":"size(payload)"}`, "invalid_argument", "idempotency_key", "must give a string"},
-		{`{"queue":"q","kind":"true"}`, "invalid_argument", "kind", "must give a string"},
-		{`{"queue":"q","priority":11}`, "invalid_argument", "priority", "from 1 to 10"},
-		{`{"queue":"q","priority":"'x'"}`, "invalid_argument", "priority", "whole number"},
-		{`{"queue":"q","priority":[1]}`, "invalid_argument", "priority", "whole number"},
-		{`{"queue":"q","payload_schema":{"type":"nothing"}}`, "invalid_argument", "payload_schema", "not a JSON Schema"},
-		{`{"queue":"q","map_to":{}}`, "invalid_argument", "map_to.input", "must have"},
-		{`{"queue":"q","map_to":{"input":{"a":"1","title":"payload.x +"}}}`, "invalid_argument", "map_to.input.title", "line 1, column"},
-		{`{"queue":"q","map_to":{"input":{"a":1}}}`, "invalid_argument", "map_to.input.a", "a string"},
-		{`{"queue":"q","map_to":{"output":{}}}`, "invalid_argument", "map_to.output", "unknown field"},
-	} {
-		a := h.do("PUT", "/v1/webhooks/w", c.body).want(400).refused(c.code, c.field)
-		if !strings.Contains(a.Body.String(), c.says) || strings.Contains(a.Body.String(), "topsecret") || strings.Contains(a.Body.String(), "top secret!") {
-			t.Errorf("%s: %s", c.body, a.Body)
+	for _, c := range table(t, "webhooks", 3) {
+		code, field, _ := strings.Cut(c[0], " ")
+		text := h.do("PUT", "/v1/webhooks/w", c[2]).want(400).refused(code, field).Body.String()
+		if !strings.Contains(text, c[1]) || strings.Contains(text, "topsecret") ||
+			strings.Contains(text, "top secret!") {
+			t.Errorf("%s: %s", c[2], text)
 		}
 	}
 	if len(h.commands) != n {

@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden anew (the bytes are frozen: only for what is added)")
@@ -289,12 +291,4 @@ func TestGoldenPolicies(t *testing.T) {
 }
 
 // must fails the test on an error.
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = require.NoError

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -444,12 +445,4 @@ func mustEqual(t tb, got, want any) {
 }
 
 // must fails the test on an error.
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = require.NoError

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -95,15 +96,8 @@ func mustOpen(t testing.TB, opts Options) *Log {
 	return l
 }
 
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails the test on an error.
+var must = require.NoError
 
 func appendAll(t testing.TB, l *Log, blocks ...*rawBlock) {
 	t.Helper()

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 var update = flag.Bool("update", false, "write testdata/*.golden anew (the bytes are frozen: only with a new version byte)")
@@ -322,12 +323,4 @@ func TestImpossible(t *testing.T) {
 }
 
 // must fails the test on an error.
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = require.NoError

@@ -33,7 +33,8 @@ var rooms = []string{
 	"api",
 	"cmd/qlogd",
 	"deploy", "internal/arch",
-	"internal/simtest/ports", "internal/simtest/memnet", "internal/simtest/filekv",
+	"internal/simtest/require", "internal/simtest/ports", "internal/simtest/memnet",
+	"internal/simtest/filekv",
 	"internal/simtest/cluster", "internal/simtest/cluster/crashtest", "internal/simtest/sim",
 }
 

@@ -17,6 +17,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // authority signs certificates.
@@ -288,9 +290,5 @@ func TestNoAuthority(t *testing.T) {
 	}
 }
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails the test on an error.
+var must = require.NoError

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestSecondProcessIsRefusedByPid(t *testing.T) {
@@ -43,12 +45,4 @@ func TestUnsafeDirectoriesAreRefused(t *testing.T) {
 }
 
 // must fails the test on an error.
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = require.NoError

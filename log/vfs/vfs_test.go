@@ -12,6 +12,8 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func rng(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
@@ -22,15 +24,8 @@ func both(t *testing.T, test func(t *testing.T, fsys FS, dir string)) {
 	t.Run("Mem", func(t *testing.T) { test(t, NewMem(), "/") })
 }
 
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails the test on an error.
+var must = require.NoError
 
 func TestTwinsBehaveAlike(t *testing.T) {
 	both(t, func(t *testing.T, fsys FS, dir string) {

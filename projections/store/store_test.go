@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // memLog is a Source in memory.
@@ -714,12 +715,4 @@ func waitFor(t *testing.T, s *Store, index uint64) {
 }
 
 // must fails the test on an error.
-func must(t interface {
-	Helper()
-	Fatal(...any)
-}, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+var must = require.NoError

@@ -15,6 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -42,12 +43,8 @@ const segmentBytes = 4 << 10
 
 var silent = slog.New(slog.DiscardHandler)
 
-func must(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+// must fails the test on an error.
+var must = require.NoError
 
 // newNode makes a node whose history follows from the seed.
 func newNode(t testing.TB, seed uint64) *node {

@@ -14,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // queue makes one with a policy in JSON.
@@ -21,9 +22,7 @@ func queue(t *testing.T, c *client.Client, name, policy string) {
 	t.Helper()
 	var p wire.PolicyUpdate
 	if policy != "" {
-		if err := wire.Unmarshal([]byte(policy), &p); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, wire.Unmarshal([]byte(policy), &p))
 	}
 	if _, _, err := c.PutQueue(t.Context(), name, p); err != nil {
 		t.Fatal(err)
@@ -224,8 +223,6 @@ func fill(t *testing.T, c *client.Client, name string, n int) {
 		}()
 	}
 	for range workers {
-		if err := <-errs; err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, <-errs)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestCatchUp: a follower that was away while much happened comes back, gets what
@@ -59,13 +60,9 @@ func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool
 	l.window(t, "before it comes back")
 	n.Launch()
 	began := time.Now()
-	if err := n.WaitReady(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.WaitReady())
 	t.Logf("%s is ready after %s", n.Name(), time.Since(began).Round(time.Millisecond))
-	if err := c.WaitEqual(5 * time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.WaitEqual(5*time.Minute))
 	t.Logf("%s has all after %s", n.Name(), time.Since(began).Round(time.Millisecond))
 	if !strings.Contains(n.Log(), "installed checkpoint and missing log segments") {
 		t.Error("it had nothing fetched: what it had missed was too little to be away from the " +
@@ -97,9 +94,7 @@ func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	leader.Launch()
 	began := time.Now()
 	c.WaitReady()
-	if err := c.WaitEqual(5 * time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.WaitEqual(5*time.Minute))
 	t.Logf("all is well %s after the leader's return", time.Since(began).Round(time.Millisecond))
 	l.window(t, "meanwhile")
 	l.stop()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestMain(m *testing.M) {
@@ -50,25 +51,19 @@ func TestNode(t *testing.T) {
 		t.Fatalf("leased %v, %v", got, err)
 	}
 	n.Term()
-	if err := n.Verify(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Verify())
 	segments, err := filepath.Glob(filepath.Join(n.Dir(), "log", "*.seg"))
 	if err != nil || len(segments) == 0 {
 		t.Fatalf("no segments: %v", err)
 	}
 	b, err := os.ReadFile(segments[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	at := bytes.Index(b, []byte("needle-in-the-log"))
 	if at < 0 {
 		t.Fatal("the message is not in the log")
 	}
 	b[at] ^= 1
-	if err := os.WriteFile(segments[0], b, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(segments[0], b, 0o600))
 	if err := n.Verify(); err == nil || !strings.Contains(err.Error(), filepath.Base(segments[0])) {
 		t.Errorf("a flipped bit is reported as %v", err)
 	}

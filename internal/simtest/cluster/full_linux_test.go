@@ -12,6 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestFullDisk: the leader's disk is full. Writes are refused until a node leads
@@ -25,9 +26,7 @@ func TestFullDisk(t *testing.T) {
 	disks := make([]string, 3)
 	for i := range disks {
 		disks[i] = filepath.Join(t.TempDir(), fmt.Sprint("disk", i))
-		if err := os.Mkdir(disks[i], 0o700); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.Mkdir(disks[i], 0o700))
 		if out, err := exec.Command("mount", "-t", "tmpfs", "-o", "size=512m", "none",
 			disks[i]).CombinedOutput(); err != nil {
 			t.Skipf("no file system can be mounted here: %v %s", err, out)
@@ -46,9 +45,7 @@ func TestFullDisk(t *testing.T) {
 	leader := c.WaitLeader()
 	disk := filepath.Dir(leader.Dir())
 	var room syscall.Statfs_t
-	if err := syscall.Statfs(disk, &room); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, syscall.Statfs(disk, &room))
 	filler := filepath.Join(disk, "filler")
 	// What is left is for settling leases, which makes room.
 	if err := os.WriteFile(filler, make([]byte, int(room.Bavail)*int(room.Bsize)-100<<20),
@@ -81,9 +78,7 @@ func TestFullDisk(t *testing.T) {
 	if _, err := cl.Ack(t.Context(), "q", held[0].LeaseID); err != nil {
 		t.Errorf("a lease from before: %v", err)
 	}
-	if err := os.Remove(filler); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Remove(filler))
 	cluster.Until(t, 30*time.Second, write)
 	for _, n := range c.Nodes() {
 		if !n.Running() {

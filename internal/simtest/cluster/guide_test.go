@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestWebhooksGuide runs the commands of docs/webhooks.md as they stand there (but
@@ -17,16 +18,12 @@ import (
 func TestWebhooksGuide(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../../../docs/webhooks.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	env := []string{"GITHUB_WEBHOOK_SECRET=It's a Secret to Everybody",
 		"PAGERDUTY_WEBHOOK_SECRET=pd-0123456789abcdef"}
 	n := cluster.Start(t, cluster.Options{Env: env})
 	dir := t.TempDir()
-	if err := os.Symlink(cluster.Binary(t), filepath.Join(dir, "qlogd")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Symlink(cluster.Binary(t), filepath.Join(dir, "qlogd")))
 	block := regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:```(?:json|text)\n(.*?)```)?")
 	blocks := block.FindAllStringSubmatch(string(text), -1)
 	if len(blocks) < 7 {

@@ -22,6 +22,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // delivery is one of GitHub's bodies.
@@ -34,14 +35,10 @@ type delivery struct {
 func deliveries(t testing.TB) []delivery {
 	t.Helper()
 	f, err := os.Open("../../../testdata/github-webhooks.jsonl.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer func() { _ = f.Close() }()
 	z, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var out []delivery
 	sc := bufio.NewScanner(z)
 	sc.Buffer(nil, 16<<20)
@@ -56,9 +53,7 @@ func deliveries(t testing.TB) []delivery {
 			Event   string         `json:"event"`
 			Payload jsontext.Value `json:"payload"`
 		}
-		if err := wire.Unmarshal(sc.Bytes(), &line); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, wire.Unmarshal(sc.Bytes(), &line))
 		out = append(out, delivery{line.Event, line.Payload})
 	}
 }
@@ -147,9 +142,7 @@ func filesWith(t *testing.T, dir string, texts map[string]string) map[string][]s
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return found
 }
 

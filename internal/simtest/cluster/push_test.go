@@ -19,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // sent is a request that a target got.
@@ -255,9 +256,7 @@ func TestPush(t *testing.T) {
 	}
 	// The log says what went wrong.
 	events, err := cl.History(ctx, ids[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var errs []string
 	for _, e := range events {
 		if e.Type == "retried" {
@@ -348,9 +347,7 @@ func TestPushPrivate(t *testing.T) {
 	cl := cluster.Start(t, cluster.Options{}).Client()
 	for _, url := range []string{"http://localhost/", "http://169.254.169.254/latest/"} {
 		var p wire.PolicyUpdate
-		if err := wire.Unmarshal(fmt.Appendf(nil, `{"push":{"url":%q}}`, url), &p); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, wire.Unmarshal(fmt.Appendf(nil, `{"push":{"url":%q}}`, url), &p))
 		if _, _, err := cl.PutQueue(t.Context(), "r", p); err == nil ||
 			!strings.Contains(err.Error(), "push.url") {
 			t.Errorf("%s: %v", url, err)

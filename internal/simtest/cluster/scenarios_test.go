@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // some puts n messages into the queue q and returns their ids.
@@ -21,9 +22,7 @@ func some(t *testing.T, cl *client.Client, n int) []string {
 	ids := make([]string, 0, n)
 	for i := range n {
 		got, err := cl.Produce(t.Context(), "q", client.JSON(i))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ids = append(ids, got[0].ID)
 	}
 	return ids
@@ -60,9 +59,7 @@ func TestRemovedNode(t *testing.T) {
 	ids := some(t, cl, 5)
 	n := c.Follower()
 	n.Term()
-	if err := cl.RemoveNode(t.Context(), n.Name(), false); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cl.RemoveNode(t.Context(), n.Name(), false))
 	s, err := c.WaitLeader().Status(t.Context())
 	if err != nil || len(s.Nodes) != 2 {
 		t.Fatalf("the cluster is %+v, %v", s, err)
@@ -92,20 +89,14 @@ func TestStranger(t *testing.T) {
 	n := c.Node(0) // of the same name as the stranger
 	n.Term()
 	aside := n.Dir() + "-aside"
-	if err := os.Rename(n.Dir(), aside); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(n.Dir(), os.DirFS(other.Node(0).Dir())); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Rename(n.Dir(), aside))
+	require.NoError(t, os.CopyFS(n.Dir(), os.DirFS(other.Node(0).Dir())))
 	n.Launch()
 	ended(t, n)
 	t.Logf("it said: %s", lastLine(n.Log()))
 	some(t, c.Client(), 3)
 	n.Wipe()
-	if err := os.Rename(aside, n.Dir()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Rename(aside, n.Dir()))
 	n.Restart()
 	other.Node(0).Restart()
 	has(t, other.Node(0), ids)
@@ -158,9 +149,7 @@ func TestNoMajority(t *testing.T) {
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
 	ids := some(t, c.Client(), 3)
-	if err := c.WaitEqual(time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.WaitEqual(time.Minute))
 	n := c.Follower()
 	gone := c.Others(n)
 	for _, g := range gone {

@@ -23,6 +23,7 @@ import (
 
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // hookFile is applied by the program. What is made of a delivery says which one
@@ -52,9 +53,7 @@ webhooks:
 func mapped(t *testing.T, d delivery, id string) map[string]any {
 	t.Helper()
 	var p map[string]any
-	if err := json.Unmarshal(d.body, &p); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(d.body, &p))
 	out := map[string]any{"delivery": id, "event": d.event, "action": "none", "sender": "nobody",
 		"public": false}
 	if action, ok := p["action"]; ok {
@@ -195,15 +194,11 @@ func (p *processing) start(t *testing.T, c *cluster.Cluster, env ...string) *wor
 	w.cmd.Env = append(append(os.Environ(), env...), workerOf+"="+strings.Join(addrs, ","))
 	w.cmd.Stderr = os.Stderr
 	out, err := w.cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if w.stop, err = w.cmd.StdinPipe(); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, w.cmd.Start())
 	go func() {
 		defer close(w.read)
 		p.read(t, out)
@@ -243,9 +238,7 @@ func TestWebhooks(t *testing.T) {
 		Nodes: 3, Env: []string{"HOOK_SECRET=" + secret}, Flags: []string{"--log-level", "debug"},
 	})
 	file := filepath.Join(t.TempDir(), "hooks.yaml")
-	if err := os.WriteFile(file, []byte(hookFile), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(hookFile), 0o600))
 	if out, err := c.Follower().Run("apply", "-f", file); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
@@ -303,9 +296,7 @@ func TestWebhooks(t *testing.T) {
 		return err == nil && v.Stats.AckedTotal >= int64(count)
 	})
 	v, err := q.Queue(ctx, "hooks")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if s := v.Stats; s.EnqueuedTotal != int64(count) || s.AckedTotal != int64(count) ||
 		s.Depth+s.InFlight+s.Scheduled != 0 {
 		t.Errorf("%d webhooks, and the queue says %+v", count, s)
@@ -358,9 +349,7 @@ func original(t *testing.T, c *cluster.Cluster, d delivery, id string) {
 		Original json.RawMessage
 		Headers  map[string]string
 	}
-	if err := json.Unmarshal(text, &m); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(text, &m))
 	var got, want any
 	if json.Unmarshal(m.Original, &got) != nil || json.Unmarshal(d.body, &want) != nil ||
 		!reflect.DeepEqual(got, want) {

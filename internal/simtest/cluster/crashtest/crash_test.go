@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestMain(m *testing.M) { cluster.Main(m) }
@@ -27,9 +28,7 @@ func TestCrash(t *testing.T) {
 	n := cluster.Start(t, cluster.Options{Flags: busyFlags})
 	c := newCampaign(t, "CRASH_SEED", n)
 	kill := c.crash(n.Kill9, func() {
-		if err := n.Verify(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.Verify())
 		// Now and then it dies again while it comes up.
 		for c.r.IntN(4) == 0 {
 			n.Launch()
@@ -64,9 +63,7 @@ func newCampaign(t *testing.T, seedVar string, nodes ...*cluster.Node) *campaign
 		seed: seed}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := c.d.Setup(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.d.Setup(ctx))
 	return c
 }
 

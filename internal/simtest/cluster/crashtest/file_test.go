@@ -8,6 +8,8 @@ import (
 	"os"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestHistoryFile judges a history that a failed campaign left:
@@ -19,9 +21,7 @@ func TestHistoryFile(t *testing.T) {
 		t.Skip("CRASH_HISTORY names no history")
 	}
 	f, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	h := NewHistory()
 	for dec := json.NewDecoder(bufio.NewReader(f)); ; {

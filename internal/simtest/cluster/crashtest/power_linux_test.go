@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestPowerCut runs the server on an ext4 file system of its own, in a file
@@ -37,16 +38,10 @@ func newDisk(t *testing.T) *disk {
 	}
 	tmp := t.TempDir()
 	d := &disk{image: filepath.Join(tmp, "disk.img"), dir: filepath.Join(tmp, "mnt")}
-	if err := os.Mkdir(d.dir, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Mkdir(d.dir, 0o700))
 	f, err := os.Create(d.image)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(f.Truncate(2<<30), f.Close()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(f.Truncate(2<<30), f.Close()))
 	if out, err := exec.Command("mkfs.ext4", "-q", "-F", d.image).CombinedOutput(); err != nil {
 		t.Skipf("no ext4 can be made here: %v %s", err, out)
 	}
@@ -88,9 +83,7 @@ const (
 func (d *disk) cut(t *testing.T) {
 	t.Helper()
 	f, err := os.Open(d.dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer f.Close()
 	mode := withoutFlushes
 	if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, f.Fd(), ioctlShutdown,
@@ -102,9 +95,7 @@ func (d *disk) cut(t *testing.T) {
 // remount is the power coming back.
 func (d *disk) remount(t *testing.T) {
 	t.Helper()
-	if err := errors.Join(d.unmount(), d.mount()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(d.unmount(), d.mount()))
 }
 
 // TestDiskForgets: the disk keeps what was synced and loses what was not, or
@@ -113,9 +104,7 @@ func TestDiskForgets(t *testing.T) {
 	d := newDisk(t)
 	write := func(name string, sync bool) {
 		f, err := os.Create(filepath.Join(d.dir, name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer f.Close()
 		if _, err := f.WriteString("a message"); err != nil {
 			t.Fatal(err)
@@ -124,13 +113,9 @@ func TestDiskForgets(t *testing.T) {
 			return
 		}
 		dir, err := os.Open(d.dir)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer dir.Close()
-		if err := errors.Join(f.Sync(), dir.Sync()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(f.Sync(), dir.Sync()))
 	}
 	write("synced", true)
 	write("forgotten", false)

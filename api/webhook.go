@@ -158,7 +158,7 @@ func (s *Server) secretsMissing() (reasons []string) {
 			continue
 		}
 		v := w.Definition.VerifyHMAC
-		if missing := s.deps.Secrets.Missing(v.SecretEnv, v.SecretFile); len(missing) > 0 {
+		if _, missing := s.deps.Secrets.Find(v.SecretEnv, v.SecretFile); len(missing) > 0 {
 			reasons = append(reasons, fmt.Sprintf("secret_missing: webhook %s: %s",
 				w.Name, strings.Join(missing, "; ")))
 		}

@@ -40,24 +40,10 @@ func (s *Secrets) Close() error {
 	return s.root.Close()
 }
 
-// Of returns the secrets in environment variables and files. Where this node lacks one of several,
-// the others serve, so that a secret can be rotated node by node. It is an error, which names what
-// is missing and repeats no secret, if it has none.
-func (s *Secrets) Of(env, files []string) ([]string, error) {
-	out, missing := s.find(env, files)
-	if len(out) == 0 {
-		return nil, errors.New(strings.Join(missing, "; "))
-	}
-	return out, nil
-}
-
-// Missing returns which of the secrets this node lacks, and why.
-func (s *Secrets) Missing(env, files []string) []string {
-	_, missing := s.find(env, files)
-	return missing
-}
-
-func (s *Secrets) find(env, files []string) (out, missing []string) {
+// Find returns the secrets in environment variables and files, and which of them this node lacks,
+// and why: no secret is repeated there. Where it lacks one of several, the others serve, so that a
+// secret can be rotated node by node.
+func (s *Secrets) Find(env, files []string) (out, missing []string) {
 	for _, name := range env {
 		got := split(s.getenv(name))
 		if len(got) == 0 {

@@ -210,25 +210,21 @@ func TestSecrets(t *testing.T) {
 		{wire.VerifyHMAC{SecretFile: wire.Strings{"out"}}, nil,
 			"secret file out: path escapes from parent"},
 	} {
-		got, err := s.Of(c.v.SecretEnv, c.v.SecretFile)
-		if !slices.Equal(got, c.want) || (err != nil) != (c.want == nil) || err != nil &&
-			err.Error() != c.missing {
-			t.Errorf("%+v: %q, %v", c.v, got, err)
-		}
-		if missing := strings.Join(s.Missing(c.v.SecretEnv, c.v.SecretFile), "; "); missing != c.missing {
-			t.Errorf("%+v: %s", c.v, missing)
+		got, missing := s.Find(c.v.SecretEnv, c.v.SecretFile)
+		if !slices.Equal(got, c.want) || strings.Join(missing, "; ") != c.missing {
+			t.Errorf("%+v: %q, %q", c.v, got, missing)
 		}
 	}
 	// A changed file is read again at once.
-	v := wire.VerifyHMAC{SecretFile: wire.Strings{"f"}}
 	write("f", "another")
-	if got, _ := s.Of(v.SecretEnv, v.SecretFile); !slices.Equal(got, []string{"another"}) {
+	if got, _ := s.Find(nil, []string{"f"}); !slices.Equal(got, []string{"another"}) {
 		t.Error(got)
 	}
 	none, err := NewSecrets(os.Getenv, "")
 	must(t, err)
-	if _, err := none.Of(nil, v.SecretFile); err == nil || !strings.Contains(err.Error(), "--secrets-dir") {
-		t.Error(err)
+	_, missing := none.Find(nil, []string{"f"})
+	if len(missing) != 1 || !strings.Contains(missing[0], "--secrets-dir") {
+		t.Error(missing)
 	}
 	if _, err := NewSecrets(os.Getenv, filepath.Join(dir, "nowhere")); err == nil {
 		t.Error("a folder that is not there was taken")

@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -44,9 +45,8 @@ type Deps struct {
 	// Content reads an event's content, nil if it was erased.
 	Content func(event.Ref) (*event.Content, error)
 	Now     func() int64 // the log's time, Unix ms
-	// Secrets returns this node's secrets in environment variables and files. An error says what is
-	// missing.
-	Secrets func(env, files []string) ([]string, error)
+	// Secrets returns this node's secrets in environment variables and files, and what is missing.
+	Secrets func(env, files []string) (secrets, missing []string)
 
 	Client     *webhook.Client
 	MaxPayload int64  // of a message: bounds bodies, and answers that are enqueued
@@ -230,11 +230,12 @@ func (e *Engine) keys(t *target) (keys [][]byte, missing string) {
 	if t == nil || len(t.SecretEnv)+len(t.SecretFile) == 0 {
 		return nil, ""
 	}
-	secrets, err := e.d.Secrets(t.SecretEnv, t.SecretFile)
-	if err != nil {
-		return nil, err.Error()
+	secrets, lacking := e.d.Secrets(t.SecretEnv, t.SecretFile)
+	if len(secrets) == 0 {
+		return nil, strings.Join(lacking, "; ")
 	}
-	if keys, err = keysOf(secrets); err != nil {
+	keys, err := keysOf(secrets)
+	if err != nil {
 		return nil, "the secret can't be used: " + err.Error()
 	}
 	return keys, ""

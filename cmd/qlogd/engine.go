@@ -328,7 +328,7 @@ func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 			}
 			return c, err
 		},
-		Now: e.replica.Clock, Secrets: e.hooked.Of,
+		Now: e.replica.Clock, Secrets: e.hooked.Find,
 		Client: e.egress, MaxPayload: e.c.MaxPayloadBytes, Worker: "push@" + e.card.NodeID,
 		Registry: registry, Logger: e.logger,
 	}

@@ -21,12 +21,10 @@ import (
 	"time"
 )
 
-// ClientOptions are the options of a Client. The zero value has the defaults.
+// ClientOptions are the options of a Client.
 type ClientOptions struct {
-	AllowPrivate bool          // also targets on this machine and in private networks
-	Timeout      time.Duration // of a request that has none; 1 min
-	MaxAnswer    int64         // bytes of a body that are kept, of a request without one; 64 KiB
-	UserAgent    string        // "qlogd"
+	AllowPrivate bool // also targets on this machine and in private networks
+	UserAgent    string
 
 	Resolver *net.Resolver // nil: the system's
 	TLS      *tls.Config   // nil: the system's authorities
@@ -52,9 +50,6 @@ const dialTimeout = 10 * time.Second
 
 // NewClient returns a client.
 func NewClient(o ClientOptions) *Client {
-	o.Timeout = cmp.Or(o.Timeout, time.Minute)
-	o.MaxAnswer = cmp.Or(o.MaxAnswer, 64<<10)
-	o.UserAgent = cmp.Or(o.UserAgent, "qlogd")
 	if o.TLS == nil {
 		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
@@ -99,8 +94,8 @@ type Outgoing struct {
 	Header http.Header // not changed; those of ReservedHeader are left out
 	Body   []byte
 
-	Timeout   time.Duration // until the answer is complete; 0: the client's
-	MaxAnswer int64         // bytes of the answer that are kept; 0: the client's
+	Timeout   time.Duration // until the answer is complete; 0: a minute
+	MaxAnswer int64         // bytes of the answer that are kept; 0: 64 KiB
 }
 
 // Answer is a target's answer, redirects included.
@@ -121,8 +116,8 @@ func (c *Client) Do(ctx context.Context, r Outgoing) (*Answer, error) {
 	if err != nil {
 		return nil, err
 	}
-	most := cmp.Or(r.MaxAnswer, c.o.MaxAnswer)
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.Timeout, c.o.Timeout))
+	most := cmp.Or(r.MaxAnswer, 64<<10)
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(r.Timeout, time.Minute))
 	defer cancel()
 	var connected, heard atomic.Bool
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

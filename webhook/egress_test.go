@@ -111,7 +111,7 @@ func listen(t *testing.T) (port string, seen *atomic.Int64) {
 // of it.
 func TestAttempts(t *testing.T) {
 	port, seen := listen(t)
-	c := NewClient(ClientOptions{Timeout: 2 * time.Second,
+	c := NewClient(ClientOptions{
 		Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })})
 	defer c.Close()
 	for _, raw := range attempts {
@@ -154,7 +154,7 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 		"unspecified":     func() []string { return []string{"0.0.0.0"} },
 		"embedded, NAT64": func() []string { return []string{"64:ff9b::7f00:1"} },
 	} {
-		c := NewClient(ClientOptions{Timeout: 2 * time.Second,
+		c := NewClient(ClientOptions{
 			Resolver: resolver(t, func(string) []string { return addrs() })})
 		target := "http://hooks.example.com:" + port + "/"
 		must(t, CheckURL(target, false))
@@ -198,7 +198,7 @@ func TestNoProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+port)
 	t.Setenv("http_proxy", "http://127.0.0.1:"+port)
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+port)
-	c := NewClient(ClientOptions{Timeout: 2 * time.Second,
+	c := NewClient(ClientOptions{
 		Resolver: resolver(t, func(string) []string { return []string{"10.9.9.9"} })})
 	defer c.Close()
 	_, err := c.Do(t.Context(), Outgoing{URL: "http://hooks.example.com/"})
@@ -286,8 +286,7 @@ func TestDo(t *testing.T) {
 	}))
 	defer srv.Close()
 	defer close(hang)
-	c := NewClient(ClientOptions{AllowPrivate: true, Timeout: 300 * time.Millisecond,
-		MaxAnswer: 1000})
+	c := NewClient(ClientOptions{AllowPrivate: true, UserAgent: "qlogd"})
 	defer c.Close()
 	a, err := c.Do(t.Context(), Outgoing{URL: srv.URL + "/echo", Body: []byte("hello"),
 		Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
@@ -298,14 +297,16 @@ func TestDo(t *testing.T) {
 		"http://"); got != want {
 		t.Errorf("sent %q, want %q", got, want)
 	}
-	if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + "/large"}); err != nil ||
+	if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + "/large", MaxAnswer: 1000}); err != nil ||
 		len(a.Body) != 1000 || !a.Cut {
 		t.Errorf("%v, %v", a, err)
 	}
 	for _, path := range []string{"/hang", "/drip"} {
 		began := time.Now()
-		if _, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil ||
-			time.Since(began) > 5*time.Second || strings.Contains(err.Error(), "secret") {
+		_, err = c.Do(t.Context(), Outgoing{
+			URL: srv.URL + path + "?secret=1", Timeout: 300 * time.Millisecond,
+		})
+		if err == nil || time.Since(began) > 5*time.Second || strings.Contains(err.Error(), "secret") {
 			t.Errorf("%s: %v after %s", path, err, time.Since(began))
 		}
 	}
@@ -339,7 +340,7 @@ func TestNotHTTP(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	c := NewClient(ClientOptions{AllowPrivate: true, Timeout: 10 * time.Second})
+	c := NewClient(ClientOptions{AllowPrivate: true})
 	defer c.Close()
 	for range 4 {
 		a, err := c.Do(t.Context(), Outgoing{URL: "http://" + l.Addr().String()})

@@ -1,6 +1,7 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -219,19 +220,11 @@ func (p *Program) eval(vars Vars) (ref.Val, error) {
 
 // kindOf names a value's type for people.
 func kindOf(v ref.Val) string {
-	switch v.(type) {
-	case types.Null:
-		return "null"
-	case types.Bool:
-		return "a boolean"
-	case types.Int, types.Uint, types.Double:
-		return "a number"
-	case types.String:
-		return "a string"
-	case *types.Optional:
-		return "an optional value (orValue(…) ends it)"
-	}
-	return "a " + v.Type().TypeName()
+	name := v.Type().TypeName()
+	return cmp.Or(map[string]string{
+		"null_type": "null", "bool": "a boolean", "int": "a number", "uint": "a number",
+		"double": "a number", "optional_type": "an optional value (orValue(…) ends it)",
+	}[name], "a "+name)
 }
 
 // clip keeps an error short and printable: CEL's may contain a part of the JSON.

@@ -16,14 +16,13 @@ import (
 // One that answers 500, or not in time, may have something against these messages: it is down when
 // that has gone on for a while, or was seen very often. The queue's lock guards it.
 type breaker struct {
-	failures  int           // consecutive
-	unreached int           // of these the newest that did not reach it, consecutive
-	since     time.Time     // the first failure
-	open      bool          //
-	probing   bool          // open, and one delivery is let through
-	pause     time.Duration // how long it is open
-	next      time.Time     // when the next delivery is let through
-	last      string        // why the newest failed
+	failures int           // consecutive
+	since    time.Time     // the first failure
+	open     bool          //
+	probing  bool          // open, and one delivery is let through
+	pause    time.Duration // how long it is open
+	next     time.Time     // when the next delivery is let through
+	last     string        // why the newest failed
 }
 
 const (
@@ -40,11 +39,8 @@ func (b *breaker) failed(now time.Time, v *verdict, probe bool) (opened bool) {
 	if b.failures++; b.failures == 1 {
 		b.since = now
 	}
-	if b.unreached++; !v.unreached {
-		b.unreached = 0
-	}
-	down := v.refused || b.unreached >= breakAfter || b.failures >= breakAnyway ||
-		b.failures >= breakAfter && now.Sub(b.since) >= breakWithin
+	down := v.refused || b.failures >= breakAnyway ||
+		b.failures >= breakAfter && (v.unreached || now.Sub(b.since) >= breakWithin)
 	switch {
 	case b.open && !probe: // sent before it opened
 		return false

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -251,28 +252,25 @@ type metrics struct {
 
 func newMetrics(reg prometheus.Registerer) metrics {
 	queue := []string{"queue"}
-	m := metrics{
-		deliveries: prometheus.NewCounterVec(prometheus.CounterOpts{
+	f := promauto.With(reg)
+	return metrics{
+		deliveries: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "qlogd_push_deliveries_total",
 			Help: "Deliveries by this node, by what became of the message.",
 		}, []string{"queue", "outcome"}),
-		inFlight: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		inFlight: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "qlogd_push_in_flight", Help: "Messages on their way to their target.",
 		}, queue),
-		latency: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+		latency: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "qlogd_push_latency_seconds",
 			Help:    "Time from a request to the end of its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
 		}, queue),
-		open: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+		open: f.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "qlogd_push_breaker_open",
 			Help: "1 while a queue is not leased because its target is down.",
 		}, queue),
 	}
-	if reg != nil {
-		reg.MustRegister(m.deliveries, m.inFlight, m.latency, m.open)
-	}
-	return m
 }
 
 // forget drops a queue's series.

@@ -128,110 +128,105 @@ func (w *world) traffic(steps int) {
 		p.DeadLetterQueue, p.MaxAttempts, p.InitialBackoffMS, p.LeaseMS = "auto", 3, 500, 3000
 	})
 	w.queue("keyed", func(p *event.Policy) {
-		p.Ordering, p.DeadLetterQueue, p.MaxAttempts, p.InitialBackoffMS, p.LeaseMS = event.PerKey, "auto", 3, 700, 2500
+		p.Ordering, p.DeadLetterQueue, p.MaxAttempts = event.PerKey, "auto", 3
+		p.InitialBackoffMS, p.LeaseMS = 700, 2500
 	})
 	w.queue("tail", func(p *event.Policy) {
-		p.Ordering, p.OnRetry, p.OnDead, p.MaxAttempts, p.LeaseMS = event.PerKey, event.RetryTail, event.DeadLetterKey, 2, 2500
+		p.Ordering, p.OnRetry, p.OnDead = event.PerKey, event.RetryTail, event.DeadLetterKey
+		p.MaxAttempts, p.LeaseMS = 2, 2500
 	})
 	w.queue("fifo", func(p *event.Policy) {
 		p.Ordering, p.OnRetry, p.MaxAgeSeconds = event.FIFO, event.RetryHead, 20
 	})
 	queues := []string{"plain", "keyed", "tail", "fifo", "plain.dlq"}
+	ops := []event.SettleOp{event.OpAck, event.OpAck, event.OpAck, event.OpRetry, event.OpRetry,
+		event.OpDeadLetter, event.OpRelease, event.OpExtend, 0}
 	var working []worker
+	// An entry each: between two is no time.
+	do := func(c event.Command) {
+		for _, m := range w.do(&c)[0].Leased {
+			until := w.now + 1 + int64(w.rng.IntN(4000))
+			working = append(working, worker{until, m.Lease, ops[w.rng.IntN(len(ops))]})
+		}
+	}
 	for range steps {
 		w.pass(int64(w.rng.IntN(120)))
-		var commands []*event.Command
-		for i := 0; i < len(working); i++ {
-			x := &working[i]
-			if x.until > w.now {
-				continue
-			}
+		busy := working
+		working = nil
+		for _, x := range busy {
 			item := event.SettleItem{Op: x.op, Lease: x.lease, DelayMS: -1}
 			if x.op == event.OpRetry && w.rng.IntN(3) == 0 {
 				item.DelayMS = int64(w.rng.IntN(2000))
 			}
 			switch {
-			case x.op == event.OpExtend:
-				x.op, x.until = event.OpAck, w.now+int64(w.rng.IntN(2000))
-				commands = append(commands,
-					&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
+			case x.until > w.now:
+				working = append(working, x)
 				continue
-			case x.op != 0:
-				commands = append(commands,
-					&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
+			case x.op == event.OpExtend:
+				until := w.now + int64(w.rng.IntN(2000))
+				working = append(working, worker{until, x.lease, event.OpAck})
 			}
-			working = append(working[:i], working[i+1:]...)
-			i--
+			if x.op != 0 {
+				do(event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
+			}
 		}
 		for range w.rng.IntN(3) {
-			m := event.NewMessage{Key: fmt.Sprint("k", w.rng.IntN(4)),
-				Priority: uint8(1 + w.rng.IntN(10)), Size: 10}
+			m := event.NewMessage{
+				Key: fmt.Sprint("k", w.rng.IntN(4)), Priority: uint8(1 + w.rng.IntN(10)), Size: 10,
+			}
 			if w.rng.IntN(5) == 0 {
 				m.DelayMS = int64(w.rng.IntN(3000))
 			}
 			if w.rng.IntN(3) == 0 {
 				m.DedupKey = event.Hash{1, byte(w.rng.IntN(200))}
 			}
-			commands = append(commands,
-				&event.Command{Produce: &event.Produce{Queue: queues[w.rng.IntN(4)],
-					Messages: []event.NewMessage{m}}})
+			do(event.Command{Produce: &event.Produce{
+				Queue: queues[w.rng.IntN(4)], Messages: []event.NewMessage{m},
+			}})
 		}
 		for range 2 {
+			c := &event.Lease{
+				Queues: []string{queues[w.rng.IntN(len(queues))]}, Max: 1 + w.rng.IntN(2),
+				Worker: "w",
+			}
+			if w.rng.IntN(4) == 0 {
+				c.LeaseMS = 1000 + int64(w.rng.IntN(2000))
+			}
 			if len(working) < 12 {
-				c := &event.Lease{Queues: []string{queues[w.rng.IntN(len(queues))]},
-					Max: 1 + w.rng.IntN(2), Worker: "w"}
-				if w.rng.IntN(4) == 0 {
-					c.LeaseMS = 1000 + int64(w.rng.IntN(2000))
-				}
-				commands = append(commands, &event.Command{Lease: c})
+				do(event.Command{Lease: c})
 			}
 		}
 		switch w.rng.IntN(60) {
+		case 0:
+			do(event.Command{PurgeQueue: &event.PurgeQueue{Name: "plain.dlq"}})
+		case 1:
+			do(event.Command{PauseQueue: &event.PauseQueue{
+				Name: "keyed", Paused: w.rng.IntN(2) == 0,
+			}})
+		case 2:
+			var first []event.MessageView
+			w.m.View(func(s *projections.State) {
+				first, _ = s.Messages("plain", event.MessageFilter{Limit: 1})
+			})
+			for i := range first {
+				do(event.Command{Delete: &event.DeleteMessage{ID: first[i].ID}})
+			}
 		case 3, 4, 5: // an operator brings back what died, or purges it
 			queue := []string{"plain", "keyed"}[w.rng.IntN(2)]
 			dead, _ := w.m.Dead(queue, event.DeadFilter{Limit: 1 + w.rng.IntN(3)})
 			replay := &event.Replay{Queue: queue, Order: event.Order(w.rng.IntN(4))}
 			purge := &event.PurgeDead{Queue: queue}
 			for i := range dead {
-				replay.Items = append(replay.Items,
-					event.ReplayItem{ID: dead[i].ID, Edited: i == 0, Size: 20})
+				item := event.ReplayItem{ID: dead[i].ID, Edited: i == 0, Size: 20}
+				replay.Items = append(replay.Items, item)
 				purge.IDs = append(purge.IDs, dead[i].ID)
 			}
 			switch {
 			case len(dead) == 0:
 			case w.rng.IntN(4) == 0:
-				commands = append(commands, &event.Command{PurgeDead: purge})
+				do(event.Command{PurgeDead: purge})
 			default:
-				commands = append(commands, &event.Command{Replay: replay})
-			}
-		case 0:
-			commands = append(commands,
-				&event.Command{PurgeQueue: &event.PurgeQueue{Name: "plain.dlq"}})
-		case 1:
-			commands = append(commands,
-				&event.Command{PauseQueue: &event.PauseQueue{Name: "keyed",
-					Paused: w.rng.IntN(2) == 0}})
-		case 2:
-			if all := w.m.Queues(); len(all) > 0 {
-				var ms []event.MessageView
-				w.m.View(func(s *projections.State) {
-					ms, _ = s.Messages("plain", event.MessageFilter{Limit: 1})
-				})
-				if len(ms) > 0 {
-					commands = append(commands,
-						&event.Command{Delete: &event.DeleteMessage{ID: ms[0].ID}})
-				}
-			}
-		}
-		for _, c := range commands { // an entry each: between two is no time
-			for _, r := range w.do(c) {
-				for _, m := range r.Leased {
-					ops := []event.SettleOp{event.OpAck, event.OpAck, event.OpAck, event.OpRetry,
-						event.OpRetry, event.OpDeadLetter, event.OpRelease, event.OpExtend, 0}
-					working = append(working,
-						worker{w.now + 1 + int64(w.rng.IntN(4000)), m.Lease,
-							ops[w.rng.IntN(len(ops))]})
-				}
+				do(event.Command{Replay: replay})
 			}
 		}
 	}

@@ -18,8 +18,8 @@ import (
 // read from the directory, except for a segment that the directory has only begun.
 type FS struct {
 	archive *Archive
-	dir     string            // where it is mounted
-	base    vfs.FS            // nil: there is only the archive
+	dir     string // where it is mounted
+	base    vfs.FS
 	files   map[string]string // by path: that of a file in the archive
 
 	// Missing describes the archived history that cannot be used because some after it is missing;
@@ -32,6 +32,9 @@ var _ vfs.FS = (*FS)(nil)
 // Mount shows an archive as a data directory at dir, together with the one that base has there;
 // base may be nil.
 func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, error) {
+	if base == nil {
+		base = vfs.NewMem()
+	}
 	f := &FS{archive: a, dir: dir, base: base, files: map[string]string{}}
 	if err := f.mountLog(ctx, datadir.Path(dir, datadir.LogDir)); err != nil {
 		return nil, err
@@ -55,9 +58,6 @@ func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, erro
 
 // own returns the names in a directory of base.
 func (f *FS) own(dir string) ([]string, error) {
-	if f.base == nil {
-		return nil, nil
-	}
 	names, err := f.base.List(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -135,35 +135,25 @@ func (f *FS) List(dir string) ([]string, error) {
 }
 
 // at returns where a file is read.
-func (f *FS) at(name string) (vfs.FS, string, error) {
+func (f *FS) at(name string) (vfs.FS, string) {
 	if archived, ok := f.files[path.Clean(name)]; ok {
-		return f.archive.fs, archived, nil
+		return f.archive.fs, archived
 	}
-	if f.base == nil {
-		return nil, "", &fs.PathError{Op: "open", Path: name, Err: fs.ErrNotExist}
-	}
-	return f.base, name, nil
+	return f.base, name
 }
 
 // Stat implements vfs.FS. An archive has a log, even before a segment was archived.
 func (f *FS) Stat(name string) (int64, error) {
-	fsys, at, err := f.at(name)
-	if err != nil {
-		names, _ := f.List(name)
-		if len(names) > 0 || name == datadir.Path(f.dir, datadir.LogDir) {
-			return 0, nil
-		}
-		return 0, err
+	if name == datadir.Path(f.dir, datadir.LogDir) {
+		return 0, nil
 	}
+	fsys, at := f.at(name)
 	return fsys.Stat(at)
 }
 
 // OpenRead implements vfs.FS.
 func (f *FS) OpenRead(name string) (vfs.File, error) {
-	fsys, at, err := f.at(name)
-	if err != nil {
-		return nil, err
-	}
+	fsys, at := f.at(name)
 	return fsys.OpenRead(at)
 }
 

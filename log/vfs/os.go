@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"slices"
 	"syscall"
 )
 
@@ -40,16 +39,14 @@ func (o OS) OpenRead(name string) (File, error) { return o.open(name, os.O_RDONL
 
 // List implements FS.
 func (OS) List(dir string) ([]string, error) {
-	d, err := os.Open(dir)
+	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	defer d.Close()
-	names, err := d.Readdirnames(-1)
-	if err != nil {
-		return nil, err
+	names := make([]string, len(entries))
+	for i, e := range entries {
+		names[i] = e.Name()
 	}
-	slices.Sort(names)
 	return names, nil
 }
 
@@ -70,22 +67,20 @@ func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newN
 
 // MkdirAll implements FS.
 func (o OS) MkdirAll(dir string) error {
-	fi, err := os.Stat(dir)
-	switch {
-	case err == nil && fi.IsDir():
-		return nil
-	case err == nil:
-		return &fs.PathError{Op: "mkdir", Path: dir, Err: syscall.ENOTDIR}
-	case !errors.Is(err, fs.ErrNotExist):
-		return err
-	}
 	parent := filepath.Dir(dir)
-	if parent != dir {
+	err := os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrNotExist) {
 		if err := o.MkdirAll(parent); err != nil {
 			return err
 		}
+		err = os.Mkdir(dir, 0o700)
 	}
-	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
+	if errors.Is(err, fs.ErrExist) {
+		if fi, err := os.Stat(dir); err != nil || fi.IsDir() {
+			return err
+		}
+	}
+	if err != nil {
 		return err
 	}
 	return o.SyncDir(parent)
@@ -97,11 +92,7 @@ func (OS) SyncDir(dir string) error {
 	if err != nil {
 		return err
 	}
-	err = d.Sync()
-	if cerr := d.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
 		return fmt.Errorf("sync directory %s: %w", dir, err)
 	}
 	return nil

@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"path"
+	"slices"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -138,6 +139,7 @@ func tryReadAll(l *Log, from uint64) ([]*rawBlock, error) {
 		} else if err != nil {
 			return blocks, err
 		}
+		b.Records = slices.Clone(b.Records)
 		blocks = append(blocks, &b)
 	}
 }

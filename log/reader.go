@@ -27,7 +27,8 @@ func (l *Log) blocks(from uint64) *reader {
 	return &reader{l: l, from: from}
 }
 
-// next returns the next block, whose slices stay as they are. At the head it
+// next returns the next block; its records are valid until the next call, and the bytes of
+// their headers and contents stay. At the head it
 // returns io.EOF, and after more was appended the next block. A reader which
 // retention has overtaken gets ErrGone.
 func (r *reader) next() (rawBlock, error) {
@@ -65,7 +66,7 @@ func (r *reader) read() (rawBlock, error) {
 		case closed:
 			return rawBlock{}, ErrClosed
 		case r.scan.off < limit:
-			r.scan.win.limit, r.scan.block.Records = limit, nil
+			r.scan.win.limit = limit
 			d, err := r.scan.next()
 			if d != nil {
 				err = r.scan.corrupt(d)

@@ -61,7 +61,7 @@ func (w *writer) setFile(file vfs.File) (err error) {
 	return err
 }
 
-// Append adds a block behind the head and sets b.Chain. Readers see it at once;
+// Append appends a block and sets b.Chain. Readers see it at once;
 // it is durable only after Sync. It waits for the disk only where a segment is
 // full. The caller may use b's slices again afterwards.
 //
@@ -170,7 +170,7 @@ func (l *Log) check(b *rawBlock) (int64, error) {
 func (l *Log) rotate(active *segment, first uint64) (*segment, error) {
 	if active != nil {
 		// Everything before must be durable before a later segment can exist:
-		// recovery takes a damaged segment with another behind it for
+		// recovery takes a damaged segment with another one after it for
 		// corruption, never for a torn tail.
 		if err := l.Sync(); err != nil {
 			return nil, err
@@ -262,7 +262,7 @@ func (l *Log) Sync() (err error) {
 	}
 	err = w.file.Sync()
 	if err == nil && !w.named {
-		// After the bytes: a name must not lead to bytes that are not there.
+		// After the bytes: a durable name must not lead to missing bytes.
 		err = l.fs.SyncDir(l.dir)
 	}
 	if err != nil {

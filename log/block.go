@@ -95,7 +95,7 @@ func (l *Log) scan(seg *segment, limit int64) *scan {
 }
 
 // next reads the next block into s.block, whose slices are valid until the call
-// after. It returns io.EOF behind the last block, and damage if what follows is
+// after. It returns io.EOF after the last block, and damage if what follows is
 // not a whole and right block; then the scan stays where it is.
 func (s *scan) next() (*damage, error) {
 	if s.off == s.win.limit {

@@ -17,7 +17,7 @@ import (
 // id) leads to the move, whose subject is the old id; the moves in the old id's
 // chain name the new ones. There can be several: a message that was acked and
 // resurrected can be resurrected again. Where retention has deleted the
-// beginning, the history starts with what is left.
+// beginning, the history starts with the rest.
 func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 	root, err := l.origin(ctx, id)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// Judging what lies behind the last whole block: a torn tail, or corruption.
+// Judging the bytes after the last whole block: a torn tail, or corruption.
 //
 // A power cut leaves any prefix of the unsynced blocks, and on most file systems also any
 // choice of sectors, the lost ones reading as zeros. A failing disk changes bytes
@@ -24,7 +24,7 @@ const diskSector = 512
 type judge struct {
 	win   window
 	salts []uint32 // any of them marks a block as one of this segment
-	after uint64   // a block behind the damage has an index above
+	after uint64   // a block after the damage has a higher index
 }
 
 // header returns the size and salt of the block whose good header is at off; size 0: none is.
@@ -105,7 +105,7 @@ func (j *judge) behind(off int64) (bool, error) {
 
 // lost reports whether a piece is wrong because of a lost sector: whether it
 // reaches into one that is zeros, from where the block begins on. Where the block
-// begins with a sector's last byte, or the file ends behind its first, that is
+// begins with a sector's last byte, or the file ends after its first, that is
 // one zero byte; it could have flipped to zero, too, but then as well nothing is
 // cut that Raft does not hold.
 func (j *judge) lost(d *damage, block int64) (bool, error) {

@@ -4,7 +4,7 @@
 // was applied; a block is the events that the entry caused. On disk an event is
 // a record: a header (bytes), a content (bytes, erasable), an id that rises, and
 // two keys to find it by; only event.go and history.go know what is in it. Blocks
-// are chained by SHA-256, lie in segments of equal size, and are byte for byte
+// are chained by SHA-256, are kept in segments of equal size, and are byte for byte
 // the same on every node. docs/formats.md draws the bytes, format.go writes them.
 //
 // Append does not wait for the disk. What was appended since the last Sync can
@@ -57,7 +57,7 @@ type Log struct {
 	logger  *slog.Logger
 	segSize int64
 	files   *fileCache
-	tail    *Tail   // what Open found behind the last whole block
+	tail    *Tail   // what Open found after the last whole block
 	w       *writer // nil: open for reading only
 
 	mu       sync.RWMutex
@@ -150,7 +150,7 @@ func (l *Log) Begins() (index uint64, clock int64) {
 }
 
 // DeletedBefore reports whether retention has deleted the log's beginning, and
-// the index of the newest block that is gone.
+// the index of the newest deleted block.
 func (l *Log) DeletedBefore() (index uint64, deleted bool) {
 	index, _ = l.Begins()
 	return index, index > 0
@@ -188,7 +188,7 @@ func (l *Log) Segments() []SegmentInfo {
 	return infos
 }
 
-// Tail describes bytes behind the last whole block.
+// Tail describes bytes after the last whole block.
 type Tail struct {
 	Segment  string // file name
 	Offset   int64  // where the last whole block ends
@@ -197,7 +197,7 @@ type Tail struct {
 	Reason   string // what is wrong with the first of them
 }
 
-// Tail returns what Open found behind the last whole block, or nil: a writer
+// Tail returns what Open found after the last whole block, or nil: a writer
 // has cut it, a reader has left it alone (a block still being written, or torn
 // by a crash).
 func (l *Log) Tail() *Tail { return l.tail }

@@ -115,7 +115,7 @@ func (l *Log) record(ref event.Ref) (r record, err error) {
 	return r, nil
 }
 
-// at returns a cursor over the segment in which index lies.
+// at returns a cursor over the segment that covers index.
 func (l *Log) at(index uint64) (*cursor, error) {
 	switch seg, size := l.from(index); {
 	case seg != nil && index > 0 && index <= seg.PrevIndex:
@@ -147,7 +147,7 @@ func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 	return c.chainBefore(end)
 }
 
-// Extent returns the segment in which the newest block up to index lies, and
+// Extent returns the segment of the newest block up to index, and
 // the offset at which that block ends: what a copy of the log up to index takes
 // of its last segment. Without such a block it returns ErrNotFound.
 func (l *Log) Extent(index uint64) (name string, end int64, err error) {
@@ -296,7 +296,7 @@ func (c *cursor) recordHeader(off int64) (layout, error) {
 	return lay, nil
 }
 
-// skip returns the offset behind n records.
+// skip returns the offset after n records.
 func (c *cursor) skip(off int64, n uint32) (int64, error) {
 	for range n {
 		lay, err := c.recordHeader(off)
@@ -308,7 +308,7 @@ func (c *cursor) skip(off int64, n uint32) (int64, error) {
 	return off, nil
 }
 
-// begin returns the first block header at or behind the last mark for which
+// begin returns the first block header at or after the last mark for which
 // before is true.
 func (c *cursor) begin(before func(mark) bool) (int64, error) {
 	m, ok, err := c.index.nearest(before)
@@ -326,7 +326,7 @@ func (c *cursor) begin(before func(mark) bool) (int64, error) {
 	return off + trailerSize, err
 }
 
-// record returns where a record lies.
+// record returns the place of a record.
 func (c *cursor) record(ref event.Ref) (off int64, lay layout, err error) {
 	m, ok, err := c.index.nearest(func(m mark) bool { return ref.Compare(m.ref()) >= 0 })
 	if err == nil && (!ok || m.index != ref.Index) {

@@ -37,7 +37,7 @@ func (r *reader) next() (rawBlock, error) {
 	}
 	b, err := r.read()
 	if err != nil && err != io.EOF {
-		// Permanently: nothing behind damage is ever read.
+		// Permanently: nothing after damage is ever read.
 		err = fmt.Errorf("read block %d: %w", r.from, err)
 		r.err = err
 	}

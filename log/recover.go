@@ -13,7 +13,7 @@ import (
 )
 
 // Open opens a log for writing, or creates an empty one. Sealed segments are checked by
-// their headers and side files, the last one is read whole. Bytes behind the last whole
+// their headers and side files, the last one is read whole. Bytes after the last whole
 // block are cut or refused, see judge.go; Tail describes what was cut. A refused log is
 // left unchanged.
 //
@@ -24,7 +24,7 @@ func Open(opts Options) (l *Log, err error) {
 }
 
 // OpenReadOnly opens an existing log for reading: a copy, that of a stopped node, or one
-// that is being appended to, as of this moment. It never writes. Bytes behind the last
+// that is being appended to, as of this moment. It never writes. Bytes after the last
 // whole block are ignored, and described by Tail.
 func OpenReadOnly(opts Options) (l *Log, err error) {
 	defer wrap(&err, "open event log %s", opts.Dir)

@@ -14,8 +14,7 @@ func SegmentName(first uint64) string { return fmt.Sprintf("%020d.seg", first) }
 // SideFileName returns the file name of that segment's side file.
 func SideFileName(first uint64) string { return fmt.Sprintf("%020d.idx", first) }
 
-// ParseSegmentName is the inverse of SegmentName. ok is false for whatever is
-// not exactly a segment's name.
+// ParseSegmentName is the inverse of SegmentName. ok is false for any other name.
 func ParseSegmentName(name string) (first uint64, ok bool) { return firstIndex(name, ".seg") }
 
 // ParseSideFileName is the inverse of SideFileName.

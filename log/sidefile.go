@@ -1,6 +1,6 @@
 package log
 
-// The bytes of a side file, format version 1: what is looked up in a sealed
+// The bytes of a side file, format version 1: the index of a sealed
 // segment, computed from the segment alone and made again when missing or wrong.
 // testdata/v1.idx holds an example.
 //
@@ -25,7 +25,7 @@ package log
 //	128  4  checksum of bytes 16..128
 //
 //	Each table is a row of pages of 146 entries (the last one may have fewer),
-//	each with a checksum behind it. An entry has 28 bytes.
+//	each followed by a checksum. An entry has 28 bytes.
 //
 //	mark: index 8, clock 8, number 4, count 4, offset 4; one about each 4 KiB.
 //	  Number 0 is a block's header, clock the one before it; number n is a record
@@ -49,7 +49,7 @@ const (
 	pageEntries    = 146
 	pageSize       = pageEntries*entrySize + 4
 
-	tableMarks = tables // behind the tables of keys in sideFile.tables
+	tableMarks = tables // after the tables of keys in sideFile.tables
 )
 
 // sideFile answers from a side file, whose pages it reads as needed.
@@ -154,8 +154,7 @@ func openSide(r io.ReaderAt, size int64, name string) (*sideFile, error) {
 // for a beginning of the entries only; nil if it is for none.
 func (s *sideFile) lastEntry(t pages, before func(entry []byte) bool) (entry []byte, err error) {
 	var page []byte
-	// The first page that does not begin before; what is looked for lies in the one
-	// before that.
+	// The first page that does not begin before; the entry is in the one before.
 	p := sort.Search(int(t.count()), func(i int) bool {
 		if err != nil {
 			return true

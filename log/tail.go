@@ -112,7 +112,7 @@ func (r *recovery) drop() error {
 	if _, ok := seg.index.(*memIndex); ok {
 		return nil
 	}
-	// It was sealed, so it was synced: whatever is wrong in it is corruption.
+	// It was sealed, so it was synced: any damage in it is corruption.
 	return r.whole(seg, seg.Size, false)
 }
 
@@ -120,7 +120,7 @@ func (r *recovery) drop() error {
 // case of a crash.
 func (r *recovery) apply() error {
 	if r.tail != nil {
-		r.logger.Warn("cut event log behind the last whole block",
+		r.logger.Warn("cut event log after the last whole block",
 			"segment", r.tail.Segment, "offset", r.tail.Offset, "bytes", r.tail.Bytes,
 			"last_good", r.tail.LastGood, "reason", r.tail.Reason)
 	}
@@ -140,7 +140,7 @@ func (r *recovery) apply() error {
 	}
 	for _, name := range r.names {
 		_, side := firstIndex(name, ".idx")
-		// A side file of what is not sealed is one of a segment that was cut
+		// The side file of a segment that is not sealed belongs to one that was cut
 		// or deleted.
 		if side && !sealed[name] || strings.HasSuffix(name, vfs.TempSuffix) {
 			if err := remove(name); err != nil {
@@ -176,7 +176,7 @@ func (r *recovery) reopen(seg *segment) error {
 		if err := f.Truncate(seg.Size); err != nil {
 			return fmt.Errorf("cut segment %s: %w", seg.Name, err)
 		}
-		// Before anything is appended: the old bytes must not reappear behind the new
+		// Before anything is appended: the old bytes must not reappear after the new
 		// ones.
 		if err := f.Sync(); err != nil {
 			return fmt.Errorf("sync segment %s: %w", seg.Name, err)

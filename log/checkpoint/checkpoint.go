@@ -60,8 +60,7 @@ func (m *Meta) Name() string { return fmt.Sprintf("%020d-%020d%s", m.Index, m.Te
 
 const suffix = ".ckpt"
 
-// ParseName is the inverse of Meta.Name. ok is false for whatever is not exactly
-// a checkpoint's name.
+// ParseName is the inverse of Meta.Name. ok is false for any other name.
 func ParseName(name string) (index, term uint64, ok bool) {
 	m := Meta{}
 	_, err := fmt.Sscanf(name, "%020d-%020d", &m.Index, &m.Term)
@@ -144,7 +143,7 @@ func List(fsys vfs.FS, dir string) ([]Meta, []Bad, error) {
 }
 
 // Open reads a checkpoint's head and returns a reader of its body, which
-// verifies each chunk before it hands out a byte of it. Only a reader that came
+// verifies each chunk before it returns a byte of it. Only a reader that came
 // to io.EOF has read a whole checkpoint.
 func Open(fsys vfs.FS, dir, name string) (Meta, io.ReadCloser, error) {
 	f, err := fsys.OpenRead(path.Join(dir, name))
@@ -221,7 +220,7 @@ const Keep = 16
 
 // Thin picks the checkpoints that may go, so that at most keep stay: always the
 // newest two (a start must survive the loss of one) and the oldest, and of the
-// others those that lie most evenly over the log, so that a fold of the past
+// others those spread most evenly over the log, so that a fold of the past
 // (replay --from, at=) finds one near wherever it starts. metas is newest first,
 // as List returns them.
 //

@@ -97,7 +97,7 @@ func (t *tally) trailer() []byte {
 }
 
 // newReader reads a checkpoint's head from r and returns a reader of its body.
-// The reader hands out only bytes that verified, and io.EOF only after the
+// The reader returns only bytes that verified, and io.EOF only after the
 // trailer did. name is for errors.
 func newReader(name string, r io.Reader) (Meta, io.Reader, error) {
 	b := &body{name: name, r: r}
@@ -140,7 +140,7 @@ type body struct {
 	r      io.Reader
 	offset int64 // of the part to read next
 	buf    []byte
-	left   []byte // verified bytes not yet handed out
+	left   []byte // verified bytes not yet returned
 	err    error
 }
 

@@ -128,8 +128,8 @@ func Empty(dir string) (bool, error) {
 
 // ErasedFile says up to which index of the event log this directory has carried
 // out what `erased` events say. It is derived: where it is missing, or says less
-// than is true, the log is gone through again from there, and what was erased
-// before is passed over.
+// than is true, the log is read again from there, and erased contents
+// are skipped.
 //
 // Invariant: every content that an event up to that index names as erased is
 // overwritten in this directory's event log. So it is put back when older

@@ -74,7 +74,7 @@ type Loss int
 const (
 	LoseAll    Loss = iota // only what was synced is left
 	LoseNone               // everything is left
-	LosePrefix             // the changes up to some offset are left, and none behind it
+	LosePrefix             // the changes up to some offset are left, and none after it
 	LoseRandom             // any sector may be lost, the size is the new one
 )
 

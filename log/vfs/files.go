@@ -52,7 +52,7 @@ func Write(fsys FS, name string, fill func(io.Writer) error) error {
 	}
 	err = fill(&appender{f: f})
 	if err == nil {
-		// Before the rename: a name must never lead to bytes that are not there.
+		// Before the rename: a name must never lead to missing bytes.
 		err = f.Sync()
 	}
 	if cerr := f.Close(); err == nil {

@@ -196,7 +196,7 @@ func (b *batch) writeCounts(bucket *bolt.Bucket, counts map[kind]uint64) error {
 
 func (b *batch) writeTimes(tx *bolt.Tx) error {
 	// In the order of the keys: bbolt splits a page that grows only when the
-	// transaction ends, and until then an insert costs what lies behind it.
+	// transaction ends, and until then an insert moves all that follows.
 	inOrder := func(a, b slot) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue))
 	}

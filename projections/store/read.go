@@ -38,9 +38,9 @@ func (s *Store) Position() (index uint64, clock int64) {
 }
 
 // MessagesPerMinute returns how many messages were enqueued into a queue during
-// the last full 60 seconds: those before the second in which now lies. now is
+// the last full 60 seconds: those before the second of now. now is
 // the log's clock as the node reckons it (Unix ms), so that the rate of a queue
-// falls to 0 although nothing happens any more; where it lies behind the log's
+// falls to 0 although nothing happens any more; if it is before the log's
 // clock at the position, that one counts.
 func (s *Store) MessagesPerMinute(queue string, now int64) (n int64, err error) {
 	err = s.view(func(tx *bolt.Tx, at *state) error {
@@ -124,8 +124,7 @@ func (s *Store) OperationsWith(prefix []byte) (out []Operation, err error) {
 // replayed, in the order of their replays: those after the one that became
 // after, which is the zero id at the start. It goes by the queue's name, as the
 // live dead letters do, and back as far as history is kept. Like all here it is
-// up to about a second behind the log: WaitFor an index first where it must not
-// be.
+// up to about a second behind the log, unless the caller first does WaitFor.
 func (s *Store) Replayed(queue string, after event.ID, limit int) (out []Replayed, err error) {
 	err = s.view(func(tx *bolt.Tx, _ *state) error {
 		from := ofQueue(queue, after[:]...)

@@ -8,7 +8,7 @@
 //	replayed     dead messages that were replayed, by the queue in which they died
 //	operations   which requests with an Idempotency-Key were carried out
 //
-// A Store follows the log behind the write path, on any node, at a position of
+// A Store follows the log outside of the write path, on any node, at a position of
 // its own, about one bbolt transaction a second. What it answers is therefore
 // up to about a second old; Position says how old.
 //
@@ -23,7 +23,7 @@
 // It can always be rebuilt from the log, so nothing about it stops a node. It is rebuilt
 // when it does not open, when a value's checksum is wrong (bbolt does not notice flipped
 // bits), when it belongs to another cluster or another version of this format, and when
-// its position lies beyond the log's end or has another chain than the log. After a
+// its position is beyond the log's end or has another chain than the log. After a
 // rebuild the counts cover the history that the log still holds.
 //
 // Transactions are synced although the file is expendable: without it, a power
@@ -284,7 +284,7 @@ func (s *Store) compare(src Source) error {
 		return nil
 	}
 	if head := src.Head(); head < at.Position {
-		return s.discard(db, fmt.Errorf("its position %d lies beyond the log's end %d", at.Position,
+		return s.discard(db, fmt.Errorf("its position %d is beyond the log's end %d", at.Position,
 			head))
 	}
 	for b, err := range src.Follow(at.Position) {

@@ -77,10 +77,13 @@ type lifecycle struct {
 
 // peers is what this node knows of the other members: status.go.
 type peers struct {
-	table      *table
+	askNow     chan struct{} // of capacity one: ask all for their status
 	contact    atomic.Pointer[contact]
 	leaderAddr atomic.Value  // LeaderHTTP
 	idle       chan struct{} // of capacity one: no entry is in flight any more
+
+	mu   sync.Mutex
+	seen map[hraft.ServerID]*seen
 }
 
 // membership is this node's own place in the configuration: membership.go.
@@ -123,8 +126,8 @@ func Open(o Options) (_ *Replica, err error) {
 	r.run.ctx, r.run.end = context.WithCancel(context.Background())
 	r.run.stop = r.run.ctx.Done()
 	r.reads.wake = make(chan struct{}, 1)
-	r.peers.table = newTable()
-	r.peers.idle = make(chan struct{}, 1)
+	r.peers.seen = map[hraft.ServerID]*seen{}
+	r.peers.askNow, r.peers.idle = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
 	r.checkpoints.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
 	r.agreement = newAgreement()

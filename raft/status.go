@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -66,13 +67,7 @@ func (v *MemberStatus) level() bool {
 	return v.Reachable && !s.Held && !s.Lacking && s.Applied+maxLag >= v.asked
 }
 
-// table keeps the newest answer of each server.
-type table struct {
-	mu   sync.Mutex
-	seen map[hraft.ServerID]*seen
-	now  chan struct{} // of capacity one: ask all now
-}
-
+// seen is the newest answer of a server.
 type seen struct {
 	status peerStatus
 	at     time.Time // of the answer
@@ -80,35 +75,34 @@ type seen struct {
 	asking bool
 }
 
-func newTable() *table {
-	return &table{seen: map[hraft.ServerID]*seen{}, now: make(chan struct{}, 1)}
-}
-
-// begin returns the servers to ask, and drops those that are no longer members.
-func (t *table) begin(servers []hraft.Server) map[hraft.Server]*seen {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	kept, ask := map[hraft.ServerID]*seen{}, map[hraft.Server]*seen{}
+// askAll asks all servers that are not being asked, and forgets those that are no longer members.
+func (r *Replica) askAll(asking *sync.WaitGroup) {
+	servers := r.otherServers()
+	p := &r.peers
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	maps.DeleteFunc(p.seen, func(id hraft.ServerID, _ *seen) bool {
+		return !slices.ContainsFunc(servers, func(s hraft.Server) bool { return s.ID == id })
+	})
 	for _, s := range servers {
-		e := t.seen[s.ID]
+		e := p.seen[s.ID]
 		if e == nil {
 			e = &seen{}
+			p.seen[s.ID] = e
 		}
-		kept[s.ID] = e
 		if !e.asking && !announced(s.ID) {
-			e.asking, ask[s] = true, e
+			e.asking = true
+			asking.Go(func() { r.askStatus(s, e) })
 		}
 	}
-	t.seen = kept
-	return ask
 }
 
 // answer returns a server's last answer.
-func (t *table) answer(id hraft.ServerID) (e seen) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if p := t.seen[id]; p != nil {
-		e = *p
+func (p *peers) answer(id hraft.ServerID) (e seen) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s := p.seen[id]; s != nil {
+		e = *s
 	}
 	return e
 }
@@ -125,7 +119,7 @@ func (r *Replica) Members() (out []MemberStatus) {
 	_, leader := r.raft.LeaderWithID()
 	now := time.Now()
 	for _, s := range r.servers() {
-		e := r.peers.table.answer(s.ID)
+		e := r.peers.answer(s.ID)
 		if s.ID == r.id {
 			p := r.fsm.progress()
 			e.status, e.at = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}, now
@@ -145,7 +139,7 @@ func (r *Replica) remotes() []MemberStatus {
 }
 
 // askPeers asks all members now, rather than within a second.
-func (r *Replica) askPeers() { signal(r.peers.table.now) }
+func (r *Replica) askPeers() { signal(r.peers.askNow) }
 
 // watchPeers asks the others for their status, and makes their promises durable, until the
 // replica stops.
@@ -155,15 +149,13 @@ func (r *Replica) watchPeers() {
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	for {
-		for s, e := range r.peers.table.begin(r.otherServers()) {
-			asking.Go(func() { r.askStatus(s, e) })
-		}
+		r.askAll(&asking)
 		select {
 		case <-t.C:
 			if r.rollback.evidence.flush() != nil {
 				return // the replica has failed
 			}
-		case <-r.peers.table.now:
+		case <-r.peers.askNow:
 		case <-r.run.stop:
 			return
 		}
@@ -176,12 +168,12 @@ func (r *Replica) askStatus(s hraft.Server, e *seen) {
 	var a peerStatus
 	own := r.ownStatus()
 	_, err := call(ctx, r.o.Net, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
-	r.peers.table.mu.Lock()
+	r.peers.mu.Lock()
 	e.asking = false
 	if err == nil {
 		e.status, e.at, e.asked = a, time.Now(), own.Commit
 	}
-	r.peers.table.mu.Unlock()
+	r.peers.mu.Unlock()
 	if err == nil {
 		signal(r.agreement.wake)
 		r.heardOf(a)
@@ -257,7 +249,7 @@ func (r *Replica) RefreshMembers(ctx context.Context) {
 func (r *Replica) refresh(ctx context.Context, since time.Time) {
 	for ctx.Err() == nil {
 		old := func(s hraft.Server) bool {
-			return !announced(s.ID) && !r.peers.table.answer(s.ID).at.After(since)
+			return !announced(s.ID) && !r.peers.answer(s.ID).at.After(since)
 		}
 		if !slices.ContainsFunc(r.otherServers(), old) {
 			return
@@ -335,7 +327,7 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 	since := time.Now()
 	r.askPeers()
 	return r.replicatesUntil(id, addr, term, func() bool {
-		return r.peers.table.answer(id).at.After(since)
+		return r.peers.answer(id).at.After(since)
 	})
 }
 

@@ -22,13 +22,10 @@ var ErrDiverged = errors.New("this node differs from the majority of the cluster
 type mark struct {
 	Index  uint64
 	Chain  string // of the event log, hex
-	Digest string // of the state, hex; "" where only logs are compared
+	Digest string // of the state, hex
 }
 
 func (m mark) String() string {
-	if m.Digest == "" {
-		return fmt.Sprintf("chain %.16s", m.Chain)
-	}
 	return fmt.Sprintf("chain %.16s, state %.16s", m.Chain, m.Digest)
 }
 
@@ -120,35 +117,6 @@ func (f finding) String() string {
 	return fmt.Sprintf("at index %d it has %s; %s: %s", f.index, f.mine, them, f.theirs)
 }
 
-// compareHeads compares this node's event log with those of voters that are behind it, at their
-// heads. It finds what marks cannot: logs that differ although both nodes execute no entry.
-func (r *Replica) compareHeads(voters []hraft.ServerID, others []MemberStatus) (f finding) {
-	p := r.fsm.progress()
-	agree := 0
-	if slices.Contains(voters, r.id) {
-		agree++
-	}
-	for i := range others {
-		s := &others[i].Status
-		if !others[i].Votes || s.Head == 0 || s.Head > p.head {
-			continue
-		}
-		chain, known, err := r.chainAt(p, s.Head)
-		switch {
-		case err != nil || !known: // retention has deleted it, or it cannot be read now
-		case chain == s.Chain:
-			agree++
-		default:
-			f.index, f.who = s.Head, append(f.who, s.ID)
-			f.mine = mark{Index: s.Head, Chain: hex.EncodeToString(chain[:])}
-			f.theirs = mark{Index: s.Head, Chain: hex.EncodeToString(s.Chain[:])}
-		}
-	}
-	f.mustStop = len(f.who) > len(voters)/2
-	f.undecided = len(f.who) > 0 && !f.mustStop && agree <= len(voters)/2
-	return f
-}
-
 // agreement is this node's marks, and what comparing them with others' has shown.
 type agreement struct {
 	wake chan struct{} // of capacity one: there is something to compare
@@ -197,10 +165,9 @@ func (a *agreement) undecided() string {
 	return "nodes differ, and no majority decides which is right: " + a.found.String()
 }
 
-// conclude compares this node's marks with those that others have reported; heads is the result of
-// compareHeads.
-func (a *agreement) conclude(self hraft.ServerID, voters []hraft.ServerID, others []MemberStatus,
-	heads finding) finding {
+// conclude compares this node's marks with those that others have reported.
+func (a *agreement) conclude(self hraft.ServerID, voters []hraft.ServerID,
+	others []MemberStatus) finding {
 	reported := map[hraft.ServerID]marks{}
 	for _, m := range others {
 		reported[m.serverID()] = m.Status.Marks
@@ -208,9 +175,6 @@ func (a *agreement) conclude(self hraft.ServerID, voters []hraft.ServerID, other
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.found = compare(self, a.own, voters, reported)
-	if heads.mustStop || a.found.index == 0 {
-		a.found = heads
-	}
 	return a.found
 }
 
@@ -234,9 +198,8 @@ func (r *Replica) agree() {
 		case <-r.run.stop:
 			return
 		}
-		others, voters := r.remotes(), r.voters()
-		heads := r.compareHeads(voters, others)
-		f := r.agreement.conclude(r.id, voters, others, heads)
+		others := r.remotes()
+		f := r.agreement.conclude(r.id, r.voters(), others)
 		r.o.Metrics.Gauge("raft_diverged", float64(len(f.who)))
 		newest, age := r.agreement.newest()
 		r.o.Metrics.Gauge("raft_mark_index", float64(newest))

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 
 	"github.com/qlogd/qlogd/event"
@@ -23,11 +22,7 @@ import (
 // checkpoint but one (snapshots.floor). So a purge takes up to two new checkpoints, and an
 // entry between them: a mark, if there is no other.
 const (
-	// maxRewrite is how many bytes of entries are copied at most when the newest file is
-	// rewritten, because nothing is stored meanwhile. Where more is written, the file is full
-	// soon.
-	maxRewrite = 8 << 20
-	purgeRetry = 250 * time.Millisecond // when something else must happen first
+	purgeRetry = 10 * time.Millisecond // between two steps
 	// purgeWait is how long a leader waits for reachable members that have not applied what
 	// it is about to delete: they would have to fetch it.
 	purgeWait = 10 * time.Second
@@ -37,16 +32,13 @@ const (
 // an index, nor of those that such entries have replaced. It waits until they are applied here,
 // and takes checkpoints until they can be deleted.
 func (r *Replica) PurgeLog(ctx context.Context, upTo uint64) error {
-	began := time.Now()
-	for {
-		progress, err := r.purgeStep(ctx, upTo, time.Since(began) < purgeWait)
-		switch {
-		case err != nil:
+	for began := time.Now(); ; {
+		purged, err := r.purgeStep(ctx, upTo, time.Since(began) < purgeWait)
+		if err != nil {
 			return fmt.Errorf("purge the Raft log: %w", err)
-		case progress == purged:
+		}
+		if purged {
 			return nil
-		case progress == advanced:
-			continue
 		}
 		select {
 		case <-time.After(purgeRetry):
@@ -58,82 +50,51 @@ func (r *Replica) PurgeLog(ctx context.Context, upTo uint64) error {
 	}
 }
 
-// purgeProgress is the result of a step.
-type purgeProgress int
-
-const (
-	blocked  purgeProgress = iota // by something else
-	advanced                      // the next step can follow at once
-	purged
-)
-
-func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (purgeProgress, error) {
+// purgeStep does the next thing that can be done, if any.
+func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
+	purged bool, err error) {
 	log := r.stores.log
 	if r.fsm.progress().index < upTo {
-		return blocked, nil
+		return false, nil
 	}
 	h, err := log.holding(upTo)
-	switch {
-	case err != nil:
-		return blocked, err
-	case h.files == 0:
-		return purged, nil
-	case patient && r.membersLack(upTo):
-		return blocked, nil
+	if err != nil || h.files == 0 {
+		return h.files == 0, err
+	}
+	if patient && r.membersLack(upTo) {
+		return false, nil
 	}
 	if metas := r.stores.snaps.metas(); len(metas) < 2 || metas[1].Index < h.to {
-		return advanced, r.checkpointAfterNewest(ctx)
+		return false, r.checkpointAfterNewest(ctx)
 	}
 	if r.stores.snaps.floor() < h.to {
 		// A node is fetching an older checkpoint, or was not long ago: see pin.
-		if r.unpin(h.to) {
-			return advanced, nil
-		}
-		return blocked, nil
+		r.unpin(h.to)
+		return false, nil
 	}
 	first, err := log.FirstIndex()
-	if err != nil {
-		return blocked, err
-	}
-	if first == 0 {
+	switch {
+	case err != nil:
+		return false, err
+	case first == 0:
 		// Discarded for a checkpoint: before there is an entry, the file's name says nothing.
-		return advanced, r.checkpointAfterNewest(ctx)
-	}
-	if first <= h.to {
+		return false, r.checkpointAfterNewest(ctx)
+	case first <= h.to:
 		if err := log.DeleteRange(first, h.to); err != nil || !h.newest {
-			return advanced, err
-		}
-	}
-	if h.newest {
-		size, err := log.sizeFrom(h.to+1, maxRewrite)
-		if err != nil {
-			return blocked, err
-		}
-		if size >= maxRewrite {
-			// Much was written since. The next checkpoint but one is after most of it.
-			if err := r.checkpointAfterNewest(ctx); err != nil {
-				return blocked, err
-			}
-			return blocked, log.DeleteRange(h.to+1, r.stores.snaps.floor())
+			return false, err
 		}
 	}
 	// Also if a full file stays that is no longer valid: raft-wal deletes one when nobody reads
 	// it, and does not report if that fails.
 	r.o.Logger.Info("rewriting the Raft log without deleted entries", "up-to", h.to)
-	if err := log.reopen(); err != nil {
-		return blocked, err
-	}
-	if h, err = log.holding(upTo); h.files == 0 && err == nil {
-		return purged, nil
-	}
-	return blocked, err
+	return false, log.reopen()
 }
 
 // unpin drops what is kept for nodes that have applied an entry since, or are no members any
-// more, and reports whether there was any.
-func (r *Replica) unpin(index uint64) bool {
+// more.
+func (r *Replica) unpin(index uint64) {
 	members := r.Members()
-	return r.stores.snaps.unpin(func(who string) bool {
+	r.stores.snaps.unpin(func(who string) bool {
 		i := slices.IndexFunc(members, func(m MemberStatus) bool { return m.Server() == who })
 		return i < 0 || members[i].Reachable && members[i].Status.Applied >= index
 	})
@@ -189,22 +150,6 @@ func (s *logStore) holding(index uint64) (h holding, err error) {
 		}
 	}
 	return h, nil
-}
-
-// sizeFrom returns the number of bytes in the entries from an index on, at most limit.
-func (s *logStore) sizeFrom(index uint64, limit int) (size int, err error) {
-	last, err := s.LastIndex()
-	if err != nil {
-		return 0, err
-	}
-	for ; index <= last && size < limit; index++ {
-		var l hraft.Log
-		if err := s.GetLog(index, &l); err != nil {
-			return 0, err
-		}
-		size += len(l.Data)
-	}
-	return min(size, limit), nil
 }
 
 // reopen replaces the newest file by one that has only valid entries, and deletes files that

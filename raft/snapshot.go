@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"strings"
 	"sync"
@@ -106,16 +107,10 @@ func (s *snapshots) pin(server string, index uint64) {
 }
 
 // unpin drops what is kept for the servers for which done holds.
-func (s *snapshots) unpin(done func(server string) bool) (dropped bool) {
+func (s *snapshots) unpin(done func(server string) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for server := range s.pins {
-		if done(server) {
-			delete(s.pins, server)
-			dropped = true
-		}
-	}
-	return dropped
+	maps.DeleteFunc(s.pins, func(server string, _ pin) bool { return done(server) })
 }
 
 // pinnedLocked returns the lowest index that is pinned.

@@ -166,15 +166,15 @@ func (a *agreement) undecided() string {
 }
 
 // conclude compares this node's marks with those that others have reported.
-func (a *agreement) conclude(self hraft.ServerID, voters []hraft.ServerID,
-	others []MemberStatus) finding {
+func (r *Replica) conclude(others []MemberStatus) finding {
 	reported := map[hraft.ServerID]marks{}
 	for _, m := range others {
 		reported[m.serverID()] = m.Status.Marks
 	}
+	a := r.agreement
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.found = compare(self, a.own, voters, reported)
+	a.found = compare(r.id, a.own, r.voters(), reported)
 	return a.found
 }
 
@@ -199,7 +199,7 @@ func (r *Replica) agree() {
 			return
 		}
 		others := r.remotes()
-		f := r.agreement.conclude(r.id, r.voters(), others)
+		f := r.conclude(others)
 		r.o.Metrics.Gauge("raft_diverged", float64(len(f.who)))
 		newest, age := r.agreement.newest()
 		r.o.Metrics.Gauge("raft_mark_index", float64(newest))
@@ -277,30 +277,25 @@ func checkRules(o Options) error {
 	return nil
 }
 
-// upgrade returns the command that brings newer rules into force as soon as all
-// members know them, or nil.
+// upgrade returns the command that brings newer rules into force as soon as this node and all
+// other members, voters or not, know them; else nil. One that does not answer may return with
+// the binary that it had.
 func (r *Replica) upgrade() *event.Command {
-	inForce := r.fsm.progress().rules
-	if r.o.Rules <= inForce {
+	known, inForce := r.o.Rules, r.fsm.progress().rules
+	if known <= inForce {
 		return nil
 	}
-	// A member that is only announced has no directory yet.
-	others := slices.DeleteFunc(r.remotes(), func(v MemberStatus) bool { return v.Incarnation == "" })
-	if known := knownByAll(r.o.Rules, others); known > inForce {
-		return &event.Command{Upgrade: &event.Upgrade{Rules: known}}
-	}
-	return nil
-}
-
-// knownByAll returns the newest rules that this node and all others know. It is 0
-// while a member, voter or not, does not answer: it may return with the binary that
-// it had.
-func knownByAll(own uint16, others []MemberStatus) uint16 {
-	for i := range others {
-		if !others[i].Reachable {
-			return 0
+	for _, m := range r.remotes() {
+		switch {
+		case m.Incarnation == "": // only announced: it has no directory yet
+		case !m.Reachable:
+			return nil
+		default:
+			known = min(known, m.Status.Rules)
 		}
-		own = min(own, others[i].Status.Rules)
 	}
-	return own
+	if known <= inForce {
+		return nil
+	}
+	return &event.Command{Upgrade: &event.Upgrade{Rules: known}}
 }

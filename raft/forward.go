@@ -45,7 +45,8 @@ type forwarder struct {
 	serving sync.WaitGroup // calls of other nodes
 	// target returns the leader, if it is another node.
 	target func() (peer.Target, bool)
-	call   func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte, error)
+	call   func(ctx context.Context, to peer.Target, name string, body []byte) (
+		[]byte, peer.Identity, error)
 
 	// Guarded by the batcher's lock.
 	to      peer.Target // the leader, as last looked up
@@ -181,7 +182,7 @@ func (b *batcher) callLeader(e *batch) ([]event.Answer, error) {
 		group[i] = event.Forwarded{Class: d.class, Weight: uint32(d.weight), Data: d.data}
 	}
 	body := event.AppendGroup(make([]byte, 0, event.GroupSize(group)), group)
-	body, err := b.forward.call(e.ctx, e.to, callForward, body)
+	body, _, err := b.forward.call(e.ctx, e.to, callForward, body)
 	m := b.o.Metrics
 	m.Count("forwarded_groups", 1)
 	m.Count("forwarded_commands", float64(len(e.group)))

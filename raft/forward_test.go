@@ -49,17 +49,18 @@ func newFollower(t testing.TB, l Limits) *follower {
 		defer f.mu.Unlock()
 		return f.to, f.known
 	}
-	f.forward.call = func(ctx context.Context, to peer.Target, name string, body []byte) ([]byte,
-		error) {
+	f.forward.call = func(ctx context.Context, to peer.Target, name string, body []byte) (
+		[]byte, peer.Identity, error) {
 		f.mu.Lock()
 		f.calls++
 		call := f.call
 		f.mu.Unlock()
 		if name != callForward {
-			return nil, errors.New(name)
+			return nil, peer.Identity{}, errors.New(name)
 		}
 		// The buffer is the caller's again when this returns.
-		return call(ctx, bytes.Clone(body))
+		out, err := call(ctx, bytes.Clone(body))
+		return out, peer.Identity{}, err
 	}
 	stop, ended := make(chan struct{}), make(chan struct{})
 	go func() { f.run(stop); close(ended) }()

@@ -192,7 +192,7 @@ func (r *Replica) start() error {
 	began := r.fsm.progress()
 	r.snappedAt(began)
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
-	r.b.forward.target, r.b.forward.call = r.leaderTarget, r.callNode
+	r.b.forward.target, r.b.forward.call = r.leaderTarget, r.o.Net.Call
 	r.b.idle = r.peers.idle
 	r.b.unavailable = r.unavailable
 
@@ -420,21 +420,14 @@ func (r *Replica) HandleMembers(
 	r.o.Net.Handle(name, serve)
 }
 
-// callNode calls a node; the handshake makes sure that it is no other one.
-func (r *Replica) callNode(
-	ctx context.Context, to peer.Target, name string, body []byte,
-) ([]byte, error) {
-	answer, _, err := r.o.Net.Call(ctx, to, name, body)
-	return answer, err
-}
-
 // AskLeader calls the leader if it is another node.
 func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
 	to, ok := r.leaderTarget()
 	if !ok {
 		return nil, errNotLeader
 	}
-	return r.callNode(ctx, to, name, body)
+	answer, _, err := r.o.Net.Call(ctx, to, name, body)
+	return answer, err
 }
 
 // AskOthers calls all other members that can be reached, and returns the answers of

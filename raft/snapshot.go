@@ -311,24 +311,19 @@ func (r *Replica) takeSnapshots() {
 	}
 }
 
-// unapplied returns the index of a configuration that was committed but not yet applied when a
-// checkpoint was requested: hashicorp/raft then writes none, and has no type for that error. 0:
-// another error, or none.
-func unapplied(err error) (index uint64) {
-	if err != nil {
-		_, _ = fmt.Sscanf(err.Error(), "cannot take snapshot now, "+
-			"wait until the configuration entry at %d has been applied", &index)
-	}
-	return index
-}
+// configurationPending is how the error begins by which hashicorp/raft, which has no type for it,
+// refuses a checkpoint while a committed configuration is not applied yet.
+const configurationPending = "cannot take snapshot now, wait until the configuration entry at"
 
 // Snapshot writes a checkpoint now and truncates the Raft log behind it. It is no error if there
 // is nothing new to write.
 func (r *Replica) Snapshot() error {
 	err := r.raft.Snapshot().Error()
-	if index := unapplied(err); index > 0 {
-		if err := r.b.waitApplied(r.b.forward.ctx, index); err != nil {
-			return err
+	for err != nil && strings.HasPrefix(err.Error(), configurationPending) {
+		select {
+		case <-time.After(5 * time.Millisecond):
+		case <-r.run.stop:
+			return errStopped
 		}
 		err = r.raft.Snapshot().Error()
 	}

@@ -22,34 +22,39 @@ import (
 // TestCluster runs clusters in simulated time, on disks and a network in memory.
 func TestCluster(t *testing.T) {
 	for name, scenario := range map[string]func(*testing.T){
-		"AnswersOnASlowLineConfirmNothing": answersOnASlowLineConfirmNothing,
-		"OneWhoAppliedWhatIsReplacedEnds":  oneWhoAppliedWhatIsReplacedEnds,
-		"LeaderWithoutRoomHandsOver":       leaderWithoutRoomHandsOver,
-		"AskLeader":                        askLeader,
-		"StrangersForwardNothing":          strangersForwardNothing,
-		"OneNodeGrowsToThreeAndBack":       oneNodeGrowsToThreeAndBack,
-		"WipedNodeComesBack":               wipedNodeComesBack,
-		"VotesAreTakenWithAMajorityOnly":   votesAreTakenWithAMajorityOnly,
-		"FollowersAddressIsCorrected":      followersAddressIsCorrected,
-		"SnapshotAll":                      snapshotAll,
-		"AgeGrowsWhenCutOff":               ageGrowsWhenCutOff,
-		"OldCopyIsFoundOut":                oldCopyIsFoundOut,
-		"OldCopyOfAReplacedDirectory":      oldCopyOfAReplacedDirectory,
-		"VouchedForWhereTheyAreNow":        vouchedForWhereTheyAreNow,
-		"FollowersRememberEachOther":       followersRememberEachOther,
-		"LoneCopyAsksWhomItIsToldOf":       loneCopyAsksWhomItIsToldOf,
-		"TwinEnds":                         twinEnds,
-		"ShedInACluster":                   shedInACluster,
-		"AnyNodeTakesAnyWrite":             anyNodeTakesAnyWrite,
-		"BarrierOnAnyNode":                 barrierOnAnyNode,
-		"DeposedLeaderAnswersNobody":       deposedLeaderAnswersNobody,
-		"LeaderIsCutOff":                   leaderIsCutOff,
-		"StepDownFailsNobody":              stepDownFailsNobody,
-		"ShutdownOfTheLeader":              shutdownOfTheLeader,
-		"OneClockYearsAhead":               oneClockYearsOff(5 * year),
-		"OneClockYearsBehind":              oneClockYearsOff(-5 * year),
-		"HeartbeatThatDeposes":             heartbeatThatDeposes,
-		"DeposedLeaderComesBack":           deposedLeaderComesBack,
+		"AnswersOnASlowLineConfirmNothing":   answersOnASlowLineConfirmNothing,
+		"OneWhoAppliedWhatIsReplacedEnds":    oneWhoAppliedWhatIsReplacedEnds,
+		"OneThatDiffersEnds":                 oneThatDiffersEnds(false),
+		"LeaderThatDiffersEnds":              oneThatDiffersEnds(true),
+		"OneThatWasRestartedIsComparedAgain": oneThatWasRestartedIsComparedAgain,
+		"TwoThatDifferAreNotReady":           twoThatDifferAreNotReady,
+		"MarksComeAndGo":                     marksComeAndGo,
+		"UpgradeWhenAllKnow":                 upgradeWhenAllKnow,
+		"TransferToOneThatHasDied":           transferToOneThatHasDied,
+		"LeaderWithoutRoomHandsOver":         leaderWithoutRoomHandsOver,
+		"AskLeader":                          askLeader,
+		"StrangersForwardNothing":            strangersForwardNothing,
+		"OneNodeGrowsToThreeAndBack":         oneNodeGrowsToThreeAndBack,
+		"WipedNodeComesBack":                 wipedNodeComesBack,
+		"VotesAreTakenWithAMajorityOnly":     votesAreTakenWithAMajorityOnly,
+		"FollowersAddressIsCorrected":        followersAddressIsCorrected,
+		"SnapshotAll":                        snapshotAll,
+		"AgeGrowsWhenCutOff":                 ageGrowsWhenCutOff,
+		"OldCopyIsFoundOut":                  oldCopyIsFoundOut,
+		"OldCopyOfAReplacedDirectory":        oldCopyOfAReplacedDirectory,
+		"VouchedForWhereTheyAreNow":          vouchedForWhereTheyAreNow,
+		"FollowersRememberEachOther":         followersRememberEachOther,
+		"LoneCopyAsksWhomItIsToldOf":         loneCopyAsksWhomItIsToldOf,
+		"TwinEnds":                           twinEnds,
+		"ShedInACluster":                     shedInACluster,
+		"AnyNodeTakesAnyWrite":               anyNodeTakesAnyWrite,
+		"DeposedLeaderAnswersNobody":         deposedLeaderAnswersNobody,
+		"StepDownFailsNobody":                stepDownFailsNobody,
+		"ShutdownOfTheLeader":                shutdownOfTheLeader,
+		"OneClockYearsAhead":                 oneClockYearsOff(5 * year),
+		"OneClockYearsBehind":                oneClockYearsOff(-5 * year),
+		"HeartbeatThatDeposes":               heartbeatThatDeposes,
+		"DeposedLeaderComesBack":             deposedLeaderComesBack,
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, scenario) })
 	}
@@ -76,6 +81,7 @@ type member struct {
 	disk      *vfs.Mem
 	initial   []datadir.Member
 	contacts  []string
+	set       func(*Options) // after the cluster's
 	outs      chan error
 	joined    chan struct{}
 	joinedAs  atomic.Value // the incarnation that was last told that it is a member
@@ -162,6 +168,9 @@ func (c *nodes) tryStart(m *member) error {
 	}
 	if c.set != nil {
 		c.set(&o)
+	}
+	if m.set != nil {
+		m.set(&o)
 	}
 	m.node, err = tryBoot(c.t, o)
 	n := m.net

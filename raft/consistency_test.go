@@ -6,16 +6,12 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/simtest/memnet"
-	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
-	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // told writes marks as "10a 20b": at index 10 value a, at 20 b.
@@ -145,224 +141,126 @@ func TestAloneNeedsNoMarks(t *testing.T) {
 	}
 }
 
-// together is a cluster in simulated time, on disks and a network in memory.
-type together struct {
-	t     *testing.T
-	net   *memnet.Network
-	nodes []*node
-}
+// slowly makes each heartbeat, which is work in simulated time too, rare.
+func slowly(o *Options) { o.HeartbeatTimeout, o.CommitTimeout = 2*time.Second, 500*time.Millisecond }
 
-// inBubble starts a cluster of n1, n2, … in a bubble, waits until it is ready,
-// and runs the test in it.
-func inBubble(t *testing.T, n int, set func(i int, o *Options), test func(c *together)) {
-	t.Helper()
-	synctest.Test(t, func(t *testing.T) {
-		c := &together{t: t, net: memnet.New(memnet.Options{
-			Latency: func(string, string) time.Duration { return time.Millisecond },
-		})}
-		var initial []datadir.Member
-		for i := range n {
-			id := fmt.Sprintf("n%d", i+1)
-			m := datadir.Member{ID: id, Incarnation: "of-" + id, RaftAddr: id + ":7071"}
-			initial = append(initial, m)
-		}
-		for i, m := range initial {
-			o := on(vfs.NewMem())
-			o.NodeID, o.Incarnation, o.Initial = m.ID, m.Incarnation, initial
-			// Each heartbeat is work, in simulated time too.
-			o.HeartbeatTimeout, o.CommitTimeout = 2*time.Second, 500*time.Millisecond
-			if set != nil {
-				set(i, &o)
+// pick returns the leader, once all that live follow it, and a follower.
+func (c *nodes) pick() (leader, follower *member) {
+	c.t.Helper()
+	until(c.t, "a leader that all know", func() bool {
+		leader = c.leader()
+		for _, m := range c.members() {
+			if m.node == nil || m.run.dead.Load() != nil {
+				continue
 			}
-			c.nodes = append(c.nodes, c.start(o))
-		}
-		c.leader()
-		test(c)
-	})
-}
-
-func (c *together) start(o Options) *node {
-	c.t.Helper()
-	host := o.NodeID
-	l, err := c.net.Listen(host + ":7071")
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	net, err := peer.New(peer.Options{
-		Listener: l, Dial: c.net.Dialer(host),
-		Self: peer.Identity{
-			Cluster: o.ClusterID, Node: o.NodeID, Incarnation: o.Incarnation, Raft: host + ":7071",
-		},
-	})
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	c.t.Cleanup(func() { _ = net.Close() })
-	o.Net = net
-	n, err := tryBoot(c.t, o)
-	if err != nil {
-		c.t.Fatal(err)
-	}
-	return n
-}
-
-// restart stops a node and starts it on its disk.
-func (c *together) restart(i int, set func(o *Options)) {
-	c.t.Helper()
-	n := c.nodes[i]
-	n.down()
-	if err := n.o.Net.Close(); err != nil {
-		c.t.Fatal(err)
-	}
-	o := n.o
-	o.Machine = nil
-	if set != nil {
-		set(&o)
-	}
-	c.nodes[i] = c.start(o)
-	c.leader()
-}
-
-// until lets time pass until something is so.
-func (c *together) until(what string, ok func() bool) {
-	c.t.Helper()
-	for end := time.Now().Add(10 * time.Minute); !ok(); time.Sleep(50 * time.Millisecond) {
-		if time.Now().After(end) {
-			c.t.Fatalf("not within ten minutes: %s", what)
-		}
-	}
-}
-
-// leader waits for one, and for all that live to follow it.
-func (c *together) leader() *node {
-	c.t.Helper()
-	var l *node
-	c.until("a leader that all know", func() bool {
-		l = nil
-		for _, n := range c.nodes {
-			if n.run.dead.Load() == nil && n.leadsReady() {
-				l = n
+			if m != leader {
+				follower = m
 			}
-		}
-		if l == nil {
-			return false
-		}
-		for _, n := range c.nodes {
-			s, behind := n.Status(), n.fsm.progress().index < l.fsm.progress().index
-			if s.Fatal == nil && (s.LeaderID != l.Status().LeaderID || behind) {
+			behind := m.fsm.progress().index < leader.fsm.progress().index
+			if m.Status().LeaderID != string(leader.id) || behind {
 				return false
 			}
 		}
 		return true
 	})
-	return l
+	return leader, follower
 }
 
-func (c *together) follower() *node {
+// restart stops a node and starts it on its disk.
+func (c *nodes) restart(m *member, set func(o *Options)) {
 	c.t.Helper()
-	l := c.leader()
-	for _, n := range c.nodes {
-		if n != l && n.run.dead.Load() == nil {
-			return n
-		}
-	}
-	c.t.Fatal("no follower")
-	return nil
+	m.stop()
+	m.set = set
+	c.start(m)
+	c.pick()
 }
 
 // bent lets a node's state be folded wrong from now on.
-func bent(n *node) {
+func bent(n *member) {
 	n.m.mu.Lock()
 	defer n.m.mu.Unlock()
 	n.m.bend++
 }
 
 // wantEnd waits until exactly this node has ended because it differs.
-func (c *together) wantEnd(bad *node) {
+func (c *nodes) wantEnd(bad *member) {
 	c.t.Helper()
-	c.until("the node that differs ends", func() bool { return bad.run.dead.Load() != nil })
+	until(c.t, "the node that differs ends", func() bool { return bad.run.dead.Load() != nil })
 	if err := <-bad.died; !errors.Is(err, ErrDiverged) {
 		c.t.Fatal(err)
 	}
-	c.leader().put("and on")
+	c.put("and on", bad.name)
 	time.Sleep(30 * time.Second)
-	c.leader().put("and on")
-	for _, n := range c.nodes {
+	c.put("and on", bad.name)
+	for _, n := range c.members() {
 		if n == bad {
 			continue
 		}
 		if err := n.run.dead.Load(); err != nil {
-			c.t.Fatalf("%s ended, too: %v", n.o.NodeID, *err)
+			c.t.Fatalf("%s ended, too: %v", n.name, *err)
 		}
-		c.until("the others are ready", func() bool { ok, _ := n.Ready(); return ok })
+		until(c.t, "the others are ready", func() bool { ok, _ := n.Ready(); return ok })
 	}
 }
 
-func TestOneThatDiffersEnds(t *testing.T) {
-	for _, who := range []string{"a follower", "the leader"} {
-		t.Run(who, func(t *testing.T) {
-			inBubble(t, 3, nil, func(c *together) {
-				c.leader().put("a")
-				time.Sleep(30 * time.Second)
-				for _, n := range c.nodes {
-					if ok, why := n.Ready(); !ok || n.agreement.own.newest() == 0 {
-						t.Fatalf("%s: %v", n.o.NodeID, why)
-					}
-				}
-				bad := c.follower()
-				if who == "the leader" {
-					bad = c.leader()
-				}
-				bent(bad)
-				c.leader().put("b")
-				c.wantEnd(bad)
-			})
-		})
+func oneThatDiffersEnds(leads bool) func(*testing.T) {
+	return func(t *testing.T) {
+		c := cluster(t, 3, slowly)
+		c.put("a")
+		time.Sleep(30 * time.Second)
+		for _, m := range c.members() {
+			if ok, why := m.Ready(); !ok || m.agreement.own.newest() == 0 {
+				t.Fatalf("%s: %v", m.name, why)
+			}
+		}
+		leader, bad := c.pick()
+		if leads {
+			bad = leader
+		}
+		bent(bad)
+		c.put("b")
+		c.wantEnd(bad)
 	}
 }
 
-// TestOneThatWasRestartedIsComparedAgain: it knows nothing of what it has
+// oneThatWasRestartedIsComparedAgain: it knows nothing of what it has
 // skipped, so it gets a mark of its own, though nothing else is written.
-func TestOneThatWasRestartedIsComparedAgain(t *testing.T) {
-	inBubble(t, 3, nil, func(c *together) {
-		c.leader().put("a")
-		time.Sleep(30 * time.Second)
-		i := 0
-		for bad := c.follower(); c.nodes[i] != bad; {
-			i++
-		}
-		c.restart(i, func(o *Options) {
-			m := openFake(t, o.FS, "/events")
-			m.bend++
-			o.Machine = m
-		})
-		c.wantEnd(c.nodes[i])
+func oneThatWasRestartedIsComparedAgain(t *testing.T) {
+	c := cluster(t, 3, slowly)
+	c.put("a")
+	time.Sleep(30 * time.Second)
+	_, bad := c.pick()
+	c.restart(bad, func(o *Options) {
+		m := openFake(t, o.FS, "/events")
+		m.bend++
+		o.Machine = m
 	})
+	c.wantEnd(bad)
 }
 
-func TestTwoThatDifferAreNotReady(t *testing.T) {
-	inBubble(t, 2, nil, func(c *together) {
-		c.leader().put("a")
-		bent(c.follower())
-		for _, n := range c.nodes {
-			c.until("it is not ready", func() bool { ok, _ := n.Ready(); return !ok })
-			_, why := n.Ready()
-			if len(why) != 1 || why[0] != n.agreement.undecided() {
-				t.Errorf("%s: %q", n.o.NodeID, why)
-			}
+func twoThatDifferAreNotReady(t *testing.T) {
+	c := cluster(t, 2, slowly)
+	c.put("a")
+	_, bad := c.pick()
+	bent(bad)
+	for _, m := range c.members() {
+		until(t, "it is not ready", func() bool { ok, _ := m.Ready(); return !ok })
+		_, why := m.Ready()
+		if len(why) != 1 || why[0] != m.agreement.undecided() {
+			t.Errorf("%s: %q", m.name, why)
 		}
-		time.Sleep(30 * time.Second)
-		c.leader().put("b")
-		for _, n := range c.nodes {
-			if n.run.dead.Load() != nil {
-				t.Errorf("%s ended", n.o.NodeID)
-			}
+	}
+	time.Sleep(30 * time.Second)
+	c.put("b")
+	for _, m := range c.members() {
+		if m.run.dead.Load() != nil {
+			t.Errorf("%s ended", m.name)
 		}
-	})
+	}
 }
 
 // marksOf counts the marks in a node's Raft log.
-func marksOf(n *node) (count int) {
+func marksOf(n *member) (count int) {
 	n.t.Helper()
 	for _, e := range n.entries() {
 		for _, b := range e.Commands {
@@ -374,104 +272,89 @@ func marksOf(n *node) (count int) {
 	return count
 }
 
-// TestMarksComeAndGo: by entries and by time, none while nothing else happens,
+// marksComeAndGo: by entries and by time, none while nothing else happens,
 // and one more for who was restarted.
-func TestMarksComeAndGo(t *testing.T) {
+func marksComeAndGo(t *testing.T) {
 	const every = 10
-	inBubble(t, 3, func(_ int, o *Options) { o.MarkEntries = every }, func(c *together) {
-		l := c.leader()
-		for i := range 10 * every {
-			l.put(fmt.Sprint(i))
-		}
-		if n := marksOf(c.leader()); n < 8 || n > 20 {
-			t.Errorf("%d marks after %d entries", n, 10*every)
-		}
-		time.Sleep(30 * time.Second)
-		was, n := c.leader().Status().LastIndex, marksOf(c.leader())
-		time.Sleep(30 * time.Second)
-		if now := c.leader().Status().LastIndex; now != was {
-			t.Errorf("an idle cluster's log has grown from %d to %d", was, now)
-		}
-		i := 0
-		for f := c.follower(); c.nodes[i] != f; {
-			i++
-		}
-		c.restart(i, nil)
-		time.Sleep(30 * time.Second)
-		if got := marksOf(c.leader()); got != n+1 {
-			t.Errorf("%d marks more for one that was restarted", got-n)
-		}
-	})
+	c := cluster(t, 3, func(o *Options) { slowly(o); o.MarkEntries = every })
+	for i := range 10 * every {
+		c.put(fmt.Sprint(i))
+	}
+	if n := marksOf(c.leader()); n < 8 || n > 20 {
+		t.Errorf("%d marks after %d entries", n, 10*every)
+	}
+	time.Sleep(30 * time.Second)
+	was, n := c.leader().Status().LastIndex, marksOf(c.leader())
+	time.Sleep(30 * time.Second)
+	if now := c.leader().Status().LastIndex; now != was {
+		t.Errorf("an idle cluster's log has grown from %d to %d", was, now)
+	}
+	_, f := c.pick()
+	c.restart(f, nil)
+	time.Sleep(30 * time.Second)
+	if got := marksOf(c.leader()); got != n+1 {
+		t.Errorf("%d marks more for one that was restarted", got-n)
+	}
 }
 
-// TestUpgradeWhenAllKnow: programs are exchanged node by node; one that knows
+// upgradeWhenAllKnow: programs are exchanged node by node; one that knows
 // less, or is away, holds the newer rules back.
-func TestUpgradeWhenAllKnow(t *testing.T) {
-	inBubble(t, 3, func(_ int, o *Options) { o.Rules = 1 }, func(c *together) {
-		newer := func(o *Options) { o.Rules = 2 }
-		inForce := func() uint16 {
-			time.Sleep(30 * time.Second)
-			c.leader().put("a")
-			return c.leader().m.Rules()
-		}
-		for i := range 2 {
-			c.restart(i, newer)
-			if got := inForce(); got != 1 {
-				t.Fatalf("rules %d, and one node does not know them", got)
-			}
-		}
-		c.nodes[2].down()
-		_ = c.nodes[2].o.Net.Close()
+func upgradeWhenAllKnow(t *testing.T) {
+	c := cluster(t, 3, func(o *Options) { slowly(o); o.Rules = 1 })
+	newer := func(o *Options) { o.Rules = 2 }
+	inForce := func() uint16 {
 		time.Sleep(30 * time.Second)
-		for _, n := range c.nodes[:2] {
-			if got := n.m.Rules(); got != 1 {
-				t.Fatalf("rules %d, and one node is away", got)
-			}
+		c.put("a")
+		return c.leader().m.Rules()
+	}
+	all := c.members()
+	for _, m := range all[:2] {
+		c.restart(m, newer)
+		if got := inForce(); got != 1 {
+			t.Fatalf("rules %d, and one node does not know them", got)
 		}
-		o := c.nodes[2].o
-		o.Machine = nil
-		newer(&o)
-		c.nodes[2] = c.start(o)
-		if got := inForce(); got != 2 {
-			t.Fatalf("rules %d, and all know 2", got)
+	}
+	all[2].stop()
+	time.Sleep(30 * time.Second)
+	for _, m := range all[:2] {
+		if got := m.m.Rules(); got != 1 {
+			t.Fatalf("rules %d, and one node is away", got)
 		}
-		time.Sleep(30 * time.Second)
-		if marksOf(c.leader()) == 0 {
-			t.Error("no mark")
-		}
-	})
+	}
+	all[2].set = newer
+	c.start(all[2])
+	if got := inForce(); got != 2 {
+		t.Fatalf("rules %d, and all know 2", got)
+	}
+	time.Sleep(30 * time.Second)
+	if marksOf(c.leader()) == 0 {
+		t.Error("no mark")
+	}
 }
 
-// TestTransferToOneThatHasDied: it is still taken for reachable, and the leader's
+// transferToOneThatHasDied: it is still taken for reachable, and the leader's
 // replication stands waiting for it. The transfer fails, and that is all.
-func TestTransferToOneThatHasDied(t *testing.T) {
-	inBubble(t, 3, nil, func(c *together) {
-		l, dead := c.leader(), c.follower()
-		l.put("a")
-		dead.down()
-		_ = dead.o.Net.Close()
-		l.put("b")
-		time.Sleep(time.Second)
-		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-		defer cancel()
-		if err := l.TransferLeadership(ctx, dead.o.NodeID); err == nil {
-			t.Fatal("a node that has died took leadership")
-		}
-		began := time.Now()
-		for {
-			if _, err := l.Propose(context.Background(), put("c")); err == nil {
-				break
-			}
-			time.Sleep(50 * time.Millisecond)
-		}
-		if d := time.Since(began); d > 5*time.Second {
-			t.Errorf("nothing was written for %v", d)
-		}
-		time.Sleep(30 * time.Second)
-		if err := l.run.dead.Load(); err != nil {
-			t.Errorf("the leader ended: %v", *err)
-		}
-	})
+func transferToOneThatHasDied(t *testing.T) {
+	c := cluster(t, 3, slowly)
+	l, dead := c.pick()
+	c.put("a")
+	dead.stop()
+	c.put("b")
+	time.Sleep(time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	if err := l.TransferLeadership(ctx, dead.name); err == nil {
+		t.Fatal("a node that has died took leadership")
+	}
+	began := time.Now()
+	c.put("c")
+	if d := time.Since(began); d > 5*time.Second {
+		t.Errorf("nothing was written for %v", d)
+	}
+	time.Sleep(30 * time.Second)
+	if err := l.run.dead.Load(); err != nil {
+		t.Errorf("the leader ended: %v", *err)
+	}
 }
 
 // Two of three directories go back together, where nobody can vouch against

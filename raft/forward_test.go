@@ -191,45 +191,6 @@ func unreached(t testing.TB) error {
 	return err
 }
 
-// Every command gets its own answer, whatever group and entry it came into, and
-// not before this node has applied it.
-func TestForward(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
-	f := newFollower(t, Limits{GroupCommands: 7})
-	f.follow(toNode(n))
-	var all []<-chan reply
-	for i := range 100 {
-		all = append(all, f.async(t.Context(), put(fmt.Sprint(i))))
-	}
-	// All have been answered by the leader when nothing is on its way.
-	f.until(t.Context(), func() bool { return f.answered() == len(all) })
-	for i, done := range all {
-		if len(done) > 0 {
-			t.Errorf("%d was answered before it was applied here", i)
-		}
-	}
-	head, _ := n.m.Head()
-	f.apply(head)
-	at := map[string]block{}
-	for _, b := range n.m.blocks {
-		for _, name := range b.Names {
-			at[name] = b
-		}
-	}
-	for i, done := range all {
-		got := <-done
-		b := at[fmt.Sprint(i)]
-		if got.err != nil || got.Index != b.Index || b.Names[got.Count] != fmt.Sprint(i) {
-			t.Errorf("%d: %+v, it is in %+v", i, got, b)
-		}
-	}
-	f.look(func() {
-		if len(f.flight) != 0 || f.commands() != 0 {
-			t.Errorf("left over: %d batches, %d commands", len(f.flight), f.commands())
-		}
-	})
-}
-
 // What surely was not proposed goes back to the front, in its order, and comes
 // to the next leader once.
 func TestForwardComesBack(t *testing.T) {

@@ -73,31 +73,6 @@ func anyNodeTakesAnyWrite(t *testing.T) {
 	}
 }
 
-// A reader on any node sees every write that was answered before.
-func barrierOnAnyNode(t *testing.T) {
-	c := cluster(t, 3, calm)
-	c.settled()
-	all := c.members()
-	for i := range 60 {
-		name := fmt.Sprint(i)
-		if _, err := all[i%3].Propose(t.Context(), put(name)); err != nil {
-			t.Fatal(err)
-		}
-		var wg sync.WaitGroup
-		for _, m := range all {
-			wg.Go(func() {
-				if err := m.Barrier(t.Context()); err != nil {
-					t.Errorf("%s: %v", m.name, err)
-				}
-				if !m.has(name) {
-					t.Errorf("%s does not show %s", m.name, name)
-				}
-			})
-		}
-		wg.Wait()
-	}
-}
-
 // A leader that is cut off answers nobody: neither its own readers nor those of
 // others, and a write that it took is not called applied.
 func deposedLeaderAnswersNobody(t *testing.T) {
@@ -232,27 +207,6 @@ func (w *writers) check(t testing.TB, names []string) {
 	}
 	t.Logf("%d done, %d refused, %d unknown: %v", len(w.done), len(w.refused), len(w.unknown),
 		w.why)
-}
-
-// Leaders are cut off in the middle: what clients are told is true.
-func leaderIsCutOff(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.settled()
-	w := c.write(4)
-	for range 3 {
-		l := c.leader()
-		w.more(t, 50)
-		c.isolate(l.name, true)
-		c.leader(l.name)
-		w.more(t, 50)
-		c.isolate(l.name, false)
-		c.settled()
-	}
-	close(w.stop)
-	w.wg.Wait()
-	c.put("last")
-	c.level()
-	w.check(t, c.leader().m.names())
 }
 
 // Leadership is handed over and nobody notices: no write fails, on any node.

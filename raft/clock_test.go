@@ -155,38 +155,6 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 	}
 }
 
-// A node that does not lead tells what the leader would.
-func TestClockOfAFollower(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		const year = 365 * 24 * time.Hour
-		start := time.Now().UnixMilli()
-		k := &clock{wall: func() time.Time { return time.Now().Add(-7 * year) }}
-		k.follow(start-1000, 0, time.Time{})
-		at := time.Now()
-		time.Sleep(300 * time.Millisecond)
-		k.follow(start-1000, start+50, at) // the leader's, as of then
-		if got := k.now() - start; got != 350 {
-			t.Errorf("%d ms after the start", got)
-		}
-		time.Sleep(time.Hour)
-		k.follow(start-1000, start, at) // heard before
-		if got := k.now() - start; got != 350+3600_000 {
-			t.Errorf("an hour later %d ms after the start", got)
-		}
-		// Never behind the log.
-		k.follow(start+2*3600_000, 0, time.Time{})
-		if got := k.now() - start; got != 2*3600_000 {
-			t.Errorf("behind the log: %d ms", got)
-		}
-		// It becomes the leader: time goes on from there.
-		k.lead(start+2*3600_000, false)
-		time.Sleep(time.Second)
-		if got := k.stamp(start+2*3600_000) - start; got != 2*3600_000+1000 {
-			t.Errorf("as the leader %d ms after the start", got)
-		}
-	})
-}
-
 // TestClocksSinceTheElection: what a node told of its clock before the election
 // does not count. A leader whose clock was put right may have died before it told
 // so; together with another one that is off it would be most of them.

@@ -46,8 +46,6 @@ func TestCluster(t *testing.T) {
 		"FollowersRememberEachOther":         followersRememberEachOther,
 		"LoneCopyAsksWhomItIsToldOf":         loneCopyAsksWhomItIsToldOf,
 		"TwinEnds":                           twinEnds,
-		"ShedInACluster":                     shedInACluster,
-		"AnyNodeTakesAnyWrite":               anyNodeTakesAnyWrite,
 		"DeposedLeaderAnswersNobody":         deposedLeaderAnswersNobody,
 		"StepDownFailsNobody":                stepDownFailsNobody,
 		"ShutdownOfTheLeader":                shutdownOfTheLeader,

@@ -30,49 +30,6 @@ func (c *nodes) settled() *member {
 	return l
 }
 
-// Any node takes any write, and whoever has an answer finds it in the log of the
-// node that gave it.
-func anyNodeTakesAnyWrite(t *testing.T) {
-	c := cluster(t, 3, calm)
-	c.settled()
-	var wg sync.WaitGroup
-	for _, m := range c.members() {
-		for w := range 8 {
-			wg.Go(func() {
-				for i := range 25 {
-					name := fmt.Sprintf("%s-%d-%d", m.name, w, i)
-					cmd := put(name)
-					if w%2 == 0 {
-						cmd = produceOf(name)
-					}
-					r, err := m.Propose(t.Context(), cmd)
-					if err != nil {
-						t.Errorf("%s: %v", name, err)
-						return
-					}
-					m.m.mu.Lock()
-					at := slices.IndexFunc(m.m.blocks,
-						func(b block) bool { return b.Index == r.Index })
-					if at < 0 || !slices.Contains(m.m.blocks[at].Names, name) {
-						t.Errorf("%s was answered with index %d: %+v", name, r.Index,
-							m.m.blocks[max(0, at)])
-					}
-					m.m.mu.Unlock()
-				}
-			})
-		}
-	}
-	wg.Wait()
-	c.level()
-	for _, m := range c.members() {
-		names := m.m.names()
-		slices.Sort(names)
-		if n := len(slices.Compact(names)); n != 600 || len(names) != 600 {
-			t.Errorf("%s: %d names, %d different", m.name, len(names), n)
-		}
-	}
-}
-
 // A leader that is cut off answers nobody: neither its own readers nor those of
 // others, and a write that it took is not called applied.
 func deposedLeaderAnswersNobody(t *testing.T) {

@@ -3,7 +3,6 @@ package raft
 import (
 	"bytes"
 	"errors"
-	"runtime"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
@@ -139,52 +138,6 @@ func TestVoteWriteErrorIsFatal(t *testing.T) {
 	v := &votes{kv: &mapKV{err: errors.New("EIO")}, die: func(err error) { died = err }}
 	if err := v.SetUint64([]byte(keyCurrentTerm), 1); err == nil || died == nil {
 		t.Errorf("%v, died %v", err, died)
-	}
-}
-
-// Who needs the term to stand still has it do so: it is raised when they are done.
-func TestTermStandsStill(t *testing.T) {
-	kv := &mapKV{}
-	v := &votes{kv: kv, die: func(error) {}}
-	set := func(term uint64) {
-		if err := v.SetUint64([]byte(keyCurrentTerm), term); err != nil {
-			t.Error(err)
-		}
-	}
-	set(5)
-	for _, term := range []uint64{4, 6} {
-		if v.during(term, func() bool { return true }) {
-			t.Errorf("term %d was taken for 5", term)
-		}
-	}
-	five := bytes.Clone(kv.m[keyCurrentTerm])
-	raised := make(chan struct{})
-	if !v.during(5, func() bool {
-		set(5) // does not wait for itself
-		go func() {
-			defer close(raised)
-			set(6)
-		}()
-		for v.still.TryRLock() { // until it waits
-			v.still.RUnlock()
-			select {
-			case <-raised:
-				t.Error("the term was raised")
-				return true
-			default:
-				runtime.Gosched()
-			}
-		}
-		if !bytes.Equal(kv.m[keyCurrentTerm], five) {
-			t.Error("a newer term was written")
-		}
-		return true
-	}) {
-		t.Error("term 5 is not 5")
-	}
-	<-raised
-	if term := v.current.Load(); term != 6 || v.during(5, func() bool { return true }) {
-		t.Errorf("term %d", term)
 	}
 }
 

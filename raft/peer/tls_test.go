@@ -5,17 +5,14 @@ import (
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
-	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
 	"encoding/pem"
-	"io"
 	"log/slog"
 	"math/big"
 	"net"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -130,45 +127,5 @@ func TestTLS(t *testing.T) {
 			_, err = a.Hello(t.Context(), c.addr)
 			check("hello", err)
 		})
-	}
-}
-
-// TestTLSStrangers: as TestStrangers.
-func TestTLSStrangers(t *testing.T) {
-	ca := newAuthority(t)
-	var logged lockedBuffer
-	n := start(t, "a", ca.with(t, ca, "127.0.0.1"), func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
-	hi := append([]byte(magic), version, 2, 0, 123, 125)
-	for _, b := range [][]byte{
-		[]byte("\x00\x01\x02\x03\x04\x05"), []byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), hi,
-		[]byte("\x16\x03\x01\xff\xff\x01\x00\x01\xfc\x03\x03"),                 // a record that is too long
-		[]byte("\x16\x03\x01\x00\x04\x01\xff\xff\xff"),                         // a hello that is
-		[]byte("\x16\x03\x01\x00\x0a\x01\x00\x00\x06\x03\x03\x00\x00\x00\x00"), // one that is cut off
-	} {
-		var before, after runtime.MemStats
-		runtime.ReadMemStats(&before)
-		c, err := net.Dial("tcp", n.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
-		c.Write(b)
-		io.Copy(io.Discard, c)
-		c.Close()
-		runtime.ReadMemStats(&after)
-		if got := after.TotalAlloc - before.TotalAlloc; got > 64<<10 {
-			t.Errorf("%.20q: %d bytes allocated", b, got)
-		}
-	}
-	// Who speaks TLS and has no certificate.
-	c, err := tls.Dial("tcp", n.Addr(), &tls.Config{InsecureSkipVerify: true})
-	if err == nil {
-		c.Write(hi)
-		if got, err := io.ReadAll(c); len(got) > 0 || err == nil {
-			t.Errorf("no certificate: %q, %v", got, err)
-		}
-		c.Close()
-	}
-	if got := strings.Count(logged.String(), "unknown host refused"); got != 1 {
-		t.Errorf("logged %d times:\n%s", got, logged.String())
 	}
 }

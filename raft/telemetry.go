@@ -57,20 +57,8 @@ func plain(args []any) []any {
 // starts or is away. It logs an unreachable node once more, as "failed to contact".
 var routine = map[string]bool{
 	"failed to heartbeat to": true, "failed to appendEntries to": true,
-	"failed to send snapshot to":        true,
-	"failed to decode incoming command": true, "failed to get previous log": true,
+	"failed to send snapshot to": true, "failed to get previous log": true,
 	"appendEntries rejected, sending older logs": true, "failed to make requestVote RPC": true,
-	"failed to flush response": true,
-}
-
-// again are the messages that it repeats while a node is cut off. They are logged once
-// a minute.
-var again = map[string]bool{
-	"Election timeout reached, restarting election":     true,
-	"rejecting pre-vote request since we have a leader": true,
-	"rejecting vote request since we have a leader":     true, electionStarts: true,
-	"failed to contact": true, "failed to contact quorum of nodes, stepping down": true,
-	"pre-vote campaign failed, waiting for election timeout": true,
 }
 
 // electionStarts comes with the last leader's address and id.
@@ -79,14 +67,14 @@ const electionStarts = "heartbeat timeout reached, starting election"
 // Accept implements hclog.SinkAdapter.
 func (h *hlogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
 	l := hlogLevels[level]
-	if again[msg] {
+	if routine[msg] {
+		l = slog.LevelDebug
+	}
+	if l >= slog.LevelWarn { // the same may be logged at each attempt
 		t, _ := h.repeated.LoadOrStore(msg, &throttle{})
 		if !t.(*throttle).due(time.Now()) {
 			l = slog.LevelDebug
 		}
-	}
-	if routine[msg] {
-		l = slog.LevelDebug
 	}
 	if msg == electionStarts && len(args) == 4 && fmt.Sprint(args[3]) == "" && l == slog.LevelWarn {
 		l = slog.LevelInfo // no leader was known before: a node has started

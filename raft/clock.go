@@ -65,15 +65,15 @@ func (c *clock) lead(log int64, alone bool) {
 }
 
 // agree moves time forward to the lower median of the voters' wall clocks, as
-// far as they are known (others), and reports whether it must be called again.
+// far as they are known (others).
 // With a quorum of three known, the lower of two clocks counts: a single one
 // that is ahead moves nothing, one that is behind only puts off the jump until
 // the third is known.
-func (c *clock) agree(others []int64, voters int) (again bool) {
+func (c *clock) agree(others []int64, voters int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if !c.asking {
-		return false
+		return
 	}
 	since := time.Since(c.elected)
 	known := append([]int64{c.wallNow()}, others...)
@@ -90,7 +90,6 @@ func (c *clock) agree(others []int64, voters int) (again bool) {
 		c.setLocked(max(median, 1))
 	}
 	c.asking = len(known) < voters && since < clockAsking
-	return c.asking
 }
 
 // unset returns how long a stamp has to wait; 0: not at all.
@@ -167,28 +166,17 @@ func (r *Replica) leadClock() {
 	r.clock.lead(r.fsm.progress().clock, alone)
 	if !alone {
 		r.askPeers()
-		r.run.wg.Go(r.agreeOnTime)
 	}
 }
 
-// agreeOnTime looks at the voters' clocks until enough of them are known.
+// agreeOnTime looks at the voters' clocks, on a new leader, as their answers arrive.
 func (r *Replica) agreeOnTime() {
-	t := time.NewTicker(clockLook)
-	defer t.Stop()
 	r.clock.mu.Lock()
-	elected := r.clock.elected
+	elected, asking := r.clock.elected, r.clock.asking
 	r.clock.mu.Unlock()
-	for {
-		select {
-		case <-t.C:
-		case <-r.run.stop:
-			return
-		}
-		again := r.clock.agree(wallsSince(r.remotes(), elected), len(r.voters()))
+	if asking {
+		r.clock.agree(wallsSince(r.remotes(), elected), len(r.voters()))
 		r.b.signal() // time may have gone forward: something is due
-		if !again || !r.Leader() {
-			return
-		}
 	}
 }
 

@@ -150,6 +150,7 @@ func (r *Replica) watchPeers() {
 	defer asking.Wait()
 	for {
 		r.askAll(&asking)
+		r.agreeOnTime()
 		select {
 		case <-t.C:
 			if r.rollback.evidence.flush() != nil {
@@ -177,6 +178,7 @@ func (r *Replica) askStatus(s hraft.Server, e *seen) {
 	if err == nil {
 		signal(r.agreement.wake)
 		r.heardOf(a)
+		r.agreeOnTime()
 	}
 }
 

@@ -171,7 +171,7 @@ func (a *app) bench(ctx context.Context, c *client.Client, queue string,
 	r := &benchRun{
 		benchLoad: load, c: c, queue: queue, id: rand.Uint64(),
 		random: make([]byte, 1<<20+load.Size),
-		bar:    a.progress("bench", load.Duration > 0), due: make(chan time.Duration, 1<<16),
+		bar:    a.progress("bench", load.Duration > 0),
 	}
 	_, _ = crand.Read(r.random) // never fails
 	if load.Backlog > 0 {
@@ -182,7 +182,7 @@ func (a *app) bench(ctx context.Context, c *client.Client, queue string,
 	if err != nil {
 		return err
 	}
-	return a.printBench(benched{queue, load, result})
+	return a.printBench(queue, load, result)
 }
 
 // benchRun is one run of a load.
@@ -194,9 +194,8 @@ type benchRun struct {
 	random []byte // source of payloads
 	bar    *progress
 	began  time.Time
-	due    chan time.Duration // with a rate: when the next batch is sent
-	room   chan struct{}      // bounds messages produced and not acked; nil: no limit
-	seq    atomic.Uint64      // number of the next message
+	room   chan struct{} // bounds messages produced and not acked; nil: no limit
+	seq    atomic.Uint64 // number of the next message
 
 	mu                           sync.Mutex
 	seen                         []bool // delivered messages
@@ -221,9 +220,6 @@ func (r *benchRun) run(ctx context.Context) (*benchResult, error) {
 	}
 	r.began = time.Now()
 	var producing, working sync.WaitGroup
-	if r.Rate > 0 {
-		go r.pace(sends)
-	}
 	for range r.Producers {
 		producing.Go(func() { failed("produce", r.producer(ctx, sends)) })
 	}
@@ -249,12 +245,11 @@ func (r *benchRun) run(ctx context.Context) (*benchResult, error) {
 	}
 	producing.Wait()
 	if r.Workers > 0 {
-		missing := func() (int64, error) {
+		out.Lost, _ = await(ctx, func() (int64, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			return r.produced - (r.acked - r.duplicates), nil
-		}
-		out.Lost, _ = await(ctx, missing)
+		})
 	}
 	if r.Duration == 0 {
 		r.measure(out, false)
@@ -312,6 +307,13 @@ func (r *benchRun) add(s *samples, d time.Duration) {
 	}
 }
 
+// sample is add without r.mu.
+func (r *benchRun) sample(s *samples, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.add(s, d)
+}
+
 // await waits until a count is 0, and returns what it is if it no longer changes.
 func await(ctx context.Context, count func() (int64, error)) (int64, error) {
 	for last, since := int64(-1), time.Now(); ; {
@@ -326,35 +328,22 @@ func await(ctx context.Context, count func() (int64, error)) (int64, error) {
 	}
 }
 
-// pace sends the time at which each batch is due.
-func (r *benchRun) pace(ctx context.Context) {
-	every := time.Duration(float64(r.Batch) / r.Rate * float64(time.Second))
-	for at := time.Since(r.began); ctx.Err() == nil; at += every {
-		pause(ctx, at-time.Since(r.began))
-		r.mu.Lock()
-		r.add(&r.late, time.Since(r.began)-at)
-		r.mu.Unlock()
-		select {
-		case r.due <- at:
-		case <-ctx.Done():
-		}
-	}
-}
-
-// producer sends batches until sends is cancelled or all messages are sent.
+// producer sends batches until sends is cancelled or all messages are sent. With a rate each
+// message has a time at which it is due, from its number.
 func (r *benchRun) producer(ctx, sends context.Context) error {
 	for {
-		var sent time.Duration
-		if r.Rate > 0 {
-			select {
-			case sent = <-r.due:
-			case <-sends.Done():
-			}
-		}
 		n := uint64(r.Batch)
 		seq := r.seq.Add(n) - n
 		if r.Messages > 0 {
 			n = min(n, uint64(max(r.Messages-int64(seq), 0)))
+		}
+		var sent time.Duration
+		if r.Rate > 0 {
+			sent = time.Duration(float64(seq) / r.Rate * float64(time.Second))
+			if early := sent - time.Since(r.began); early > 0 && n > 0 {
+				pause(sends, early)
+				r.sample(&r.late, time.Since(r.began)-sent)
+			}
 		}
 		for i := uint64(0); i < n && r.room != nil && sends.Err() == nil; i++ {
 			select {
@@ -437,9 +426,7 @@ func (r *benchRun) worker(ctx, takes context.Context) error {
 		}
 		acking := time.Since(arrived)
 		r.delivered(arrived.Sub(r.began), acking, got)
-		r.mu.Lock()
-		r.add(&r.take, arrived.Sub(asked))
-		r.mu.Unlock()
+		r.sample(&r.take, arrived.Sub(asked))
 	}
 	return nil
 }
@@ -483,18 +470,14 @@ func pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// benched is the output of bench with -o json.
-type benched struct {
-	Queue  string       `json:"queue"`
-	Load   benchLoad    `json:"load"`
-	Result *benchResult `json:"result"`
-}
-
 // printBench prints a result. It fails if messages were lost.
-func (a *app) printBench(b benched) error {
-	r := b.Result
+func (a *app) printBench(queue string, load benchLoad, r *benchResult) error {
 	if a.output == "json" {
-		if err := a.json(b); err != nil {
+		if err := a.json(struct {
+			Queue  string       `json:"queue"`
+			Load   benchLoad    `json:"load"`
+			Result *benchResult `json:"result"`
+		}{queue, load, r}); err != nil {
 			return err
 		}
 	} else {
@@ -508,7 +491,7 @@ func (a *app) printBench(b benched) error {
 				cells[1] = fmt.Sprintf("%.0f", rate)
 			}
 			for _, v := range []float64{q.P50, q.P90, q.P99, q.P999, q.Max} {
-				if what == "ack" && b.Load.Take == 1 { // the Worker acks after the handler
+				if what == "ack" && load.Take == 1 { // the Worker acks after the handler
 					cells = append(cells, "-")
 				} else {
 					cells = append(cells, fmt.Sprintf("%.2f", v))
@@ -519,8 +502,8 @@ func (a *app) printBench(b benched) error {
 		row("produce", r.ProduceRate, r.Produce)
 		row("delivery", 0, r.Delivery)
 		row("ack", r.AckRate, r.Ack)
-		header := "what,messages/s,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms"
-		if err := a.table(header, rows); err != nil {
+		err := a.table("what,messages/s,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms", rows)
+		if err != nil {
 			return err
 		}
 	}

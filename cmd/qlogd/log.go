@@ -110,9 +110,17 @@ func (s *logSource) flags(cmd *cobra.Command) {
 		exclusive("data-dir", "addr"), exclusive("archive", "addr"), s.authFlags)(cmd)
 }
 
-// open opens the log's files.
+// files opens the log's files: those of the default directory if nothing is named.
+func (s *logSource) files(ctx context.Context) (*openLog, error) {
+	if !s.local() {
+		s.fromEnv(&s.dataDir, "QLOGD_DATA_DIR", defaultDataDir)
+	}
+	return s.openLog(ctx, s.dataDir, s.archive)
+}
+
+// open opens the log for reading its events and states.
 func (s *logSource) open(ctx context.Context) (*replay.Dir, error) {
-	l, err := s.openLog(ctx, s.dataDir, s.archive)
+	l, err := s.files(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -222,27 +230,28 @@ type archivedBody struct {
 }
 
 func (a *app) logArchiveCmd() *cobra.Command {
-	var dataDir, to string
+	s := &logSource{app: a}
+	var to string
 	var refresh bool
 	return a.local("log archive", func(ctx context.Context, _ []string) error {
 		if to == "" {
 			return usagef("--to is needed: DIR")
 		}
-		a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
-		return a.archiveDir(ctx, dataDir, to, refresh)
-	}, opt(&dataDir, "data-dir"), opt(&to, "to"), opt(&refresh, "refresh"))
+		return s.copyTo(ctx, to, refresh)
+	}, opt(&s.dataDir, "data-dir"), opt(&to, "to"), opt(&refresh, "refresh"))
 }
 
-func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) error {
+// copyTo archives the log in a directory.
+func (s *logSource) copyTo(ctx context.Context, to string, refresh bool) error {
 	if err := archive.CheckDir(to); err != nil {
 		return usagef("%w", err)
 	}
-	l, err := a.openLog(ctx, dataDir, "")
+	l, err := s.files(ctx)
 	if err != nil {
 		return err
 	}
 	if l.node == nil || l.node.Blank() {
-		return fmt.Errorf("%s does not say of which cluster it is (node.json)", dataDir)
+		return fmt.Errorf("%s does not say of which cluster it is (node.json)", s.dataDir)
 	}
 	d, err := l.dir()
 	if err != nil {
@@ -253,28 +262,22 @@ func (a *app) archiveDir(ctx context.Context, dataDir, to string, refresh bool) 
 	if err != nil {
 		return err
 	}
-	src := sourceOf(d)
-	src.RefreshErased = refresh
-	bar := a.progress("archiving", true)
-	w, err := arch.Write(ctx, src, bar.set)
+	bar := s.progress("archiving", true)
+	w, err := arch.Write(ctx, archive.Source{
+		FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Segments(),
+		RefreshErased: refresh,
+	}, bar.set)
 	bar.done()
 	if err != nil {
 		return err
 	}
-	return a.say(named{"archive": archivedBody{
+	return s.say(named{"archive": archivedBody{
 		arch.String(), w.Segments, w.Refreshed, w.Checkpoints, w.Bytes, w.UpTo,
 	}},
 		"%s and %s (%s) archived to %s; it has all up to index:%d",
 		plural(w.Segments+w.Refreshed, "segment", "segments"),
 		plural(w.Checkpoints, "checkpoint", "checkpoints"),
 		humanize.IBytes(uint64(w.Bytes)), arch, w.UpTo)
-}
-
-// sourceOf is a data directory as an archive's source.
-func sourceOf(d *replay.Dir) archive.Source {
-	return archive.Source{
-		FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Segments(),
-	}
 }
 
 // headExporter runs qlogd log export-heads once.
@@ -431,10 +434,7 @@ func (a *app) logVerifyCmd() *cobra.Command {
 				}
 				return s.compareHeads(ctx, chain, kept)
 			}
-			if !s.local() {
-				a.fromEnv(&s.dataDir, "QLOGD_DATA_DIR", defaultDataDir)
-			}
-			l, err := s.openLog(ctx, s.dataDir, s.archive)
+			l, err := s.files(ctx)
 			if err != nil {
 				return err
 			}

@@ -23,8 +23,7 @@ import (
 
 // replayer runs qlogd replay once.
 type replayer struct {
-	*app
-	dataDir, archive         string
+	logSource
 	fromText, toText         string
 	message                  string
 	verify, diff, exhaustive bool
@@ -39,20 +38,19 @@ type replayer struct {
 }
 
 func (a *app) replayCmd() *cobra.Command {
-	r := &replayer{app: a, fromText: "start", toText: "now", tolerance: time.Second}
+	r := &replayer{logSource: logSource{app: a},
+		fromText: "start", toText: "now", tolerance: time.Second}
 	return a.local("replay", func(ctx context.Context, _ []string) error {
 		// Buffered, but also after an error output ends with a whole line.
 		buffered := *a
 		out := bufio.NewWriterSize(a.stdout, 64<<10)
 		buffered.stdout, r.app = out, &buffered
 		return errors.Join(r.run(ctx, !terminal(a.stdout)), out.Flush())
-	}, opt(&r.dataDir, "data-dir"), opt(&a.reach.addr, "addr"), opt(&r.fromText, "from"),
-		opt(&r.toText, "to"), opt(&r.filter.Queue, "queue"), opt(&r.message, "message"),
-		opt(&r.verify, "verify"), opt(&r.diff, "diff"), opt(&r.into, "into"),
-		opt(&r.archive, "archive"), opt(&r.whatIf, "what-if"), opt(&r.tolerance, "tolerance"),
+	}, r.flags, opt(&r.fromText, "from"), opt(&r.toText, "to"), opt(&r.filter.Queue, "queue"),
+		opt(&r.message, "message"), opt(&r.verify, "verify"), opt(&r.diff, "diff"),
+		opt(&r.into, "into"), opt(&r.whatIf, "what-if"), opt(&r.tolerance, "tolerance"),
 		opt(&r.against, "against"), opt(&r.bisect, "bisect"), opt(&r.exhaustive, "exhaustive"),
-		exclusive("verify", "diff", "into", "what-if", "bisect"),
-		exclusive("data-dir", "addr"), exclusive("archive", "addr"), a.authFlags)
+		exclusive("verify", "diff", "into", "what-if", "bisect"))
 }
 
 // run does what the flags say; bar shows progress also while lines are printed.
@@ -64,11 +62,8 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 	if r.reach.addr != "" {
 		return r.remote(ctx)
 	}
-	if r.archive == "" {
-		r.fromEnv(&r.dataDir, "QLOGD_DATA_DIR", defaultDataDir)
-	}
 	var err error
-	if r.log, err = r.openLog(ctx, r.dataDir, r.archive); err != nil {
+	if r.log, err = r.files(ctx); err != nil {
 		return err
 	}
 	// The clock of a copy of the past is behind the wall clock, and so are its durations.

@@ -111,8 +111,8 @@ func compare(args []string) error {
 	defer os.RemoveAll(dir)
 
 	c := &comparison{
-		Began: time.Now().UTC().Truncate(time.Second), Machine: measure.ThisMachine(dir), Commit: commit(),
-		Command: os.Args, Set: s, Systems: map[string]about{},
+		Began: time.Now().UTC().Truncate(time.Second), Machine: measure.ThisMachine(dir),
+		Commit: commit(), Command: os.Args, Set: s, Systems: map[string]about{},
 	}
 	m := &measurer{bin: path, dir: dir, set: s, c: c}
 	if err := c.calibrate(dir); err != nil {
@@ -168,7 +168,8 @@ func planned(works, systems []string) (out []step, err error) {
 			return nil, err
 		}
 		for _, name := range append([]string{t.Ours}, strings.Split(t.Against, "+")...) {
-			if !slices.Contains(s.systems, name) && (systems == nil || slices.Contains(systems, name)) {
+			if !slices.Contains(s.systems, name) &&
+				(systems == nil || slices.Contains(systems, name)) {
 				s.systems = append(s.systems, name)
 			}
 		}
@@ -242,7 +243,8 @@ func (m *measurer) work(ctx context.Context, p step) error {
 			}
 			if lacks := sys.Missing(); lacks != "" {
 				fmt.Fprintf(os.Stderr, "%-9s is left out for %s: %s\n", p.name, name, lacks)
-				absent[name], m.c.Systems[name] = true, about{Durable: sys.Durable(), Missing: lacks}
+				absent[name] = true
+				m.c.Systems[name] = about{Durable: sys.Durable(), Missing: lacks}
 				continue
 			}
 			if _, known := m.c.Systems[name]; !known {
@@ -336,10 +338,13 @@ func values(w work, r *load.Result, began, ended usage) map[string]float64 {
 	if w.put.Workers > 0 || w.how == poll {
 		n, per, q = r.Acked, r.AckRate, r.Delivery
 	}
-	each := func(a, b time.Duration) float64 { return (b - a).Seconds() / max(float64(n), 1) * 1000 }
+	each := func(a, b time.Duration) float64 {
+		return (b - a).Seconds() / max(float64(n), 1) * 1000
+	}
 	return map[string]float64{
 		rate: per, p50: q.P50, p99: q.P99, p999: q.P999,
-		serverCPU: each(began.servers, ended.servers), ownCPU: each(began.own, ended.own), rss: float64(ended.rss),
+		serverCPU: each(began.servers, ended.servers), ownCPU: each(began.own, ended.own),
+		rss: float64(ended.rss),
 	}
 }
 
@@ -350,7 +355,8 @@ type collector interface {
 
 // memory fills a queue and tells how the servers' resident memory grows: from a
 // quarter of the messages on, when caches are full, and from the empty queue on.
-func (m *measurer) memory(ctx context.Context, w work, sys system.System, t load.Target) (map[string]float64, error) {
+func (m *measurer) memory(ctx context.Context, w work, sys system.System, t load.Target) (
+	map[string]float64, error) {
 	rss := func() (float64, error) {
 		// What works behind comes to rest.
 		if err := rest(ctx, 3*time.Second); err != nil {
@@ -387,7 +393,8 @@ func (m *measurer) memory(ctx context.Context, w work, sys system.System, t load
 	}
 	all, err := rss()
 	return map[string]float64{
-		eachBytes: (all - some) / float64(m.set.Waiting-first), eachAtFirst: (all - empty) / float64(m.set.Waiting), "rss_bytes": all,
+		eachBytes:   (all - some) / float64(m.set.Waiting-first),
+		eachAtFirst: (all - empty) / float64(m.set.Waiting), "rss_bytes": all,
 	}, err
 }
 

@@ -27,7 +27,8 @@ func profile(args []string) error {
 	warmup := fs.Int("warmup", 2, "seconds before that")
 	size := fs.Int("size", 1024, "bytes of a payload")
 	rounds := fs.Int("rounds", 1, "how often, each on fresh servers")
-	save := fs.String("pprof", "", "folder for CPU profiles of each server and of the generator, and heap profiles of the servers")
+	save := fs.String("pprof", "", "folder for CPU profiles of each server and of the generator, "+
+		"and heap profiles of the servers")
 	flags := fs.String("flags", "", "flags for qlogd serve, with spaces between")
 	over := load.Config{}
 	fs.IntVar(&over.Producers, "producers", 0, "in place of the work's")
@@ -37,7 +38,8 @@ func profile(args []string) error {
 	fs.IntVar(&over.Keys, "keys", 0, "in place of the work's; with keys the queue is per_key")
 	fs.Float64Var(&over.Rate, "rate", 0, "in place of the work's")
 	fs.Usage = func() {
-		fmt.Fprintln(fs.Output(), "usage: go run . profile [flags] WORK…   (works: produce1 produce3 cycle3 enqueue3 singles3 http3 latency3 poll3 …)")
+		fmt.Fprintln(fs.Output(), "usage: go run . profile [flags] WORK…   (works: produce1 "+
+			"produce3 cycle3 enqueue3 singles3 http3 latency3 poll3 …)")
 		fs.PrintDefaults()
 	}
 	if err := fs.Parse(args); err != nil {
@@ -74,7 +76,9 @@ func profile(args []string) error {
 			replace(&w.put.Keys, over.Keys)
 			replace(&w.put.Rate, over.Rate)
 			o := qlogd.Options{Bin: path, Nodes: w.nodes, Flags: strings.Fields(*flags)}
-			if err := profileOne(ctx, w, o, *tmp, *save, *size, time.Duration(*warmup)*time.Second, time.Duration(*seconds)*time.Second); err != nil {
+			before := time.Duration(*warmup) * time.Second
+			d := time.Duration(*seconds) * time.Second
+			if err := profileOne(ctx, w, o, *tmp, *save, *size, before, d); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
 			}
 		}
@@ -88,7 +92,8 @@ func replace[T int | float64](v *T, by T) {
 	}
 }
 
-func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, size int, warmup, d time.Duration) (err error) {
+func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, size int,
+	warmup, d time.Duration) (err error) {
 	dir, err := os.MkdirTemp(tmp, "qlogd-profile-")
 	if err != nil {
 		return err
@@ -140,7 +145,9 @@ func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, 
 	}
 	per := func(a, b time.Duration) float64 { return (b - a).Seconds() / max(float64(n), 1) * 1000 }
 	servers, own := per(began.servers, ended.servers), per(began.own, ended.own)
-	fmt.Printf("%-9s %8.0f msgs/s   CPU s/1,000: servers %.4f, generator %.4f, all %.4f   RSS %d MB (anon %d)", w.name, rate, servers, own, servers+own, ended.rss>>20, ended.anon>>20)
+	fmt.Printf("%-9s %8.0f msgs/s   CPU s/1,000: servers %.4f, generator %.4f, all %.4f   "+
+		"RSS %d MB (anon %d)",
+		w.name, rate, servers, own, servers+own, ended.rss>>20, ended.anon>>20)
 	if r.Lost > 0 || r.Duplicates > 0 {
 		fmt.Printf("   LOST %d, DUPLICATES %d", r.Lost, r.Duplicates)
 	}
@@ -148,9 +155,14 @@ func profileOne(ctx context.Context, w work, o qlogd.Options, tmp, save string, 
 	for _, q := range []struct {
 		name string
 		of   load.Quantiles
-	}{{"produce", r.Produce}, {"delivery", r.Delivery}, {"ack", r.Ack}, {"generator late", r.Late}} {
+	}{
+		{"produce", r.Produce}, {"delivery", r.Delivery}, {"ack", r.Ack},
+		{"generator late", r.Late},
+	} {
 		if q.of.Count > 0 {
-			fmt.Printf("          %-14s p50 %7.2f  p90 %7.2f  p99 %7.2f  p99.9 %7.2f  max %7.2f ms   (%d)\n", q.name, q.of.P50, q.of.P90, q.of.P99, q.of.P999, q.of.Max, q.of.Count)
+			fmt.Printf("          %-14s p50 %7.2f  p90 %7.2f  p99 %7.2f  p99.9 %7.2f  "+
+				"max %7.2f ms   (%d)\n",
+				q.name, q.of.P50, q.of.P90, q.of.P99, q.of.P999, q.of.Max, q.of.Count)
 		}
 	}
 	return nil

@@ -45,82 +45,18 @@ func report(args []string) error {
 // markdown writes the tables.
 func (c *comparison) markdown(w io.Writer) error {
 	p := &printer{w: w}
-	p.f("%s, commit %s: %s, %d cores, %s, Linux %s, data on %s, %s.\n", c.Began.Format("2006-01-02"), c.Commit,
-		c.Machine.CPU, c.Machine.Cores, c.Machine.Memory, c.Machine.Kernel, c.Machine.Disk, c.Machine.Go)
-	p.f("Payloads of %d random bytes; measured in turns, rounds: %d, each on fresh servers with %s of warm-up and %s measured. Median (lowest to highest); a ratio (×) is the median of those of two in the same round.\n\n",
+	p.f("%s, commit %s: %s, %d cores, %s, Linux %s, data on %s, %s.\n",
+		c.Began.Format("2006-01-02"), c.Commit, c.Machine.CPU, c.Machine.Cores,
+		c.Machine.Memory, c.Machine.Kernel, c.Machine.Disk, c.Machine.Go)
+	p.f("Payloads of %d random bytes; measured in turns, rounds: %d, each on fresh servers "+
+		"with %s of warm-up and %s measured. Median (lowest to highest); a ratio (×) is "+
+		"the median of those of two in the same round.\n\n",
 		c.Set.Size, c.Set.Rounds, c.Set.Warmup, c.Set.Slice)
 
-	if v := c.verdicts(); len(v) > 0 {
-		reached, of := 0, 0
-		for _, v := range v {
-			if v.Ratio > 0 || v.Most > 0 {
-				of++
-			}
-			if v.reached && (v.Ratio > 0 || v.Most > 0) {
-				reached++
-			}
-		}
-		p.f("### Targets: %d of %d reached\n\n", reached, of)
-		p.f("| work | what | qlogd | against | theirs | ratio | wanted | |\n|---|---|---|---|---|---|---|---|\n")
-		last := ""
-		for _, v := range v {
-			name := "`" + v.Work + "` " + v.title
-			if v.Work == last {
-				name = "″"
-			}
-			last = v.Work
-			our, his, ratio := "–", "–", "–"
-			if v.our != (spread{}) {
-				our = v.our.String()
-			}
-			if v.his != (spread{}) {
-				his = v.his.String()
-			}
-			if v.ratio != (spread{}) {
-				ratio = v.ratio.String()
-			}
-			p.f("| %s | %s | %s | %s | %s | %s | %s | %s |\n", name, metrics[v.Metric].title, our, strings.ReplaceAll(v.Against, "+", " and then "), his, ratio, v.goal(), v.word())
-		}
-		p.f("\n")
-	}
-
+	c.targets(p)
 	for _, m := range c.Works {
-		p.f("### `%s`: %s\n\n", m.Name, m.Title)
-		var columns []string
-		for _, k := range order {
-			for _, r := range m.Runs {
-				if _, ok := r.Values[k]; ok {
-					columns = append(columns, k)
-					break
-				}
-			}
-		}
-		systems, main := m.systems(), mainMetric(m)
-		p.f("| |")
-		for _, k := range columns {
-			p.f(" %s |", metrics[k].title)
-		}
-		between := len(systems) > 1
-		if between {
-			p.f(" %s, %s : it |", metrics[main].title, systems[0])
-			columns = append(columns, "")
-		}
-		p.f("\n|---|%s\n", strings.Repeat("---|", len(columns)))
-		for _, s := range systems {
-			p.f("| %s |", s)
-			for _, k := range columns {
-				p.f(" %s |", m.cell(s, k, systems[0], main))
-			}
-			p.f("\n")
-		}
-		for _, r := range m.Runs {
-			if r.Error != "" {
-				p.f("\n%s failed in round %d: %s\n", r.System, r.Round, firstLine(r.Error))
-			}
-		}
-		p.f("\n")
+		m.table(p)
 	}
-
 	if len(c.Systems) > 0 {
 		p.f("### What is durable when it says yes\n\n| system | |\n|---|---|\n")
 	}
@@ -137,9 +73,12 @@ func (c *comparison) markdown(w io.Writer) error {
 	}
 	p.f("\n")
 	if len(c.Calib) > 0 {
-		p.f("### The machine meanwhile\n\n| at | SHA-256 of a core, MB/s | append of 4 KiB and fdatasync, p50 ms | p99 ms | load average | steal %% |\n|---|---|---|---|---|---|\n")
+		p.f("### The machine meanwhile\n\n| at | SHA-256 of a core, MB/s " +
+			"| append of 4 KiB and fdatasync, p50 ms | p99 ms | load average | steal %% |\n" +
+			"|---|---|---|---|---|---|\n")
 		for _, k := range c.Calib {
-			p.f("| %s | %.0f | %.2f | %.2f | %s | %.1f |\n", k.At.Format(time.TimeOnly), k.SHA256, k.SyncP50, k.SyncP99, k.LoadAvg, k.StealPct)
+			p.f("| %s | %.0f | %.2f | %.2f | %s | %.1f |\n", k.At.Format(time.TimeOnly),
+				k.SHA256, k.SyncP50, k.SyncP99, k.LoadAvg, k.StealPct)
 		}
 		p.f("\n")
 	}
@@ -147,6 +86,84 @@ func (c *comparison) markdown(w io.Writer) error {
 		p.f("Command: `go run . %s`\n", strings.Join(c.Command[1:], " "))
 	}
 	return p.err
+}
+
+// targets writes what came of the targets.
+func (c *comparison) targets(p *printer) {
+	all := c.verdicts()
+	if len(all) == 0 {
+		return
+	}
+	reached, of := 0, 0
+	for _, v := range all {
+		if v.Ratio > 0 || v.Most > 0 {
+			of++
+			if v.reached {
+				reached++
+			}
+		}
+	}
+	p.f("### Targets: %d of %d reached\n\n", reached, of)
+	p.f("| work | what | qlogd | against | theirs | ratio | wanted | |\n")
+	p.f("|---|---|---|---|---|---|---|---|\n")
+	last := ""
+	for _, v := range all {
+		name := "`" + v.Work + "` " + v.title
+		if v.Work == last {
+			name = "″"
+		}
+		last = v.Work
+		p.f("| %s | %s | %s | %s | %s | %s | %s | %s |\n", name, metrics[v.Metric].title,
+			v.our.cell(), strings.ReplaceAll(v.Against, "+", " and then "), v.his.cell(),
+			v.ratio.cell(), v.goal(), v.word())
+	}
+	p.f("\n")
+}
+
+// cell is a spread in a table.
+func (s spread) cell() string {
+	if s == (spread{}) {
+		return "–"
+	}
+	return s.String()
+}
+
+// table writes what was measured of a work.
+func (m *measured) table(p *printer) {
+	p.f("### `%s`: %s\n\n", m.Name, m.Title)
+	var columns []string
+	for _, k := range order {
+		for _, r := range m.Runs {
+			if _, ok := r.Values[k]; ok {
+				columns = append(columns, k)
+				break
+			}
+		}
+	}
+	systems, main := m.systems(), mainMetric(m)
+	p.f("| |")
+	for _, k := range columns {
+		p.f(" %s |", metrics[k].title)
+	}
+	between := len(systems) > 1
+	if between {
+		p.f(" %s, %s : it |", metrics[main].title, systems[0])
+		columns = append(columns, "")
+	}
+	p.f("\n|---|%s\n", strings.Repeat("---|", len(columns)))
+	for _, s := range systems {
+		p.f("| %s |", s)
+		for _, k := range columns {
+			p.f(" %s |", m.cell(s, k, systems[0], main))
+		}
+		p.f("\n")
+	}
+	for _, r := range m.Runs {
+		if r.Error != "" {
+			p.f("\n%s failed in round %d: %s\n", r.System, r.Round, firstLine(r.Error))
+		}
+	}
+	p.f("\n")
 }
 
 // cell is a system's number, "" the ratio of the first to it.

@@ -10,18 +10,23 @@ import (
 // in rounds of which a third failed.
 func made() *comparison {
 	c := &comparison{
-		Began: time.Unix(1e9, 0).UTC(), Commit: "abc", Command: []string{"bench", "compare"}, Set: settings{Rounds: 3, Size: 1024},
-		Systems: map[string]about{q3: {Durable: "all"}, natsR3: {Durable: "all"}, natsLax: {Missing: "it is not there"}, limitRaft: {}, limitWeb: {}},
+		Began: time.Unix(1e9, 0).UTC(), Commit: "abc", Command: []string{"bench", "compare"},
+		Set: settings{Rounds: 3, Size: 1024},
+		Systems: map[string]about{q3: {Durable: "all"}, natsR3: {Durable: "all"},
+			natsLax: {Missing: "it is not there"}, limitRaft: {}, limitWeb: {}},
 	}
 	add := func(work, metric string, ours, theirs float64) {
 		m := &measured{Name: work, Title: "title of " + work}
-		for round := 1; round <= 2; round++ {
-			f := float64(round)
-			m.Runs = append(m.Runs, &sample{System: q3, Round: round, Values: map[string]float64{metric: ours * f}},
-				&sample{System: natsR3, Round: round, Values: map[string]float64{metric: theirs * f}})
+		run := func(system string, round int, value float64, failed string) {
+			m.Runs = append(m.Runs, &sample{System: system, Round: round, Error: failed,
+				Values: map[string]float64{metric: value}})
 		}
-		m.Runs = append(m.Runs, &sample{System: q3, Round: 3, Values: map[string]float64{metric: 1e6}},
-			&sample{System: natsR3, Round: 3, Error: "broke\nin two", Values: map[string]float64{metric: 1}})
+		for round := 1; round <= 2; round++ {
+			run(q3, round, ours*float64(round), "")
+			run(natsR3, round, theirs*float64(round), "")
+		}
+		run(q3, 3, 1e6, "")
+		run(natsR3, 3, 1, "broke\nin two")
 		c.Works = append(c.Works, m)
 	}
 	add("produce3", rate, 1500, 1000)
@@ -37,8 +42,9 @@ func made() *comparison {
 
 func TestVerdicts(t *testing.T) {
 	want := map[string]string{
-		"produce3 rate " + natsR3: "reached", "cycle3 rate " + natsR3: "**missed**", "latency3 p50_ms " + natsR3: "reached",
-		"produce3 rate " + natsLax: "not measured", "json3 rate " + inSeries: "reached",
+		"produce3 rate " + natsR3: "reached", "cycle3 rate " + natsR3: "**missed**",
+		"latency3 p50_ms " + natsR3: "reached", "produce3 rate " + natsLax: "not measured",
+		"json3 rate " + inSeries: "reached",
 	}
 	for _, v := range made().verdicts() {
 		if w, ok := want[v.Work+" "+v.Metric+" "+v.Against]; ok && v.Ours == q3 {
@@ -66,7 +72,8 @@ func TestMarkdown(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| 1.5 (1.5 to 1.5) | at least 1.5 | reached |", "**missed**", "failed in round 3: broke\n", "not measured: it is not there",
+		"| 1.5 (1.5 to 1.5) | at least 1.5 | reached |", "**missed**",
+		"failed in round 3: broke\n", "not measured: it is not there",
 		"Command: `go run . compare`",
 	} {
 		if !strings.Contains(b.String(), want) {

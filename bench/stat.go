@@ -109,7 +109,10 @@ func (c *comparison) verdicts() (out []verdict) {
 			continue
 		}
 		m := c.Works[i]
-		if slices.ContainsFunc(strings.Split(t.Against, "+"), func(name string) bool { _, meant := c.Systems[name]; return !meant }) {
+		if slices.ContainsFunc(strings.Split(t.Against, "+"), func(name string) bool {
+			_, meant := c.Systems[name]
+			return !meant
+		}) {
 			continue // a run of some systems only
 		}
 		v := verdict{wanted: t, title: m.Title}

@@ -33,15 +33,23 @@ const (
 // kinds are the loads; each is one of a single node (produce1) and one of three
 // (produce3).
 var kinds = []work{
-	{name: "produce", title: "produce in batches of 100", put: load.Config{Producers: 8, Batch: 100}},
-	{name: "json", title: "produce in batches of 100, as JSON", put: load.Config{Producers: 8, Batch: 100}, plain: true},
-	{name: "cycle", title: "full cycle in batches of 100: produce, deliver, ack", put: load.Config{Producers: 8, Batch: 100, Workers: 8, Take: 100}},
-	{name: "enqueue", title: "64 goroutines, each one message a call", put: load.Config{Producers: 64, Batch: 1}},
-	{name: "singles", title: "full cycle, 64 producers and 64 workers, each one message a call", put: load.Config{Producers: 64, Batch: 1, Workers: 64, Take: 1}},
-	{name: "http", title: "64 plain HTTP clients, one message a request", put: load.Config{Producers: 64, Batch: 1}, plain: true},
-	{name: "latency", title: "from produce to delivery at 1,000/s", put: load.Config{Producers: 16, Batch: 1, Workers: 16, Take: 10, Rate: 1000}},
+	{name: "produce", title: "produce in batches of 100",
+		put: load.Config{Producers: 8, Batch: 100}},
+	{name: "json", title: "produce in batches of 100, as JSON",
+		put: load.Config{Producers: 8, Batch: 100}, plain: true},
+	{name: "cycle", title: "full cycle in batches of 100: produce, deliver, ack",
+		put: load.Config{Producers: 8, Batch: 100, Workers: 8, Take: 100}},
+	{name: "enqueue", title: "64 goroutines, each one message a call",
+		put: load.Config{Producers: 64, Batch: 1}},
+	{name: "singles", title: "full cycle, 64 producers and 64 workers, each one message a call",
+		put: load.Config{Producers: 64, Batch: 1, Workers: 64, Take: 1}},
+	{name: "http", title: "64 plain HTTP clients, one message a request",
+		put: load.Config{Producers: 64, Batch: 1}, plain: true},
+	{name: "latency", title: "from produce to delivery at 1,000/s",
+		put: load.Config{Producers: 16, Batch: 1, Workers: 16, Take: 10, Rate: 1000}},
 	{name: "poll", title: "long poll on an empty queue, until it has the message", how: poll},
-	{name: "memory", title: "memory for messages that wait", put: load.Config{Producers: 4, Batch: 100}, how: waiting},
+	{name: "memory", title: "memory for messages that wait",
+		put: load.Config{Producers: 4, Batch: 100}, how: waiting},
 }
 
 // workNamed finds a work by its kind's name and a number of nodes: produce3.
@@ -58,11 +66,13 @@ func workNamed(name string) (work, error) {
 	for _, w := range kinds {
 		all = append(all, w.name)
 	}
-	return work{}, fmt.Errorf("no work %q; there are %s, each with its number of nodes: produce3", name, strings.Join(all, " "))
+	return work{}, fmt.Errorf("no work %q; there are %s, each with its number of nodes: produce3",
+		name, strings.Join(all, " "))
 }
 
 // do does a work on a target.
-func (w work) do(ctx context.Context, t load.Target, size int, warmup, d time.Duration, window func(bool)) (*load.Result, error) {
+func (w work) do(ctx context.Context, t load.Target, size int, warmup, d time.Duration,
+	window func(bool)) (*load.Result, error) {
 	c := w.put
 	c.Size, c.Warmup, c.Duration, c.Window = size, warmup, d, window
 	if w.how == poll {
@@ -80,8 +90,8 @@ const (
 	serverCPU   = "server_cpu"         // servers' CPU seconds for 1,000 messages
 	ownCPU      = "generator_cpu"      // the generator's and its client's
 	rss         = "rss_bytes"          // of all servers, at the end of what is measured
-	eachBytes   = "bytes_each"         // growth of the resident memory for each of the later messages that wait
-	eachAtFirst = "bytes_each_at_once" // the same from the empty queue on: with all caches that filled meanwhile
+	eachBytes   = "bytes_each"         // growth of RSS for each of the later messages that wait
+	eachAtFirst = "bytes_each_at_once" // the same from the empty queue on, with caches that filled
 )
 
 // order is that in which they are told.
@@ -94,9 +104,15 @@ var metrics = map[string]struct {
 	title string
 	less  bool // less is better
 }{
-	rate: {"messages/s", false}, p50: {"p50, ms", true}, p99: {"p99, ms", true}, p999: {"p99.9, ms", true},
-	serverCPU: {"servers' CPU s/1,000", true}, ownCPU: {"generator's CPU s/1,000", true}, rss: {"RSS, bytes", true},
-	eachBytes: {"RSS bytes a message", true}, eachAtFirst: {"… with caches that filled", true},
+	rate:        {"messages/s", false},
+	p50:         {"p50, ms", true},
+	p99:         {"p99, ms", true},
+	p999:        {"p99.9, ms", true},
+	serverCPU:   {"servers' CPU s/1,000", true},
+	ownCPU:      {"generator's CPU s/1,000", true},
+	rss:         {"RSS, bytes", true},
+	eachBytes:   {"RSS bytes a message", true},
+	eachAtFirst: {"… with caches that filled", true},
 }
 
 // wanted is a target: what the ratio of qlogd to another is to be, in one run.

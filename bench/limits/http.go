@@ -89,7 +89,7 @@ func httpChild(args []string) error {
 		decode = func(r *http.Request, v any) error { return msgpack.NewDecoder(r.Body).Decode(v) }
 		encode = func(w io.Writer, v any) error { return msgpack.NewEncoder(w).Encode(v) }
 	}
-	return http.ListenAndServe(args[0], http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+	handle := func(w http.ResponseWriter, r *http.Request) {
 		var in request
 		if err := decode(r, &in); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
@@ -101,7 +101,8 @@ func httpChild(args []string) error {
 		}
 		w.WriteHeader(http.StatusCreated)
 		_ = encode(w, &out)
-	}))
+	}
+	return http.ListenAndServe(args[0], http.HandlerFunc(handle))
 }
 
 type httpTarget struct {
@@ -112,7 +113,8 @@ type httpTarget struct {
 func (t httpTarget) Producer(context.Context) (load.Producer, error) { return t.s.producer(), nil }
 
 func (s *httpSystem) producer() *httpProducer {
-	return &httpProducer{url: s.url, msgpack: s.format == "msgpack", c: &http.Client{Transport: &http.Transport{}}}
+	c := &http.Client{Transport: &http.Transport{}}
+	return &httpProducer{url: s.url, msgpack: s.format == "msgpack", c: c}
 }
 
 type httpProducer struct {

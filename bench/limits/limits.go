@@ -34,7 +34,9 @@ func Main() {
 	if len(os.Args) < 2 || os.Args[1] != hidden {
 		return
 	}
-	children := map[string]func(args []string) error{"fsync": fsyncChild, "raft": raftChild, "http": httpChild}
+	children := map[string]func(args []string) error{
+		"fsync": fsyncChild, "raft": raftChild, "http": httpChild,
+	}
 	if err := children[os.Args[2]](os.Args[3:]); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)

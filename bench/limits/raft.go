@@ -29,7 +29,8 @@ import (
 // as qlogd does, is a fifth better for lone commands and worse for batches.
 func Raft() system.System {
 	return &children{
-		name: "limit-raft-3", durable: "the message is in the Raft log of a majority, after fsync there", n: 3,
+		name: "limit-raft-3", n: 3,
+		durable: "the message is in the Raft log of a majority, after fsync there",
 		args: func(dir string, control []string) ([][]string, error) {
 			peers, err := system.Addrs(len(control))
 			if err != nil {
@@ -41,7 +42,8 @@ func Raft() system.System {
 				if err := os.Mkdir(home, 0o755); err != nil {
 					return nil, err
 				}
-				all = append(all, []string{"raft", c, home, strconv.Itoa(i), strings.Join(peers, ",")})
+				args := []string{"raft", c, home, strconv.Itoa(i), strings.Join(peers, ",")}
+				all = append(all, args)
 			}
 			return all, nil
 		},
@@ -84,7 +86,8 @@ func raftChild(args []string) error {
 	snaps := raft.NewInmemSnapshotStore()
 	var cluster raft.Configuration
 	for _, p := range peers {
-		cluster.Servers = append(cluster.Servers, raft.Server{ID: raft.ServerID(p), Address: raft.ServerAddress(p)})
+		cluster.Servers = append(cluster.Servers,
+			raft.Server{ID: raft.ServerID(p), Address: raft.ServerAddress(p)})
 	}
 	if err := raft.BootstrapCluster(c, log, log, snaps, trans, cluster); err != nil {
 		return err
@@ -93,7 +96,8 @@ func raftChild(args []string) error {
 	if err != nil {
 		return err
 	}
-	p := &proposer{raft: r, wake: make(chan struct{}, 1), flights: make(chan flight, flyingEntries), landed: make(chan int, flyingEntries)}
+	p := &proposer{raft: r, wake: make(chan struct{}, 1),
+		flights: make(chan flight, flyingEntries), landed: make(chan int, flyingEntries)}
 	go p.run()
 	go p.reap()
 	return serve(args[0], func() error {

@@ -117,7 +117,8 @@ func TestCycle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Lost != 0 || r.Duplicates != 0 || r.TotalProduced != f.produced || r.TotalAcked != f.produced || r.Acked == 0 {
+	if r.Lost != 0 || r.Duplicates != 0 || r.TotalProduced != f.produced ||
+		r.TotalAcked != f.produced || r.Acked == 0 {
 		t.Errorf("%d were produced: %+v", f.produced, r)
 	}
 	if f.most > 100 {
@@ -145,7 +146,9 @@ func TestMessages(t *testing.T) {
 func TestDuplicates(t *testing.T) {
 	f := newFake()
 	f.repeat = 10
-	r, err := Run(t.Context(), f, Config{Producers: 1, Batch: 10, Workers: 1, Take: 1000, Size: 64, Messages: 1000})
+	r, err := Run(t.Context(), f, Config{
+		Producers: 1, Batch: 10, Workers: 1, Take: 1000, Size: 64, Messages: 1000,
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,7 +169,9 @@ func TestLost(t *testing.T) {
 			if late {
 				want = 0
 			}
-			r, err := Run(t.Context(), f, Config{Producers: 1, Batch: 10, Workers: 2, Take: 10, Size: 64, Messages: 100})
+			r, err := Run(t.Context(), f, Config{
+				Producers: 1, Batch: 10, Workers: 2, Take: 10, Size: 64, Messages: 100,
+			})
 			if err != nil || r.Lost != want || r.TotalAcked != 100-want {
 				t.Errorf("%+v, %v; want %d lost", r, err, want)
 			}
@@ -177,7 +182,9 @@ func TestLost(t *testing.T) {
 // TestUnsettled sees that what the target still holds in the end is told.
 func TestUnsettled(t *testing.T) {
 	f := &holding{fake: newFake(), left: []int{7, 3, 0}}
-	r, err := Run(t.Context(), f, Config{Producers: 1, Batch: 10, Workers: 1, Take: 10, Size: 64, Messages: 100})
+	r, err := Run(t.Context(), f, Config{
+		Producers: 1, Batch: 10, Workers: 1, Take: 10, Size: 64, Messages: 100,
+	})
 	if err != nil || r.Lost != 0 || len(f.left) != 0 {
 		t.Errorf("%+v, %v, %v", r, err, f.left)
 	}
@@ -196,7 +203,8 @@ func (h *holding) Count(context.Context) (int, error) {
 
 func TestRate(t *testing.T) {
 	f := newFake()
-	r, err := Run(t.Context(), f, Config{Producers: 2, Batch: 1, Workers: 1, Take: 10, Size: 64, Rate: 1000, Messages: 50, Duration: time.Minute})
+	r, err := Run(t.Context(), f, Config{Producers: 2, Batch: 1, Workers: 1, Take: 10, Size: 64,
+		Rate: 1000, Messages: 50, Duration: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,11 +216,15 @@ func TestRate(t *testing.T) {
 func TestFails(t *testing.T) {
 	f := newFake()
 	f.fail = errors.New("no")
-	if _, err := Run(t.Context(), f, Config{Producers: 2, Batch: 1, Workers: 2, Take: 1, Size: 64, Duration: time.Minute}); !errors.Is(err, f.fail) {
+	_, err := Run(t.Context(), f, Config{
+		Producers: 2, Batch: 1, Workers: 2, Take: 1, Size: 64, Duration: time.Minute,
+	})
+	if !errors.Is(err, f.fail) {
 		t.Error(err)
 	}
 	for _, c := range []Config{
-		{}, {Producers: 1, Batch: 1, Size: MinSize - 1, Duration: 1}, {Producers: 1, Size: 64, Duration: 1},
+		{}, {Producers: 1, Batch: 1, Size: MinSize - 1, Duration: 1},
+		{Producers: 1, Size: 64, Duration: 1},
 		{Workers: 1, Take: 1}, {Producers: 1, Batch: 1001, Size: 64, Duration: 1},
 	} {
 		if _, err := Run(t.Context(), f, c); err == nil {

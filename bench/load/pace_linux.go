@@ -9,5 +9,5 @@ import (
 // millisecond late, which would be the generator's latency and not the target's.
 func sleep(d time.Duration) {
 	t := syscall.NsecToTimespec(int64(d))
-	_ = syscall.Nanosleep(&t, nil) // interrupted: what is due goes out early by it, and counts from when it was due
+	_ = syscall.Nanosleep(&t, nil) // interrupted: what is due is sent early, and counts as due
 }

@@ -34,14 +34,15 @@ type maker struct {
 	keys  uint64
 	pool  []byte
 	at    int // where in the pool it reads
-	buf   []byte
 	batch []Message
 }
 
 func newMaker(run uint64, size, batch, keys, producer int) *maker {
-	m := &maker{run: run, keys: uint64(keys), pool: pool(), at: producer * 7919 % (poolSize / 2), buf: make([]byte, size*batch), batch: make([]Message, batch)}
+	m := &maker{run: run, keys: uint64(keys), pool: pool(),
+		at: producer * 7919 % (poolSize / 2), batch: make([]Message, batch)}
+	buf := make([]byte, size*batch)
 	for i := range m.batch {
-		m.batch[i].Payload = m.buf[i*size : (i+1)*size : (i+1)*size]
+		m.batch[i].Payload = buf[i*size : (i+1)*size : (i+1)*size]
 	}
 	return m
 }

@@ -18,16 +18,17 @@ type Result struct {
 	AckRate     float64 `json:"ack_per_second"`
 
 	Produce  Quantiles `json:"produce_ms"`  // a call of Produce
-	Delivery Quantiles `json:"delivery_ms"` // from when a message was sent, or should have been, until a worker had it
-	Take     Quantiles `json:"take_ms"`     // a call of Take that got something, the wait for it included
+	Delivery Quantiles `json:"delivery_ms"` // from when a message was sent or due to a worker
+	Take     Quantiles `json:"take_ms"`     // a call of Take that got something, with the wait
 	Ack      Quantiles `json:"ack_ms"`      // a call of Ack
-	Cycle    Quantiles `json:"cycle_ms"`    // from when the oldest of an Ack's messages was sent, or should have been, until that Ack was done
+	Cycle    Quantiles `json:"cycle_ms"`    // from when the oldest of an Ack was sent or due
 	Late     Quantiles `json:"late_ms"`     // open loop: how late the generator itself was
 
 	TotalProduced int64 `json:"total_produced"`
 	TotalAcked    int64 `json:"total_acked"`
 	Duplicates    int64 `json:"duplicates"` // delivered and acked more than once
-	Lost          int64 `json:"lost"`       // produced and in the end not delivered, or not settled; -1 where it was not waited for
+	// Lost were produced and in the end not delivered, or not settled; -1: not waited for.
+	Lost int64 `json:"lost"`
 }
 
 // Quantiles are of latencies, in milliseconds.

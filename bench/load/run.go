@@ -25,9 +25,9 @@ type Config struct {
 	Keys      int `json:"keys"`      // different keys; 0: messages have none
 
 	Rate     float64       `json:"rate"`     // messages/s of all producers together; 0: full speed
-	Messages int64         `json:"messages"` // producers stop after that many; 0: when the time is up
+	Messages int64         `json:"messages"` // producers stop after that many; 0: by the time
 	Warmup   time.Duration `json:"warmup_ns"`
-	Duration time.Duration `json:"duration_ns"` // of what is measured; 0: until Messages are produced, all of it
+	Duration time.Duration `json:"duration_ns"` // of what is measured; 0: all of Messages
 
 	// Backlog is how many messages may be produced and not acked where there
 	// are workers, at full speed: what is measured is the whole way, and not how
@@ -78,7 +78,8 @@ func Run(ctx context.Context, t Target, c Config) (*Result, error) {
 	}
 	r := &run{
 		Config: c, id: rand.Uint64(), began: time.Now(),
-		produce: NewHistogram(), delivery: NewHistogram(), take: NewHistogram(), ack: NewHistogram(), cycle: NewHistogram(), late: NewHistogram(),
+		produce: NewHistogram(), delivery: NewHistogram(), take: NewHistogram(),
+		ack: NewHistogram(), cycle: NewHistogram(), late: NewHistogram(),
 	}
 	if c.Rate == 0 && c.Workers > 0 {
 		r.room = semaphore.NewWeighted(c.Backlog)
@@ -91,7 +92,8 @@ func (c *Config) Check() error {
 	switch {
 	case c.Producers < 0 || c.Workers < 0 || c.Producers+c.Workers == 0:
 		return errors.New("load: no producers and no workers")
-	case c.Producers > 0 && (c.Batch < 1 || c.Batch > 1000) || c.Workers > 0 && (c.Take < 1 || c.Take > 1000):
+	case c.Producers > 0 && (c.Batch < 1 || c.Batch > 1000),
+		c.Workers > 0 && (c.Take < 1 || c.Take > 1000):
 		return errors.New("load: a batch has from 1 to 1000 messages")
 	case c.Producers > 0 && c.Size < MinSize:
 		return fmt.Errorf("load: a payload has at least %d bytes", MinSize)
@@ -108,34 +110,11 @@ func (r *run) run(ctx context.Context, t Target) (*Result, error) {
 	all, endAll := context.WithCancelCause(ctx)
 	defer endAll(nil)
 
-	// Connections are made before the clock runs.
-	producers := make([]Producer, r.Producers)
-	workers := make([]Worker, r.Workers)
-	defer func() {
-		for _, p := range producers {
-			if p != nil {
-				_ = p.Close()
-			}
-		}
-		for _, w := range workers {
-			if w != nil {
-				_ = w.Close()
-			}
-		}
-	}()
-	for i := range producers {
-		var err error
-		if producers[i], err = t.Producer(all); err != nil {
-			return nil, fmt.Errorf("producer %d: %w", i, err)
-		}
+	producers, workers, closeAll, err := r.connect(all, t)
+	defer closeAll()
+	if err != nil {
+		return nil, err
 	}
-	for i := range workers {
-		var err error
-		if workers[i], err = t.Worker(all); err != nil {
-			return nil, fmt.Errorf("worker %d: %w", i, err)
-		}
-	}
-
 	pool() // not on the clock either
 	r.began = time.Now()
 	var before, after mark
@@ -207,12 +186,44 @@ func (r *run) run(ctx context.Context, t Target) (*Result, error) {
 		return nil, err
 	}
 	out := &Result{
-		Seconds: after.at.Sub(before.at).Seconds(), Produced: after.produced - before.produced, Acked: after.acked - before.acked,
-		Produce: r.produce.Quantiles(), Delivery: r.delivery.Quantiles(), Take: r.take.Quantiles(), Ack: r.ack.Quantiles(), Cycle: r.cycle.Quantiles(), Late: r.late.Quantiles(),
-		TotalProduced: r.produced.Load(), TotalAcked: r.acked.Load(), Duplicates: r.dups.Load(), Lost: lost,
+		Seconds:  after.at.Sub(before.at).Seconds(),
+		Produced: after.produced - before.produced, Acked: after.acked - before.acked,
+		Produce: r.produce.Quantiles(), Delivery: r.delivery.Quantiles(),
+		Take: r.take.Quantiles(), Ack: r.ack.Quantiles(),
+		Cycle: r.cycle.Quantiles(), Late: r.late.Quantiles(),
+		TotalProduced: r.produced.Load(), TotalAcked: r.acked.Load(),
+		Duplicates: r.dups.Load(), Lost: lost,
 	}
 	out.ProduceRate, out.AckRate = float64(out.Produced)/out.Seconds, float64(out.Acked)/out.Seconds
 	return out, nil
+}
+
+// connect makes the clients, before the clock runs.
+func (r *run) connect(ctx context.Context, t Target) (
+	producers []Producer, workers []Worker, closeAll func(), err error) {
+	closeAll = func() {
+		for _, p := range producers {
+			_ = p.Close()
+		}
+		for _, w := range workers {
+			_ = w.Close()
+		}
+	}
+	for i := range r.Producers {
+		p, err := t.Producer(ctx)
+		if err != nil {
+			return producers, workers, closeAll, fmt.Errorf("producer %d: %w", i, err)
+		}
+		producers = append(producers, p)
+	}
+	for i := range r.Workers {
+		w, err := t.Worker(ctx)
+		if err != nil {
+			return producers, workers, closeAll, fmt.Errorf("worker %d: %w", i, err)
+		}
+		workers = append(workers, w)
+	}
+	return producers, workers, closeAll, nil
 }
 
 // mark is where the counts stood at a time.
@@ -296,7 +307,8 @@ func (r *run) pace(ctx context.Context, due chan<- time.Duration) {
 }
 
 // producer sends until sends ends, each batch to its end.
-func (r *run) producer(ctx, sends context.Context, p Producer, i int, due <-chan time.Duration) error {
+func (r *run) producer(ctx, sends context.Context, p Producer, i int,
+	due <-chan time.Duration) error {
 	m := newMaker(r.id, r.Size, r.Batch, r.Keys, i)
 	for sends.Err() == nil {
 		var at time.Duration

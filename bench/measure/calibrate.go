@@ -54,7 +54,8 @@ func Calibrate(dir string) (*Calibration, error) {
 	slices.Sort(speeds)
 	slices.Sort(took)
 	load, _ := os.ReadFile("/proc/loadavg")
-	c := &Calibration{At: time.Now().UTC().Truncate(time.Second), SHA256: speeds[4], SyncP50: took[100], SyncP99: took[198]}
+	c := &Calibration{At: time.Now().UTC().Truncate(time.Second), SHA256: speeds[4],
+		SyncP50: took[100], SyncP99: took[198]}
 	if f := strings.Fields(string(load)); len(f) > 3 {
 		c.LoadAvg = strings.Join(f[:3], " ")
 	}
@@ -83,6 +84,7 @@ func stolen() (steal, total float64) {
 }
 
 func (c *Calibration) String() string {
-	return fmt.Sprintf("calibration %s: SHA-256 %.0f MB/s on a core, append of 4 KiB and fdatasync p50 %.2f ms p99 %.2f ms, load average %s, steal %.1f %%",
+	return fmt.Sprintf("calibration %s: SHA-256 %.0f MB/s on a core, append of 4 KiB and "+
+		"fdatasync p50 %.2f ms p99 %.2f ms, load average %s, steal %.1f %%",
 		c.At.Format("15:04:05"), c.SHA256, c.SyncP50, c.SyncP99, c.LoadAvg, c.StealPct)
 }

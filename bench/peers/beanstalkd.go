@@ -34,7 +34,9 @@ type beanstalkd struct {
 
 func (*beanstalkd) Name() string { return "beanstalkd" }
 
-func (*beanstalkd) Durable() string { return "the job, and its deletion, is in the log, after fsync" }
+func (*beanstalkd) Durable() string {
+	return "the job, and its deletion, is in the log, after fsync"
+}
 
 func (*beanstalkd) Missing() string { return system.Lacks("beanstalkd", "beanstalkd") }
 

@@ -79,7 +79,8 @@ func (s *natsSystem) Durable() string {
 	case s.always && s.servers > 1:
 		return "the message is in the Raft log of a majority, after fsync there; an ack is, too"
 	case s.always:
-		return "the message, and the mark that an ack removes it, is in the stream's file, after fsync"
+		return "the message, and the mark that an ack removes it, is in the stream's file, " +
+			"after fsync"
 	case s.servers > 1:
 		return "the message, and an ack, is in the page cache of a majority: fsync every 2 minutes"
 	}
@@ -160,7 +161,10 @@ func (s *natsSystem) Start(ctx context.Context, dir string) error {
 		return err
 	}
 	// A cluster is ready when it places a stream on all of its members.
-	return s.procs[0].Ready(ctx, func(ctx context.Context) error { _, err := s.Fresh(ctx); return err })
+	return s.procs[0].Ready(ctx, func(ctx context.Context) error {
+		_, err := s.Fresh(ctx)
+		return err
+	})
 }
 
 func healthy(ctx context.Context, url string) error {

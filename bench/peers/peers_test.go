@@ -52,7 +52,8 @@ func tryOut(t *testing.T, s system.System) {
 			t.Fatal("load:", err)
 		}
 		if r.TotalProduced < c.Messages || r.TotalAcked < r.TotalProduced || r.Lost != 0 {
-			t.Errorf("batches of %d: produced %d, acked %d, lost %d", c.Batch, r.TotalProduced, r.TotalAcked, r.Lost)
+			t.Errorf("batches of %d: produced %d, acked %d, lost %d",
+				c.Batch, r.TotalProduced, r.TotalAcked, r.Lost)
 		}
 		counter, ok := q.(load.Counter)
 		if !ok {

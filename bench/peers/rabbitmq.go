@@ -152,7 +152,8 @@ func (s *rabbit) Start(ctx context.Context, dir string) error {
 // ready waits until a node answers AMQP.
 func (s *rabbit) ready(ctx context.Context, name string, p *system.Process) error {
 	return p.Ready(ctx, func(context.Context) error {
-		c, err := amqp.DialConfig(s.urls[name], amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+		soon := amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)}
+		c, err := amqp.DialConfig(s.urls[name], soon)
 		if err != nil {
 			return err
 		}

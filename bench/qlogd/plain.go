@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/textproto"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -101,8 +100,9 @@ func answer(r *bufio.Reader, want string) error {
 			status = strings.TrimSpace(string(line))
 			continue
 		}
-		if name, value, ok := cutHeader(line); ok && textproto.CanonicalMIMEHeaderKey(name) == "Content-Length" {
-			if length, err = strconv.Atoi(value); err != nil {
+		name, value, _ := strings.Cut(string(line), ":")
+		if strings.EqualFold(name, "Content-Length") {
+			if length, err = strconv.Atoi(strings.TrimSpace(value)); err != nil {
 				return err
 			}
 		}
@@ -116,14 +116,6 @@ func answer(r *bufio.Reader, want string) error {
 	}
 	_, err := r.Discard(length)
 	return err
-}
-
-func cutHeader(line []byte) (name, value string, ok bool) {
-	if line[0] != 'C' && line[0] != 'c' {
-		return "", "", false // not the one that is looked for
-	}
-	name, value, ok = strings.Cut(string(line), ":")
-	return name, strings.TrimSpace(value), ok
 }
 
 func (p *plainProducer) Close() error { return p.conn.Close() }

@@ -28,7 +28,8 @@ var _ load.Target = (*Target)(nil)
 const wait = time.Second
 
 // Make makes a queue with a policy and returns it as a target.
-func Make(ctx context.Context, c *client.Client, queue string, policy wire.PolicyUpdate) (*Target, error) {
+func Make(ctx context.Context, c *client.Client, queue string,
+	policy wire.PolicyUpdate) (*Target, error) {
 	if _, _, err := c.PutQueue(ctx, queue, policy); err != nil {
 		return nil, err
 	}

@@ -53,7 +53,8 @@ type Process struct {
 // user and directory are the caller's to set before. It is killed when this
 // process dies.
 func Run(dir, name string, cmd *exec.Cmd) (*Process, error) {
-	p := &Process{name: name, log: filepath.Join(dir, name+".log"), cmd: cmd, done: make(chan struct{})}
+	p := &Process{name: name, log: filepath.Join(dir, name+".log"), cmd: cmd,
+		done: make(chan struct{})}
 	out, err := os.OpenFile(p.log, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return nil, err
@@ -195,7 +196,8 @@ func (ps Processes) Stop(sig syscall.Signal) error {
 func Lacks(pkg string, programs ...string) string {
 	for _, name := range programs {
 		if _, err := exec.LookPath(name); err != nil {
-			return fmt.Sprintf("%s is not installed (bench/install-peers, or apt-get install %s)", filepath.Base(name), pkg)
+			return fmt.Sprintf("%s is not installed (bench/install-peers, or apt-get install %s)",
+				filepath.Base(name), pkg)
 		}
 	}
 	return ""

@@ -20,7 +20,10 @@ func TestProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	err = p.Ready(t.Context(), func(context.Context) error { _, err := os.Stat(dir + "/ready"); return err })
+	err = p.Ready(t.Context(), func(context.Context) error {
+		_, err := os.Stat(dir + "/ready")
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -335,14 +335,13 @@ func (l *Log) writeSides() error {
 }
 
 func (l *Log) writeSide(seg *segment, mem *memIndex) error {
-	name := SideFileName(seg.First)
-	b := encodeSide(seg, mem) // a sealed segment does not change any more
-	err := vfs.WriteFile(l.fs, l.path(name), b)
-	l.files.forget(name)
+	// A sealed segment does not change any more.
+	err := vfs.WriteFile(l.fs, l.path(seg.SideFile), encodeSide(seg, mem))
+	l.files.forget(seg.SideFile)
 	if err != nil {
 		return err
 	}
-	side, err := openSide(segmentFile{l, name, seg.First}, int64(len(b)), name)
+	side, err := l.openSide(seg, seg.Size)
 	if err != nil {
 		return err
 	}
@@ -391,7 +390,7 @@ func (l *Log) deleteFirst() error {
 	l.mu.Unlock()
 	l.w.writeMu.Unlock()
 	// The side file first: without its segment it would be a leftover.
-	err := l.remove(SideFileName(seg.First))
+	err := l.remove(seg.SideFile)
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
 		err = l.remove(seg.Name)
 	}

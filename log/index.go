@@ -142,24 +142,16 @@ func (m *memIndex) sorted(table int) []keyed {
 // loadSide sets a segment's index and end to what its side file says, unless that is missing or
 // wrong.
 func (l *Log) loadSide(seg *segment, size int64) error {
-	name := SideFileName(seg.First)
-	fileSize, err := l.size(name)
-	var s *sideFile
-	if err == nil {
-		s, err = openSide(segmentFile{l, name, seg.First}, fileSize, name)
-	}
-	if err == nil && (s.first != seg.First || s.salt != seg.salt || s.size != size) {
-		err = errors.New("it belongs to another segment")
-	}
+	s, err := l.openSide(seg, size)
 	switch {
+	case err == nil:
+		seg.index = s
+		s.end(seg)
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrGone):
 		return err
-	case err != nil:
-		l.logger.Warn("rebuilding side file", "file", name, "error", err)
-		l.files.forget(name)
-		return nil
+	default:
+		l.logger.Warn("rebuilding side file", "file", seg.SideFile, "error", err)
+		l.files.forget(seg.SideFile)
 	}
-	seg.index, seg.Size = s, size
-	seg.Last, seg.Chain, seg.Clock, seg.lastID = s.last, s.chain, s.clock, s.lastID
 	return nil
 }

@@ -39,27 +39,23 @@ func SealedSegment(fsys vfs.FS, dir string, first uint64) (_ SegmentInfo, err er
 		return SegmentInfo{}, err
 	}
 	defer l.files.close()
-	size, err := l.size(seg.Name)
-	var sideSize int64
-	if err == nil {
-		sideSize, err = l.size(seg.SideFile)
+	// Without its side file a segment may be anything.
+	if _, err := l.size(seg.SideFile); err != nil {
+		return SegmentInfo{}, err
 	}
+	size, err := l.size(seg.Name)
 	if err == nil {
 		err = loadHeader(l.file(seg), size, seg)
+	}
+	var side *sideFile
+	if err == nil {
+		side, err = l.openSide(seg, size)
 	}
 	if err != nil {
 		return SegmentInfo{}, err
 	}
-	side, err := openSide(segmentFile{l, seg.SideFile, first}, sideSize, seg.SideFile)
-	switch {
-	case err != nil:
-		return SegmentInfo{}, err
-	case side.first != first || side.salt != seg.salt || side.size != size:
-		return SegmentInfo{}, &CorruptionError{Segment: seg.Name, Offset: min(size, side.size),
-			Reason: fmt.Sprintf("its side file is of a segment of %d bytes", side.size)}
-	}
-	seg.Size, seg.Last, seg.Chain, seg.Clock, seg.Sealed = size, side.last, side.chain, side.clock,
-		true
+	side.end(seg)
+	seg.Sealed = true
 	return seg.SegmentInfo, nil
 }
 

@@ -54,15 +54,19 @@ const (
 
 // sideFile answers from a side file, whose pages it reads as needed.
 type sideFile struct {
-	r           io.ReaderAt
-	name        string
-	size        int64
-	first, last uint64
-	clock       int64
-	chain       [32]byte
-	lastID      [16]byte
-	salt        uint32
-	tables      [tables + 1]pages
+	r      io.ReaderAt
+	name   string
+	size   int64 // of the segment, which ends so:
+	last   uint64
+	clock  int64
+	chain  [32]byte
+	lastID [16]byte
+	tables [tables + 1]pages
+}
+
+// end sets the segment's end.
+func (s *sideFile) end(seg *segment) {
+	seg.Size, seg.Last, seg.Chain, seg.Clock, seg.lastID = s.size, s.last, s.chain, s.clock, s.lastID
 }
 
 // pages is a table of a side file.
@@ -74,7 +78,8 @@ func (p pages) end() int64   { return p.off + p.entries*entrySize + p.count()*4 
 // encodeSide returns the side file of a segment.
 func encodeSide(s *segment, m *memIndex) []byte {
 	subjects, aliases := m.sorted(tableSubjects), m.sorted(tableAliases)
-	b := make([]byte, sideHeaderSize)
+	entries := len(m.marks) + len(subjects) + len(aliases)
+	b := make([]byte, sideHeaderSize, sideHeaderSize+(entries/pageEntries+3)*pageSize)
 	putPreamble(b, sideMagic)
 	le.PutUint64(b[16:], uint64(s.Size))
 	le.PutUint64(b[24:], s.First)
@@ -115,25 +120,33 @@ func appendPages[T any](b []byte, entries []T, put func([]byte, T) []byte) []byt
 	return b
 }
 
-// openSide reads the header of a side file of this size.
-func openSide(r io.ReaderAt, size int64, name string) (*sideFile, error) {
+// openSide reads the header of the side file of a segment of this size.
+func (l *Log) openSide(seg *segment, segSize int64) (*sideFile, error) {
+	size, err := l.size(seg.SideFile)
+	if err != nil {
+		return nil, err
+	}
 	b := make([]byte, sideHeaderSize)
 	if size < sideHeaderSize {
 		return nil, fmt.Errorf("side file of %d bytes", size)
 	}
+	r := segmentFile{l, seg.SideFile, seg.First}
 	if _, err := readFull(r, b, 0); err != nil {
 		return nil, err
 	}
-	if err := checkPreamble(b, sideMagic, name); err != nil {
+	if err := checkPreamble(b, sideMagic, seg.SideFile); err != nil {
 		return nil, err
 	}
 	if crc(b[16:128]) != le.Uint32(b[128:]) {
 		return nil, fmt.Errorf("wrong checksum of the side file's header")
 	}
 	s := &sideFile{
-		r: r, name: name, size: int64(le.Uint64(b[16:])), first: le.Uint64(b[24:]),
-		last: le.Uint64(b[32:]), clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]),
-		lastID: [16]byte(b[80:]), salt: le.Uint32(b[96:]),
+		r: r, name: seg.SideFile, size: int64(le.Uint64(b[16:])), last: le.Uint64(b[32:]),
+		clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]), lastID: [16]byte(b[80:]),
+	}
+	if le.Uint64(b[24:]) != seg.First || le.Uint32(b[96:]) != seg.salt || s.size != segSize {
+		return nil, &CorruptionError{Segment: seg.Name, Offset: min(segSize, s.size),
+			Reason: fmt.Sprintf("its side file is of a segment of %d bytes", s.size)}
 	}
 	off := int64(sideHeaderSize)
 	for i, t := range []int{tableMarks, tableSubjects, tableAliases} {

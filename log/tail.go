@@ -136,7 +136,7 @@ func (r *recovery) apply() error {
 	}
 	sealed := map[string]bool{}
 	for _, seg := range r.segments[:max(len(r.segments)-1, 0)] {
-		sealed[SideFileName(seg.First)] = true
+		sealed[seg.SideFile] = true
 	}
 	for _, name := range r.names {
 		_, side := firstIndex(name, ".idx")

@@ -113,8 +113,7 @@ func (v *verifier) segment(r *recovery, seg *segment, mem *memIndex, newest bool
 	if newest {
 		return nil
 	}
-	name := SideFileName(seg.First)
-	got, err := vfs.ReadFile(r.fs, r.path(name))
+	got, err := vfs.ReadFile(r.fs, r.path(seg.SideFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {
@@ -127,7 +126,7 @@ func (v *verifier) segment(r *recovery, seg *segment, mem *memIndex, newest bool
 			at++
 		}
 		return &CorruptionError{
-			Segment: name, Offset: int64(at), LastGood: seg.Last,
+			Segment: seg.SideFile, Offset: int64(at), LastGood: seg.Last,
 			Reason: "the side file does not match its segment (remove it, it is rebuilt)",
 		}
 	}

@@ -1,6 +1,8 @@
 package replay
 
 import (
+	"errors"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
@@ -15,7 +17,12 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	copied := filepath.Join(t.TempDir(), "copy")
 	l.busy(20)
 	must(t, l.log.Sync())
-	must(t, os.CopyFS(copied, os.DirFS(l.dir)))
+	err := fs.ErrNotExist
+	for errors.Is(err, fs.ErrNotExist) { // a side file was renamed meanwhile
+		must(t, os.RemoveAll(copied))
+		err = os.CopyFS(copied, os.DirFS(l.dir))
+	}
+	must(t, err)
 	common := l.index
 	now := event.Instant{Kind: event.InstantNow}
 	compare := func(a, b *Dir) (*Comparison, int) {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -167,7 +168,12 @@ func TestArchiveBeforeADirectory(t *testing.T) {
 	w.grow(6)
 	w.write()
 	older := filepath.Join(t.TempDir(), "older")
-	must(t, os.CopyFS(older, os.DirFS(w.dir)))
+	err := fs.ErrNotExist
+	for errors.Is(err, fs.ErrNotExist) { // a side file was renamed meanwhile
+		must(t, os.RemoveAll(older))
+		err = os.CopyFS(older, os.DirFS(w.dir))
+	}
+	must(t, err)
 	w.grow(2)
 	must(t, w.log.DeleteBefore(w.log.Segments()[3].First))
 	if last, _ := w.read(vfs.OS{}); last != w.index {

@@ -39,7 +39,7 @@ func (s *State) Check() error {
 			return err
 		}
 	}
-	for _, n := range sortedNumbers(s.backlogs) {
+	for _, n := range slices.Sorted(maps.Keys(s.backlogs)) {
 		if err := s.checkBacklog(s.backlogs[n], counts[n], set); err != nil {
 			return err
 		}

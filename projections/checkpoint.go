@@ -24,24 +24,18 @@ type Frozen struct {
 	clock      int64
 	digest     event.Hash
 	head, tail []byte // the encoded parts before and behind the slabs
-	messages   frozenSlab[message]
-	leases     frozenSlab[lease]
-	extras     frozenSlab[extra]
-	partitions frozenSlab[partition]
-	kinds      frozenSlab[kind]
-	dedup      frozenTable
-	answers    frozenTable
+	slabs      State  // only its slabs
 }
 
 // Freeze encodes the small parts and marks the slabs to be copied on the next write,
 // chunk by chunk: it costs one pointer for 256 messages.
 func (s *State) Freeze() *Frozen {
-	f := &Frozen{
-		s: s, index: s.index, clock: s.clock, digest: s.Digest(),
+	f := &Frozen{s: s, index: s.index, clock: s.clock, digest: s.Digest(), slabs: State{
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(),
-		partitions: s.partitions.freeze(),
-		kinds:      s.kinds.slab.freeze(), dedup: s.dedup.freeze(), answers: s.answers.freeze(),
-	}
+		partitions: s.partitions.freeze(), kinds: kindTable{slab: s.kinds.slab.freeze()},
+		dedup:   table{slab: s.dedup.slab.freeze(), ends: s.dedup.ends},
+		answers: table{slab: s.answers.slab.freeze(), ends: s.answers.ends},
+	}}
 	encode := func(part func(*coder)) []byte {
 		var b bytes.Buffer
 		c := newEncoder(&b)
@@ -54,10 +48,6 @@ func (s *State) Freeze() *Frozen {
 	f.head = encode(func(c *coder) { c.head(s, &f.digest, &sum) })
 	f.tail = encode(func(c *coder) { c.tail(s) })
 	return f
-}
-
-func sortedNumbers[T any](m map[uint32]T) []uint32 {
-	return slices.Sorted(maps.Keys(m))
 }
 
 // Index, Clock and Digest are the frozen state's.
@@ -84,7 +74,7 @@ func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	buf := bufio.NewWriterSize(w, 64<<10)
 	c := newEncoder(buf)
 	_, c.err = buf.Write(f.head)
-	c.slabs(f, &State{})
+	c.slabs(&f.slabs)
 	if c.err == nil {
 		_, c.err = buf.Write(f.tail)
 	}
@@ -108,7 +98,7 @@ func Load(in io.Reader) (s *State, err error) {
 	var written event.Hash
 	c := &coder{dec: msgpack.NewDecoder(in)}
 	c.head(s, &written, &sum)
-	c.slabs(&Frozen{}, s)
+	c.slabs(s)
 	c.tail(s)
 	if c.err != nil {
 		return nil, fmt.Errorf("load state: %w", c.err)
@@ -159,7 +149,7 @@ func (s *State) reindex() {
 			s.armExpiry(h)
 		}
 	}
-	for _, n := range sortedNumbers(s.backlogs) {
+	for _, n := range slices.Sorted(maps.Keys(s.backlogs)) {
 		if b := s.backlogs[n]; !b.deleted {
 			s.setCursor(b, b.all.head)
 		}

@@ -138,30 +138,20 @@ func several[T any](c *coder, l *[]T, one func(*T)) {
 	}
 }
 
-// elements codes a slab: from is written, or into is read.
-func elements[T any](c *coder, from *frozenSlab[T], into *slab[T], used func(*T) bool,
-	one func(*T)) {
-	var n handle
-	if !c.reads() {
-		n = from.used
-	}
+// elements codes a slab: one that is frozen, or an empty one.
+func elements[T any](c *coder, s *slab[T], used func(*T) bool, one func(*T)) {
+	n := s.used
 	c.do(&n)
 	for h := handle(1); h <= n && h != 0 && c.err == nil; h++ {
-		var x *T
-		there := false
-		if !c.reads() {
-			x = from.get(h)
-			there = used(x)
-		}
-		c.flag(&there)
 		if c.reads() {
-			if int(h>>chunkBits) >= len(into.chunks) {
-				into.grow()
+			if int(h>>chunkBits) >= len(s.chunks) {
+				s.grow()
 			}
-			into.used = h
-			x = into.get(h)
+			s.used = h
 		}
-		if there {
+		x := s.get(h)
+		there := used(x)
+		if c.flag(&there); there {
 			one(x)
 		}
 	}
@@ -188,7 +178,7 @@ func (c *coder) queue(s *State, q *queue) {
 	for _, n := range q.counters() {
 		c.do(n)
 	}
-	keys := heldKeys(q)
+	keys := slices.Sorted(maps.Keys(q.held))
 	several(c, &keys, func(key *string) {
 		h := q.held[*key]
 		if c.do(key, &h.since, &h.dead); c.reads() {
@@ -272,27 +262,14 @@ func (c *coder) partition(l *partition) {
 		&l.listed, &l.kind, &l.deleted)
 }
 
-// frozenTable is a table as it was at one instant.
-type frozenTable struct {
-	slab frozenSlab[remembered]
-	ends
-}
-
-func (t *table) freeze() frozenTable { return frozenTable{t.slab.freeze(), t.ends} }
-
-func (c *coder) table(f *frozenTable, into *table) {
-	e := &f.ends
-	if c.reads() {
-		e = &into.ends
-	}
-	c.do(&e.head, &e.tail, &e.floor)
-	elements(c, &f.slab, &into.slab, func(r *remembered) bool { return r.used },
-		func(r *remembered) {
-			if c.reads() {
-				r.used = true
-			}
-			c.do(&r.key, &r.id, &r.body, &r.until, &r.next)
-		})
+func (c *coder) table(t *table) {
+	c.do(&t.head, &t.tail, &t.floor)
+	elements(c, &t.slab, func(r *remembered) bool { return r.used }, func(r *remembered) {
+		if c.reads() {
+			r.used = true
+		}
+		c.do(&r.key, &r.id, &r.body, &r.until, &r.next)
+	})
 }
 
 func (c *coder) task(t *task) {
@@ -317,7 +294,7 @@ func (c *coder) head(s *State, written *event.Hash, sum *digest) {
 		return
 	}
 	c.do(&s.index, &s.clock, &s.next, &s.history, &sum.lo, &sum.hi, written)
-	queues, backlogs := sortedNumbers(s.numbers), sortedNumbers(s.backlogs)
+	queues, backlogs := slices.Sorted(maps.Keys(s.numbers)), slices.Sorted(maps.Keys(s.backlogs))
 	several(c, &queues, func(n *uint32) {
 		q := s.numbers[*n]
 		if c.reads() {
@@ -339,19 +316,17 @@ func (c *coder) head(s *State, written *event.Hash, sum *digest) {
 	})
 }
 
-// slabs codes the slabs: those of f are written, those of into are read.
-func (c *coder) slabs(f *Frozen, into *State) {
-	elements(c, &f.messages, &into.messages,
-		func(m *message) bool { return m.state != event.StateNone }, c.message)
-	elements(c, &f.leases, &into.leases, func(l *lease) bool { return l.id != event.ID{} },
+// slabs codes the slabs, frozen ones or empty ones.
+func (c *coder) slabs(s *State) {
+	elements(c, &s.messages, func(m *message) bool { return m.state != event.StateNone }, c.message)
+	elements(c, &s.leases, func(l *lease) bool { return l.id != event.ID{} },
 		func(l *lease) { c.do(&l.id, &l.expires) })
-	elements(c, &f.extras, &into.extras, func(x *extra) bool { return x.used }, c.extra)
-	elements(c, &f.partitions, &into.partitions, func(l *partition) bool { return l.used },
-		c.partition)
-	elements(c, &f.kinds, &into.kinds.slab, func(k *kind) bool { return k.refs > 0 },
+	elements(c, &s.extras, func(x *extra) bool { return x.used }, c.extra)
+	elements(c, &s.partitions, func(l *partition) bool { return l.used }, c.partition)
+	elements(c, &s.kinds.slab, func(k *kind) bool { return k.refs > 0 },
 		func(k *kind) { c.do(&k.name, &k.refs) })
-	c.table(&f.dedup, &into.dedup)
-	c.table(&f.answers, &into.answers)
+	c.table(&s.dedup)
+	c.table(&s.answers)
 }
 
 // tail codes the part of a state behind its slabs.

@@ -43,8 +43,7 @@ func (s *State) forgetDied(name string, b *backlog) {
 
 // byAge sorts messages by id.
 func (s *State) byAge(ms []handle) []handle {
-	slices.SortFunc(ms, func(a,
-		b handle) int {
+	slices.SortFunc(ms, func(a, b handle) int {
 		return s.messages.get(a).id.Compare(s.messages.get(b).id)
 	})
 	return ms

@@ -3,8 +3,9 @@ package projections
 import (
 	"crypto/sha256"
 	"encoding/binary"
+	"maps"
 	"math/bits"
-	"sort"
+	"slices"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -57,11 +58,6 @@ func (s *State) hashMessage(m *message) digest {
 // Digest is equal for two states if and only if they were folded from the same events,
 // with an error probability of 2^-64.
 func (s *State) Digest() [16]byte {
-	var names []string
-	for n := range s.queues { // order does not matter: sorted below
-		names = append(names, n)
-	}
-	sort.Strings(names)
 	var b []byte
 	u := func(vs ...uint64) {
 		for _, v := range vs {
@@ -74,7 +70,7 @@ func (s *State) Digest() [16]byte {
 	if s.rules > 1 { // rules 1 add nothing: checkpoints hold that digest
 		u(uint64(s.rules))
 	}
-	for _, n := range names {
+	for _, n := range slices.Sorted(maps.Keys(s.queues)) {
 		q := s.queues[n]
 		b = append(append(b, n...), 0)
 		b = append(b, event.EncodePolicy(q.policy)...)
@@ -88,7 +84,7 @@ func (s *State) Digest() [16]byte {
 		for _, c := range q.counters() {
 			u(uint64(*c))
 		}
-		for _, key := range heldKeys(q) {
+		for _, key := range slices.Sorted(maps.Keys(q.held)) {
 			h := q.held[key]
 			b = append(append(b, key...), 0)
 			b = append(b, h.since[:]...)

@@ -1,7 +1,8 @@
 package projections
 
 import (
-	"sort"
+	"maps"
+	"slices"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -150,21 +151,12 @@ func (s *State) queueUpdated(e *event.Event) {
 
 // releaseAll unblocks all blocked partitions: the policy no longer blocks them.
 func (s *State) releaseAll(q *queue) {
-	for _, key := range heldKeys(q) {
+	for _, key := range slices.Sorted(maps.Keys(q.held)) {
 		delete(q.held, key)
 		if lh, ok := q.backlog.partitions[key]; ok {
 			s.refresh(q.backlog, lh)
 		}
 	}
-}
-
-func heldKeys(q *queue) []string {
-	keys := make([]string, 0, len(q.held))
-	for k := range q.held { // order does not matter: sorted below
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
 }
 
 func (s *State) queuePaused(e *event.Event) {
@@ -194,10 +186,7 @@ func (s *State) moveLeased(old, b *backlog) {
 	for h := old.inFlight.head; h != 0; h = s.messages.get(h).order.next {
 		moved = append(moved, h)
 	}
-	sort.Slice(moved, func(i, j int) bool {
-		return s.messages.get(moved[i]).id.Compare(s.messages.get(moved[j]).id) < 0
-	})
-	for _, h := range moved {
+	for _, h := range s.byAge(moved) {
 		m := s.messages.mut(h)
 		key := s.keyOf(m)
 		if m.extra != 0 {

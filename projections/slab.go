@@ -1,5 +1,7 @@
 package projections
 
+import "slices"
+
 // handle names an element of a slab; 0 is none. Handles keep the bulk of the state free
 // of pointers, so that the garbage collector does not scan millions of messages, and make
 // it copyable chunk by chunk.
@@ -76,10 +78,10 @@ func (s *slab[T]) release(h handle) {
 }
 
 // freeze returns the elements as they are now, for reading beside the writer until thaw.
-func (s *slab[T]) freeze() frozenSlab[T] {
+func (s *slab[T]) freeze() slab[T] {
 	s.epoch++
 	s.frozen++
-	return frozenSlab[T]{chunks: append([]*chunk[T](nil), s.chunks...), used: s.used}
+	return slab[T]{chunks: slices.Clone(s.chunks), used: s.used}
 }
 
 func (s *slab[T]) thaw() { s.frozen-- }
@@ -99,13 +101,4 @@ func (s *slab[T]) index(used func(*T) bool, each func(handle, *T)) {
 			each(h, x)
 		}
 	}
-}
-
-type frozenSlab[T any] struct {
-	chunks []*chunk[T]
-	used   handle
-}
-
-func (s *frozenSlab[T]) get(h handle) *T {
-	return &s.chunks[h>>chunkBits][h&(chunkSize-1)]
 }

@@ -2,6 +2,7 @@ package projections
 
 import (
 	"encoding/binary"
+	"maps"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -124,12 +125,9 @@ func (s *State) reindexTasks() {
 }
 
 func (s *State) sortedTasks() []*task {
-	out := make([]*task, 0, len(s.tasks))
-	for _, t := range s.tasks { // order does not matter: sorted below
-		out = append(out, t)
-	}
-	slices.SortFunc(out, func(a, b *task) int { return a.ID.Compare(b.ID) })
-	return out
+	return slices.SortedFunc(maps.Values(s.tasks), func(a, b *task) int {
+		return a.ID.Compare(b.ID)
+	})
 }
 
 // Task returns a task that is running or ended recently.

@@ -1,8 +1,9 @@
 package projections
 
 import (
+	"maps"
 	"math"
-	"sort"
+	"slices"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -38,10 +39,9 @@ func (s *State) Policy(name string) *event.Policy {
 // Queues returns all queues, sorted by name.
 func (s *State) Queues() []event.QueueView {
 	out := make([]event.QueueView, 0, len(s.queues))
-	for _, q := range s.queues { // order does not matter: sorted below
-		out = append(out, s.viewQueue(q))
+	for _, name := range slices.Sorted(maps.Keys(s.queues)) {
+		out = append(out, s.viewQueue(s.queues[name]))
 	}
-	sort.Slice(out, func(i, j int) bool { return out[i].Name < out[j].Name })
 	return out
 }
 

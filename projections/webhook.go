@@ -3,7 +3,9 @@ package projections
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"sort"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -67,12 +69,9 @@ func (h *webhook) view() event.WebhookView {
 }
 
 func (s *State) sortedWebhooks() []*webhook {
-	out := make([]*webhook, 0, len(s.webhooks))
-	for _, h := range s.webhooks { // order does not matter: sorted below
-		out = append(out, h)
-	}
-	sort.Slice(out, func(i, j int) bool { return out[i].name < out[j].name })
-	return out
+	return slices.SortedFunc(maps.Values(s.webhooks), func(a, b *webhook) int {
+		return strings.Compare(a.name, b.name)
+	})
 }
 
 // appendDigest appends what the state's digest covers of a webhook.

@@ -206,21 +206,13 @@ func EncodeContent(c *Content) Blob {
 // DecodeContent is the inverse of EncodeContent. Nil bytes are an empty Content.
 func DecodeContent(b []byte) (*Content, error) {
 	c := &Content{}
-	if err := c.Decode(b); err != nil {
-		return nil, err
-	}
-	return c, nil
-}
-
-// Decode is DecodeContent into c, which must be empty.
-func (c *Content) Decode(b []byte) error {
 	if len(b) == 0 {
-		return nil
+		return c, nil
 	}
 	if err := decode(b, c); err != nil {
-		return fmt.Errorf("content: %w", err)
+		return nil, fmt.Errorf("content: %w", err)
 	}
-	return nil
+	return c, nil
 }
 
 // EncodeResult returns a result's bytes, for an answer that is kept. A lease's messages

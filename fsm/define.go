@@ -6,39 +6,28 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// plannedQueue is the result for one queue of a Define.
+// queuePlan has the queues that a command puts.
+type queuePlan []plannedQueue
+
 type plannedQueue struct {
 	put    *event.PutQueue
 	policy event.Policy
-	auto   bool // put names none, and its dead-letter queue is made with it
+	auto   bool // its dead-letter queue is created with it
 }
 
 // define puts queues and webhooks, all or none. They are checked against the resulting
 // definitions: one may name another that comes behind it or changes in the same command.
 func (d *decision) define(c *event.Define) event.Result {
-	plan, p := d.planQueues(c.Queues)
+	plan, i, p := d.planQueues(c.Queues)
 	if p != nil {
-		return problem(p)
+		return problem(within(p, "queues", i))
 	}
-	will := map[string]*event.Policy{}
-	for i := range plan {
-		will[plan[i].put.Name] = &plan[i].policy
-		if plan[i].auto {
-			if _, ok := will[plan[i].policy.DeadLetterQueue]; !ok {
-				will[plan[i].policy.DeadLetterQueue] = autoDLQ(&plan[i].policy)
-			}
-		}
-	}
-	if p := d.checkPlan(plan, will); p != nil {
-		return problem(p)
-	}
+	will := plan.policies()
+	hasQueue := func(name string) bool { return will[name] != nil || d.hasQueue(name) }
 	seen := map[string]bool{}
 	for i := range c.Webhooks {
 		w := &c.Webhooks[i]
-		p := d.checkWebhook(w, func(name string) bool {
-			return will[name] != nil ||
-				d.hasQueue(name)
-		})
+		p := d.checkWebhook(w, hasQueue)
 		if p == nil && seen[w.Name] {
 			p = invalid("name", "name '%s' is given twice", w.Name)
 		}
@@ -47,7 +36,13 @@ func (d *decision) define(c *event.Define) event.Result {
 		}
 		seen[w.Name] = true
 	}
-	return event.Result{Count: d.doDefine(c, plan)}
+	n := d.setQueues(plan)
+	for i := range c.Webhooks {
+		if d.setWebhook(&c.Webhooks[i]) {
+			n++
+		}
+	}
+	return event.Result{Count: n}
 }
 
 // within prefixes a problem's field with the element of a list.
@@ -60,36 +55,50 @@ func within(p *event.Problem, list string, i int) *event.Problem {
 	return &q
 }
 
-// planQueues checks each queue on its own.
-func (d *decision) planQueues(puts []event.PutQueue) ([]plannedQueue, *event.Problem) {
-	plan := make([]plannedQueue, len(puts))
-	at := map[string]int{}
+// planQueues checks queues, each on its own and the references between them as they will be.
+// at is the one that has the problem.
+func (d *decision) planQueues(puts []event.PutQueue) (plan queuePlan, at int, p *event.Problem) {
+	plan = make(queuePlan, len(puts))
+	named := map[string]bool{}
 	for i := range puts {
 		c := &puts[i]
 		policy, p := d.checkQueue(c)
 		if p == nil && !event.ValidName(c.Name) {
 			p = invalid("name", "name must match %s", event.Names)
 		}
-		if _, twice := at[c.Name]; p == nil && twice {
+		if p == nil && named[c.Name] {
 			p = invalid("name", "name '%s' is given twice", c.Name)
 		}
 		if p != nil {
-			return nil, within(p, "queues", i)
+			return nil, i, p
 		}
-		at[c.Name] = i
+		named[c.Name] = true
 		plan[i] = plannedQueue{put: c, policy: policy}
 	}
 	for i := range plan {
-		name := plan[i].policy.DeadLetterQueue
-		if _, named := at[name]; plan[i].put.DeadLetterAuto && !named && !d.hasQueue(name) {
-			plan[i].auto = true
-		}
+		q := &plan[i]
+		q.auto = q.put.DeadLetterAuto && !named[q.policy.DeadLetterQueue] &&
+			!d.hasQueue(q.policy.DeadLetterQueue)
 	}
-	return plan, nil
+	at, p = d.checkPlan(plan)
+	return plan, at, p
 }
 
-// checkPlan checks the references between queues as they will be.
-func (d *decision) checkPlan(plan []plannedQueue, will map[string]*event.Policy) *event.Problem {
+// policies returns the policies that the plan sets, by the names of the queues.
+func (plan queuePlan) policies() map[string]*event.Policy {
+	will := map[string]*event.Policy{}
+	for i := range plan {
+		q := &plan[i]
+		will[q.put.Name] = &q.policy
+		if q.auto && will[q.policy.DeadLetterQueue] == nil {
+			will[q.policy.DeadLetterQueue] = autoDLQ(&q.policy)
+		}
+	}
+	return will
+}
+
+func (d *decision) checkPlan(plan queuePlan) (at int, p *event.Problem) {
+	will := plan.policies()
 	users := map[string]int{} // how many will name a queue, but for what the state counts and stays
 	for i := range plan {
 		if was := d.s.Policy(plan[i].put.Name); was != nil && was.DeadLetterQueue != "" {
@@ -113,15 +122,15 @@ func (d *decision) checkPlan(plan []plannedQueue, will map[string]*event.Policy)
 			}
 		}
 		if p != nil {
-			return within(p, "queues", i)
+			return i, p
 		}
 	}
-	return nil
+	return 0, nil
 }
 
-// doDefine carries the plan out and returns how many queues and webhooks it created or
-// changed. A dead-letter queue comes before those that name it.
-func (d *decision) doDefine(c *event.Define, plan []plannedQueue) (n int64) {
+// setQueues carries a plan out and returns how many queues it created or changed. A
+// dead-letter queue comes before those that name it.
+func (d *decision) setQueues(plan queuePlan) (n int64) {
 	for i := range plan {
 		if q := &plan[i]; q.policy.DeadLetterQueue == "" && d.setQueue(q.put.Name, &q.policy) {
 			n++
@@ -135,11 +144,6 @@ func (d *decision) doDefine(c *event.Define, plan []plannedQueue) (n int64) {
 	}
 	for i := range plan {
 		if q := &plan[i]; q.policy.DeadLetterQueue != "" && d.setQueue(q.put.Name, &q.policy) {
-			n++
-		}
-	}
-	for i := range c.Webhooks {
-		if d.setWebhook(&c.Webhooks[i]) {
 			n++
 		}
 	}

@@ -8,27 +8,12 @@ import (
 
 // putQueue creates a queue or replaces its policy.
 func (d *decision) putQueue(c *event.PutQueue) event.Result {
-	policy, p := d.checkQueue(c)
+	exists := d.hasQueue(c.Name)
+	plan, _, p := d.planQueues([]event.PutQueue{*c})
 	if p != nil {
 		return problem(p)
 	}
-	exists, makeDLQ := d.hasQueue(c.Name), false
-	if dlq := policy.DeadLetterQueue; dlq != "" {
-		target := d.s.Policy(dlq)
-		if makeDLQ = target == nil && c.DeadLetterAuto; makeDLQ {
-			target = autoDLQ(&policy)
-		}
-		if p := checkDeadLetters(c.Name, dlq, d.s.UsedBy(c.Name), target); p != nil {
-			return problem(p)
-		}
-	}
-	if p := d.checkOrdering(c.Name, policy.Ordering); p != nil {
-		return problem(p)
-	}
-	if makeDLQ {
-		d.createQueue(policy.DeadLetterQueue, autoDLQ(&policy))
-	}
-	d.setQueue(c.Name, &policy)
+	d.setQueues(plan)
 	return event.Result{Created: !exists}
 }
 

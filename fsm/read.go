@@ -22,7 +22,7 @@ func view2[A, B any](m *Machine, fn func(s *projections.State) (A, B)) (a A, b B
 	return a, b
 }
 
-// Index is the newest block's; Clock the log's clock, Unix ms.
+// Index is the newest block's.
 func (m *Machine) Index() uint64 { return view(m, (*projections.State).Index) }
 
 // Clock is the log's clock, Unix ms.
@@ -64,8 +64,7 @@ func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
 // Dead returns the messages that died in a queue, by id, and whether there are more. The
 // queue may be deleted.
 func (m *Machine) Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool) {
-	return view2(m, func(s *projections.State) ([]event.MessageView,
-		bool) {
+	return view2(m, func(s *projections.State) ([]event.MessageView, bool) {
 		return s.Dead(queue, f)
 	})
 }
@@ -77,8 +76,7 @@ func (m *Machine) DeadCount(queue string) int64 {
 
 // Partition returns a partition, for explaining; false where there is none.
 func (m *Machine) Partition(queue, key string) (event.PartitionView, bool) {
-	return view2(m, func(s *projections.State) (event.PartitionView,
-		bool) {
+	return view2(m, func(s *projections.State) (event.PartitionView, bool) {
 		return s.Partition(queue, key)
 	})
 }

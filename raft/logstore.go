@@ -162,37 +162,22 @@ const storeAtOnce = 2<<20 - 64<<10
 // StoreLogs implements hraft.LogStore. The entries are durable when it returns
 // (I1); after a crash in the middle the first ones may be.
 func (s *logStore) StoreLogs(logs []*hraft.Log) error {
-	if len(logs) == 0 {
-		return nil
-	}
-	if s.broken.Load() {
-		return errBroken
-	}
-	if err := s.write(logs); err != nil {
-		return err
-	}
-	s.cache.put(logs)
-	return nil
-}
-
-// write makes entries durable, each with its checksum in Extensions.
-func (s *logStore) write(logs []*hraft.Log) error {
-	logs = sealLogs(logs)
-	for len(logs) > 0 {
-		n, size := 1, len(logs[0].Data)
-		for n < len(logs) && size+len(logs[n].Data) <= storeAtOnce {
-			size += len(logs[n].Data)
+	for sealed := sealLogs(logs); len(sealed) > 0; {
+		n, size := 1, len(sealed[0].Data)
+		for n < len(sealed) && size+len(sealed[n].Data) <= storeAtOnce {
+			size += len(sealed[n].Data)
 			n++
 		}
 		if err := s.guard("store entries", func() error {
 			s.walMu.RLock()
 			defer s.walMu.RUnlock()
-			return s.wal.StoreLogs(logs[:n])
+			return s.wal.StoreLogs(sealed[:n])
 		}); err != nil {
 			return err
 		}
-		logs = logs[n:]
+		sealed = sealed[n:]
 	}
+	s.cache.put(logs)
 	return nil
 }
 

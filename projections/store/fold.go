@@ -69,9 +69,9 @@ type batch struct {
 	operations []Operation
 }
 
-func newBatch(from state, maxRows int) *batch {
+func newBatch(from state, db *bolt.DB, maxRows int) *batch {
 	return &batch{
-		state: from, from: from.Position, maxRows: maxRows,
+		state: from, from: from.Position, db: db, maxRows: maxRows,
 		minutes: map[slot]map[event.Type]uint64{}, seconds: map[slot]uint64{},
 		ofQueue: map[kind]uint64{}, dead: map[kind]uint64{}, gone: map[string]bool{},
 		replayed: map[string][]Replayed{},

@@ -123,20 +123,17 @@ func (s *Store) open() (err error) {
 			_ = guard(db.Close)
 		}
 	}()
+	var at state
 	err = guard(func() (err error) {
 		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: waitForFile,
 			FreelistType: bolt.FreelistMapType})
 		var path *fs.PathError
-		if err != nil && !errors.Is(err, berrors.ErrTimeout) && !errors.As(err, &path) {
+		switch {
+		case errors.Is(err, berrors.ErrTimeout), errors.As(err, &path):
+			return err
+		case err != nil:
 			return fmt.Errorf("%w: %v", errCorrupt, err)
 		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	var at state
-	err = guard(func() error {
 		return db.Update(func(tx *bolt.Tx) (err error) {
 			fresh := tx.Bucket(bucketMeta) == nil
 			for _, name := range buckets {
@@ -303,8 +300,7 @@ func (s *Store) compare(src Source) error {
 // catchUp counts a batch, and reports whether the log may hold more already.
 func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) {
 	s.mu.RLock()
-	b := newBatch(s.at, s.maxRows)
-	b.db = s.db
+	b := newBatch(s.at, s.db, s.maxRows)
 	s.mu.RUnlock()
 	if b.Position == 0 {
 		_, b.Clock = src.Begins()
@@ -338,16 +334,14 @@ func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool,
 
 // commit writes a batch to the file that it was begun from. If that was discarded
 // meanwhile, so is the batch.
-func (s *Store) commit(b *batch) error {
+func (s *Store) commit(b *batch) (err error) {
 	s.mu.RLock()
-	if s.db == nil || s.db != b.db {
-		defer s.mu.RUnlock()
-		if s.db == nil {
-			return errClosed
-		}
-		return nil
+	switch s.db {
+	case nil:
+		err = errClosed
+	case b.db:
+		err = guard(func() error { return b.db.Update(b.write) })
 	}
-	err := guard(func() error { return b.db.Update(b.write) })
 	s.mu.RUnlock()
 	if err != nil {
 		return fmt.Errorf("count up to block %d: %w", b.Position, err)

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	_ "embed"
 	"errors"
 	"fmt"
 	"reflect"
@@ -76,19 +77,11 @@ type predicate struct {
 	state   *projections.State // while it is asked
 }
 
+//go:embed predicate.txt
+var predicateText string
+
 // PredicateHelp lists what an expression can be about.
-const PredicateHelp = `index                 the Raft index of the newest entry
-time                  the log's clock, a timestamp
-queue('q')            a queue: name, exists, paused, depth, held, scheduled,
-                      in_flight, bytes, oldest_message_age_seconds, partitions,
-                      dead, enqueued_total, acked_total, dead_lettered_total,
-                      discarded_total, replayed_total, replayed_in_total,
-                      dead_in_total, imported_total, resurrected_total
-queues                all queues by name: 'q' in queues, queues.exists(n, …)
-message('01…')        a live message: id, exists, queue, key, kind, state, held,
-                      priority, attempt, size, enqueued_at, available_at,
-                      dead_reason, dead_queue, replays, first_id
-messages('q')         all live messages of a queue`
+var PredicateHelp = strings.TrimSpace(predicateText)
 
 // CompilePredicate compiles a CEL expression over a state, such as queue('jobs').depth > 100. Its
 // errors name the place. The predicate is not safe for concurrent use.

@@ -2,44 +2,17 @@ package replay
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
-// What the result of WhatIf is based on.
-var (
-	givenFacts = []string{
-		"which messages were accepted, when, and with what: key, kind, priority, size, delay, " +
-			"ttl, idempotency key",
-		"what operators did: queues made, changed, paused, purged and deleted, " +
-			"messages taken out, dead letters replayed and purged, messages resurrected",
-		"how long after a message could be had a worker took it, attempt by attempt, " +
-			"and for how long it asked",
-		"what became of each attempt and after how long: acked, failed, dead-lettered, " +
-			"given back, extended, or silence",
-	}
-	decidedAgain = []string{
-		"which message a worker gets, and what waits behind what",
-		"when leases run out, how long the waits between attempts are, which attempt is the last",
-		"what is dead-lettered or discarded, why, and where it goes",
-		"what expires, what is refused because a queue is full, what is a duplicate",
-	}
-	unknownFacts = []string{
-		"what was refused in reality (full queues, duplicates, schemas) is not in the log, " +
-			"and so not played: more might have been accepted",
-		"a worker whose settle came too late looks like one that went silent, " +
-			"and a call of several messages like several calls",
-		"waiting workers leave no trace: " +
-			"one is taken to come after a message as late as it really did",
-		"attempts that were never made in reality are taken to end as the message's last one " +
-			"did, or, of a message never leased, as the queue's messages usually did (assumed)",
-		"jitter is drawn anew, and message_schema and deduplication.by are not applied " +
-			"to messages that were accepted",
-		"what clients would have done otherwise once they saw another answer",
-	}
-)
+// basis has what the result of WhatIf is based on: what is given, decided again and unknown.
+//
+//go:embed whatif.txt
+var basis string
 
 // WhatIfOptions are the options of WhatIf.
 type WhatIfOptions struct {

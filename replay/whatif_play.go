@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -479,9 +480,11 @@ func (s *stage) planWaiters(l *life) {
 
 // compare finds message by message where the play differs from reality.
 func (s *stage) compare() (*WhatIfSummary, error) {
+	parts := strings.Split(strings.TrimSpace(basis), "\n\n")
+	lines := func(i int) []string { return strings.Split(parts[i], "\n") }
 	out := &WhatIfSummary{
 		FirstIndex: s.first, LastIndex: s.last, All: newCounts(), Queues: map[string]*Counts{},
-		LateSettles: s.late, Given: givenFacts, Decided: decidedAgain, Unknown: unknownFacts,
+		LateSettles: s.late, Given: lines(0), Decided: lines(1), Unknown: lines(2),
 	}
 	for _, w := range s.waiting {
 		out.Unserved += int64(len(w))

@@ -56,10 +56,3 @@ func TestFingerprint(t *testing.T) {
 		t.Errorf("%q", a)
 	}
 }
-
-func BenchmarkPattern(b *testing.B) {
-	for b.Loop() {
-		Pattern("dial tcp 10.0.0.7:5432 at 2026-01-31T12:00:00Z: " +
-			"user 6f9619ff-8b86-d011-b42d-00c04fc964ff is gone after 3 tries")
-	}
-}

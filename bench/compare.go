@@ -80,7 +80,7 @@ func compare(args []string) error {
 	fs.IntVar(&s.Size, "size", 1024, "bytes of a payload")
 	fs.DurationVar(&s.Warmup, "warmup", 2*time.Second, "load before it is measured")
 	fs.Int64Var(&s.Waiting, "waiting", 1_000_000, "messages that wait, for memory")
-	list := fs.Bool("list", false, "tell works and systems, and measure nothing")
+	list := fs.Bool("list", false, "list works and systems, and measure nothing")
 	if err := fs.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
 			return nil
@@ -266,7 +266,7 @@ func (m *measurer) work(ctx context.Context, p step) error {
 	return nil
 }
 
-// String is what is told while it goes.
+// String is the line that is printed after each run.
 func (s *sample) String() string {
 	if s.Error != "" {
 		return "failed: " + s.Error
@@ -348,12 +348,12 @@ func values(w work, r *load.Result, began, ended usage) map[string]float64 {
 	}
 }
 
-// collector is a System that can be told to collect its garbage.
+// collector is a System that can collect its garbage on request.
 type collector interface {
 	Collect(ctx context.Context) error
 }
 
-// memory fills a queue and tells how the servers' resident memory grows: from a
+// memory fills a queue and returns how the servers' resident memory grows: from a
 // quarter of the messages on, when caches are full, and from the empty queue on.
 func (m *measurer) memory(ctx context.Context, w work, sys system.System, t load.Target) (
 	map[string]float64, error) {

@@ -40,7 +40,7 @@ func systemNamed(name, bin string) (system.System, error) {
 // others are the systems and limits that qlogd is compared with.
 func others() []system.System { return append(peers.All(), limits.All()...) }
 
-// version asks a system for its version, where it can tell.
+// version returns a system's version, "" if it does not report one.
 func version(s system.System) string {
 	if v, ok := s.(interface{ Version() string }); ok {
 		return v.Version()

@@ -11,7 +11,7 @@ import (
 	"github.com/qlogd/qlogd/bench/system"
 )
 
-// work is one kind of load, on servers of so many nodes.
+// work is one kind of load, on servers with a number of nodes.
 type work struct {
 	name  string
 	title string
@@ -94,12 +94,12 @@ const (
 	eachAtFirst = "bytes_each_at_once" // the same from the empty queue on, with caches that filled
 )
 
-// order is that in which they are told.
+// order is that in which they are printed.
 var order = []string{
 	rate, p50, p99, p999, serverCPU, ownCPU, eachBytes, eachAtFirst, rss,
 }
 
-// metrics tells how each is written.
+// metrics has how each is printed.
 var metrics = map[string]struct {
 	title string
 	less  bool // less is better
@@ -115,14 +115,14 @@ var metrics = map[string]struct {
 	eachAtFirst: {"… with caches that filled", true},
 }
 
-// wanted is a target: what the ratio of qlogd to another is to be, in one run.
+// wanted is a target: what the ratio of qlogd to another should be, in one run.
 type wanted struct {
 	Work    string `json:"work"`
 	Metric  string `json:"metric"`
 	Ours    string `json:"ours"`
 	Against string `json:"against"` // A+B: what the two give one after the other
 	// Ratio is ours through theirs: at least that where more is better, at most
-	// where less is. 0: no target, only told.
+	// where less is. 0: no target, only printed.
 	Ratio float64 `json:"ratio,omitempty"`
 	// Most is what ours may be at most, whatever theirs is; 0 none.
 	Most float64 `json:"most,omitempty"`
@@ -141,7 +141,7 @@ const (
 	inSeries            = limitRaft + "+" + limitWeb
 )
 
-// targets are what qlogd is to reach, and with whom it is compared.
+// targets are what qlogd should reach, and with whom it is compared.
 var targets = []wanted{
 	{Work: "produce3", Metric: rate, Ours: q3, Against: rabbit3, Ratio: 2.5},
 	{Work: "produce3", Metric: rate, Ours: q3, Against: natsR3, Ratio: 1.5},

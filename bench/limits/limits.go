@@ -178,7 +178,7 @@ func (r runner) Run(ctx context.Context, c load.Config) (*load.Result, error) {
 }
 
 // serve is the child's side: for each connection it says whether it is ready,
-// and puts the load that it is told on target.
+// and runs the load that it receives on target.
 func serve(control string, ready func() error, target load.Target) error {
 	l, err := net.Listen("tcp", control)
 	if err != nil {

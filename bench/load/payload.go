@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// MinSize is the smallest payload: it begins with what tells where it comes
+// MinSize is the smallest payload: it begins with where it comes
 // from and when.
 //
 //	0  when it was sent, or should have been: int64, nanoseconds of the Run's clock

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Poll tells how long a waiting worker waits: again and again one worker waits on
+// Poll measures how long a waiting worker waits: repeatedly one worker waits on
 // the empty queue, one message is produced, and the time from before its Produce
 // until the worker has it is taken. Of Config it reads Size, Warmup, Duration and
 // Window.

@@ -33,8 +33,8 @@ type Config struct {
 	// are workers, at full speed: what is measured is the whole way, and not how
 	// fast a backlog grows. 0 is 10,000 or four times what all hold at once.
 	Backlog int64 `json:"backlog"`
-	// NoDrain ends workers with the time: what is in the queue stays in it, and
-	// nothing is said of what was lost.
+	// NoDrain ends workers with the time: messages in the queue stay there, and
+	// lost ones are not counted.
 	NoDrain bool `json:"no_drain"`
 
 	// Window, if there is one, is called when what is measured begins, and when
@@ -284,7 +284,7 @@ func settled(ctx context.Context, t Counter) (int64, error) {
 	}
 }
 
-// pace tells producers when a batch is due, in time since the Run began.
+// pace sends producers the time at which each batch is due, since the Run began.
 func (r *run) pace(ctx context.Context, due chan<- time.Duration) {
 	every := time.Duration(float64(r.Batch) / r.Rate * float64(time.Second))
 	for at := time.Since(r.began); ; at += every {
@@ -345,7 +345,7 @@ func (r *run) producer(ctx, sends context.Context, p Producer, i int,
 	return nil
 }
 
-// enter waits until n more may be on their way, and tells whether they may.
+// enter waits until n more may be in flight, and reports whether they may.
 func (r *run) enter(ctx context.Context, n int64) bool {
 	if r.room == nil {
 		return true

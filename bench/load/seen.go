@@ -11,7 +11,7 @@ type seen struct {
 	parts []*[1 << 10]atomic.Uint64
 }
 
-// add takes n in and tells whether it was new.
+// add adds n and reports whether it was new.
 func (s *seen) add(n uint64) bool {
 	part, bit := int(n>>16), n&(1<<16-1)
 	s.mu.RLock()

@@ -1,4 +1,4 @@
-// Package load puts load on a queue and tells what came of it: closed loops at
+// Package load puts load on a queue and measures it: closed loops at
 // full speed, open loops at a rate, producers, workers, batches. What it loads
 // is behind Target, so that qlogd bench and the comparison in bench/ share all
 // of it and every system is loaded in the same way.
@@ -46,7 +46,7 @@ type Delivery struct {
 	Handle  any // the target's own, for Ack
 }
 
-// Counter is a Target that can tell how many messages the servers hold for it,
+// Counter is a Target that knows how many messages the servers hold for it,
 // delivered and not yet settled ones included: how one waits for acknowledgements
 // that are not confirmed one by one.
 type Counter interface {

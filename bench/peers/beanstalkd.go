@@ -143,8 +143,8 @@ type beanstalkWorker struct {
 	last  int // how many there were
 }
 
-// Take waits for one, and asks for so many more at once as there were last time
-// and some.
+// Take waits for one, and requests as many more at once as there were last time,
+// and ten.
 func (w *beanstalkWorker) Take(_ context.Context, most int) ([]load.Delivery, error) {
 	all := make([]load.Delivery, 1, most)
 	ok, err := w.reserve(&all[0], time.Second)

@@ -24,8 +24,8 @@ import (
 type NATSOption int
 
 // Atomic publishes a batch of more than one as an atomic batch (ADR-50), which a
-// server that syncs always syncs once. Without it a batch is so many
-// PublishAsync, which is how the client publishes many messages by itself.
+// server that syncs always syncs once. Without it a batch is many
+// PublishAsync, which is how the client publishes many messages.
 const Atomic NATSOption = 1
 
 // NATS is JetStream with one server or three, with the newest nats-server, which
@@ -41,7 +41,7 @@ const Atomic NATSOption = 1
 // pull requests outstanding. An ack is a double ack (the server confirms it), of
 // a batch all at once and then waited for. Clients connect to the stream's
 // leader, which spares a hop, and share one connection for all producers and one
-// for all workers, as the client's documentation tells users to: writes of many
+// for all workers, as the client's documentation recommends: writes of many
 // goroutines then share system calls.
 func NATS(servers int, always bool, opts ...NATSOption) system.System {
 	s := &natsSystem{servers: servers, always: always}
@@ -408,7 +408,7 @@ const owedSingly = 100
 
 // Ack does what DoubleAck of the client does, for all at once: a request to the
 // reply subject of each message, and then as many answers. Those of single
-// messages are waited for later; the queue's count tells when all have come.
+// messages are waited for later; the queue's count is 0 when all have come.
 func (w *natsWorker) Ack(ctx context.Context, done []load.Delivery) error {
 	for _, d := range done {
 		if err := w.nc.PublishRequest(d.Handle.(string), w.inbox, []byte("+ACK")); err != nil {

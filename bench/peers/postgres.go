@@ -24,7 +24,7 @@ import (
 //
 // Given to it: 1 GiB of shared buffers, 8 GiB of WAL between checkpoints
 // (postgresql.org/docs, "WAL Configuration") and a vacuum that keeps up with a
-// queue: the table is vacuumed after 10,000 dead rows, looked at every second and
+// queue: the table is vacuumed after 10,000 dead rows, checked every second and
 // not slowed down (same place, "Automatic Vacuuming"), and a commit that waits
 // 0.2 ms for others where 16 more are under way, which spares a third of the
 // processor time of 64 single inserts. A batch is one INSERT of many rows
@@ -206,7 +206,7 @@ type postgresWorker struct {
 }
 
 func (w *postgresWorker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
-	// A table tells nobody that it has a new row: one asks again, a little later each time.
+	// A table does not announce a new row: ask again, a little later each time.
 	pause := time.Millisecond
 	for began := time.Now(); time.Since(began) < time.Second && ctx.Err() == nil; {
 		all, err := w.try(ctx, most)

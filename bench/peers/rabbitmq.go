@@ -30,7 +30,7 @@ import (
 // waiting off, as rabbitmq.com/docs/runtime says for machines whose cores are
 // shared (three nodes on two cores are slower with it).
 //
-// AMQP does not confirm acks. Ack returns when the frame is written; Count tells
+// AMQP does not confirm acks. Ack returns when the frame is written; Count is 0
 // when the queue is really empty.
 func RabbitMQ(nodes int) system.System { return &rabbit{nodes: nodes} }
 
@@ -254,7 +254,7 @@ func (t *rabbitTarget) channel() (*amqp.Connection, *amqp.Channel, error) {
 	return conn, ch, err
 }
 
-// Count asks rabbitmqctl, because AMQP tells of ready messages only: a second of
+// Count asks rabbitmqctl, because AMQP reports ready messages only: a second of
 // the processor's time.
 func (t *rabbitTarget) Count(ctx context.Context) (int, error) {
 	out, err := t.s.ctl(ctx, "list_queues", "--no-table-headers", "name", "messages")
@@ -267,7 +267,7 @@ func (t *rabbitTarget) Count(ctx context.Context) (int, error) {
 			return strconv.Atoi(f[1])
 		}
 	}
-	return 0, fmt.Errorf("list_queues does not tell of %s: %q", t.name, out)
+	return 0, fmt.Errorf("list_queues does not list %s: %q", t.name, out)
 }
 
 func (t *rabbitTarget) Producer(context.Context) (load.Producer, error) {

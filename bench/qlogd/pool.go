@@ -11,7 +11,7 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-// handed is a message that a client.Worker's handler has in hand.
+// handed is a message that a client.Worker's handler processes.
 type handed struct {
 	payload []byte
 	done    chan struct{}

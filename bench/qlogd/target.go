@@ -11,7 +11,7 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-// Target is a queue. Producers and workers share the client, which is to be one
+// Target is a queue. Producers and workers share the client, which should be one
 // that shares its calls among all nodes (client.WithSpread).
 type Target struct {
 	Client *client.Client
@@ -86,7 +86,7 @@ type worker struct {
 
 // Take of a single message is by the client's Worker, as programs do that work on
 // one at a time: it leases ahead, and settles in shared requests when the handler
-// has returned. Count tells when that is done.
+// has returned. Count is 0 when that is done.
 func (w *worker) Take(ctx context.Context, most int) ([]load.Delivery, error) {
 	if most == 1 {
 		h, err := w.t.shared().take(ctx)

@@ -212,7 +212,7 @@ func (s *Server) replayedEvents(
 	const page = 200
 	return func(yield func(*event.Event, error) bool) {
 		var upTo uint64
-		for more := s.deps.Models != nil; more; {
+		for more := true; more; {
 			upTo, _ = s.deps.Models.Position() // before reading: what comes meanwhile is more
 			found, err := s.deps.Models.Replayed(queue, after, page)
 			if err = cmp.Or(err, ctx.Err()); err != nil {

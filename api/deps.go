@@ -113,7 +113,7 @@ type Models interface {
 	Rebuild() error
 }
 
-// Deps is what a Server runs on. All but Node, State, Log and Eraser may be nil.
+// Deps is what a Server runs on. All of it is needed.
 type Deps struct {
 	Node   Node
 	State  Live
@@ -123,12 +123,12 @@ type Deps struct {
 	// Errors are an *event.Problem or as the log's.
 	Past     func(ctx context.Context, at event.Instant) (State, error)
 	Proof    Proof
-	Push     Push // nil: push is accepted unchecked, and nobody delivers
+	Push     Push
 	Eraser   *erasure.Eraser
-	Secrets  *webhook.Secrets // nil: signed webhooks are refused
-	Forward  Forwarder        // nil: webhooks have no targets
+	Secrets  *webhook.Secrets
+	Forward  Forwarder // to the targets of webhooks
 	Logger   *slog.Logger
-	Registry *prometheus.Registry // nil: one of its own
+	Registry *prometheus.Registry
 }
 
 // Options are the API's limits. The zero value has the defaults.

@@ -3,7 +3,6 @@ package api
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -12,7 +11,6 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -124,14 +122,11 @@ func build(opts ...func(*Options)) *harness {
 	n := &fakeNode{proposer: f, fakeCluster: c}
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log
-	f.machine.s = New(Deps{
-		Node: n, State: f, Log: f.log, Models: f, Eraser: f.machine.newEraser(),
-		Past:     func(context.Context, event.Instant) (State, error) { return f, nil },
-		Secrets:  secrets,
-		Forward:  &f.target,
-		Logger:   slog.New(slog.DiscardHandler),
-		Registry: prometheus.NewRegistry(),
-	}, o)
+	d := f.machine.deps(n)
+	d.State, d.Log, d.Models, d.Secrets, d.Forward = f, f.log, f, secrets, &f.target
+	d.Proof = fakeProof{f}
+	d.Past = func(context.Context, event.Instant) (State, error) { return f, nil }
+	f.machine.s = New(d, o)
 	return &harness{fake: f, cluster: c, node: n, s: f.machine.s, h: f.machine.s.Handler()}
 }
 

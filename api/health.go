@@ -33,7 +33,7 @@ func (s *Server) readyz(q *request) error {
 	}
 	// Without a secret some webhooks are refused and some queues not delivered. All else is served,
 	// so that one wrong definition does not take every node out of service.
-	secrets := append(s.secretsMissing(), s.pushUnready()...)
+	secrets := append(s.secretsMissing(), s.deps.Push.Unready()...)
 	if !ok {
 		return q.notReady(slices.Concat(reasons, secrets))
 	}

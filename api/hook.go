@@ -109,11 +109,8 @@ func (q *request) source() netip.Addr {
 func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte, error) {
 	var secrets []string
 	if w.Signed() {
-		if s.deps.Secrets != nil {
-			v := w.Definition.VerifyHMAC
-			secrets, _ = s.deps.Secrets.Find(v.SecretEnv, v.SecretFile)
-		}
-		if len(secrets) == 0 {
+		v := w.Definition.VerifyHMAC
+		if secrets, _ = s.deps.Secrets.Find(v.SecretEnv, v.SecretFile); len(secrets) == 0 {
 			p := event.Problemf(codeSecretMissing, "",
 				"this node lacks the secret of webhook %s; its /readyz lists what is missing",
 				w.Name)
@@ -236,9 +233,6 @@ func (s *Server) forward(
 ) error {
 	if err := w.fits(req.Body); err != nil {
 		return err
-	}
-	if s.deps.Forward == nil {
-		return event.Problemf(codeTargetFailed, "", "this node forwards nothing")
 	}
 	q.unhurried()
 	header := http.Header{}

@@ -252,9 +252,6 @@ func (s *Server) operations(q *request) error {
 // read models know in which entries.
 func (s *Server) keptOperations(key operationKey) ([]wire.Operation, error) {
 	out := []wire.Operation{}
-	if s.deps.Models == nil {
-		return out, nil
-	}
 	prefix := keyPrefix(key.Actor, key.Key)
 	found, err := s.deps.Models.OperationsWith(prefix[:])
 	if err != nil {
@@ -316,7 +313,7 @@ func (s *Server) Answers() map[string]func(context.Context, []byte) ([]byte, err
 	return map[string]func(context.Context, []byte) ([]byte, error){
 		askOperations: answering(s.ops.find),
 		askWaiters:    answering(func(of [2]string) int64 { return s.waiters.count(of[0], of[1]) }),
-		askPush:       answering(s.localPushReason),
+		askPush:       answering(s.deps.Push.Reason),
 	}
 }
 

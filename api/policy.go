@@ -35,7 +35,7 @@ func (s *Server) maxWindow() int64 { return int64(s.opts.HistoryRetention.Second
 func (s *Server) updatePolicy(
 	name string, p *event.Policy, u *wire.PolicyUpdate,
 ) (auto bool, err error) {
-	if u.Push.Set && !u.Push.Null && s.deps.Push != nil {
+	if u.Push.Set && !u.Push.Null {
 		if err := s.deps.Push.Check(&u.Push.Value); err != nil { // sets defaults
 			return false, err
 		}

@@ -77,34 +77,17 @@ func pushOf(p *event.Policy) *wire.Push {
 	return push
 }
 
-// pushUnready returns what this node lacks to deliver. It serves all else, so it is ready: a policy
-// must not take nodes out of use.
-func (s *Server) pushUnready() []string {
-	if s.deps.Push == nil {
-		return nil
-	}
-	return s.deps.Push.Unready()
-}
-
-// localPushReason returns why this node, if it leads, does not deliver a queue.
-func (s *Server) localPushReason(queue string) *wire.PushReason {
-	if s.deps.Push == nil {
-		return nil
-	}
-	return s.deps.Push.Reason(queue)
-}
-
 // pushReasonTime is how long the leader may take to answer askPush.
 const pushReasonTime = time.Second
 
 // PushReason returns why a queue that has push is not delivered, nil if push delivers it or the
 // leader does not answer.
 func (s *Server) PushReason(ctx context.Context, v *event.QueueView) *wire.PushReason {
-	if s.deps.Push == nil || len(v.Policy.Push) == 0 {
+	if len(v.Policy.Push) == 0 {
 		return nil
 	}
 	if s.deps.Node.LeaderHTTP() == "" {
-		return s.localPushReason(v.Name)
+		return s.deps.Push.Reason(v.Name)
 	}
 	ctx, cancel := context.WithTimeout(ctx, pushReasonTime)
 	defer cancel()

@@ -242,7 +242,7 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 	if t.Oldest > 0 {
 		out.Stats.OldestMessageAgeSeconds = max(0, s.clock(st)-t.Oldest) / 1000
 	}
-	if _, past := st.(*pastState); !past && s.deps.Models != nil {
+	if _, past := st.(*pastState); !past {
 		if n, err := s.deps.Models.MessagesPerMinute(v.Name, s.deps.Node.Clock()); err == nil {
 			out.Stats.MessagesPerMinute = new(float64(n))
 		}
@@ -272,9 +272,6 @@ func (q *request) after(res *event.Result) State {
 
 // pastAt returns the state after the entry of an index, false where it is not known (any more).
 func (s *Server) pastAt(q *request, index uint64) (State, bool) {
-	if s.deps.Past == nil {
-		return nil, false
-	}
 	at := event.Instant{Kind: event.InstantIndex, Index: index}
 	st, err := s.deps.Past(q.Context(), at)
 	return st, err == nil
@@ -290,9 +287,6 @@ type pastState struct {
 func (s *Server) past(q *request, at event.Instant) (State, error) {
 	if at.Kind == event.InstantNow { // a past that is just over: rates are null here too
 		return &pastState{State: s.deps.State, at: s.clock(s.deps.State)}, nil
-	}
-	if s.deps.Past == nil {
-		return nil, bad("at", "this server keeps no past")
 	}
 	st, err := s.deps.Past(q.Context(), at)
 	if err != nil {

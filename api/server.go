@@ -40,9 +40,6 @@ type Server struct {
 // New returns a server.
 func New(deps Deps, opts Options) *Server {
 	opts.defaults()
-	if deps.Logger == nil {
-		deps.Logger = slog.New(slog.DiscardHandler)
-	}
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
 		rules: map[string]access{}, ops: newTracker(), once: newOnceOnly(),

@@ -17,7 +17,7 @@ const rebuildTimeout = 10 * time.Second
 func (s *Server) queueStats(q *request) error {
 	name := q.read("minutes", "consistency").queue()
 	minutes := q.number("minutes", 60, 1, 24*60)
-	counts := q.models()
+	counts := s.deps.Models
 	q.fresh()
 	v := found(q, name, s.deps.State.Queue, queueNotFound)
 	if q.err != nil {
@@ -50,19 +50,9 @@ func (s *Server) queueStats(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// models returns the read models; a server without any has no such path.
-func (q *request) models() Models {
-	if q.s.deps.Models == nil {
-		q.do(func() error { return &problemNotFound })
-	}
-	return q.s.deps.Models
-}
-
 // projections answers GET /v1/projections.
 func (s *Server) projections(q *request) error {
-	if q.read().models(); q.err != nil {
-		return q.err
-	}
+	q.read()
 	return q.answer(http.StatusOK, new(s.projectionsNow()))
 }
 
@@ -76,9 +66,6 @@ func (s *Server) projectionsNow() wire.Projections {
 // background.
 func (s *Server) rebuildProjections(q *request) error {
 	q.read().noBody()
-	if q.models(); q.err != nil {
-		return q.err
-	}
 	return q.change("rebuild read models", rebuildTimeout, func(context.Context) (int, any, error) {
 		if err := s.deps.Models.Rebuild(); err != nil {
 			return 0, nil, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path"
 	"reflect"
 	"strconv"
 	"strings"
@@ -109,27 +110,19 @@ var batches = map[string]bool{
 	"dead_letter": true, "extend": true, "queues": true, "kinds": true,
 }
 
-// msgpackRoutes are the paths of produce, lease and settle calls. Their bodies and answers may be
-// MessagePack.
-var msgpackRoutes = map[string]bool{
-	"/v1/queues/{queue}/messages": true, "/v1/queues/{queue}/lease": true,
-	"/v1/lease": true, "/v1/transactions": true,
-}
-
-func init() {
-	for name := range settleKinds {
-		msgpackRoutes["/v1/queues/{queue}/"+name] = true
-		msgpackRoutes["/v1/leases/{lease_id}/"+name] = true
-	}
-}
-
 func isMsgpack(media string) bool {
 	return media == typeMsgpack || media == "application/x-msgpack" ||
 		media == "application/vnd.msgpack"
 }
 
-// packed reports whether the route's bodies and answers may be MessagePack.
-func (q *request) packed() bool { return q.Method == http.MethodPost && msgpackRoutes[q.path] }
+// packed reports whether the route's bodies and answers may be MessagePack: those of produce, lease
+// and settle calls.
+func (q *request) packed() bool {
+	last := path.Base(q.path)
+	_, settles := settleKinds[last]
+	return q.Method == http.MethodPost && strings.HasPrefix(q.path, "/v1/") &&
+		(settles || last == "messages" || last == "lease" || last == "transactions")
+}
 
 // wantsMsgpack reports whether the client asks for MessagePack on a route that has it.
 func (q *request) wantsMsgpack() bool { return q.packed() && q.accepts(isMsgpack) }

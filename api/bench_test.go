@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -51,8 +53,8 @@ func (s *still) Propose(_ context.Context, c *event.Command) (event.Result, erro
 		}
 	case c.Settle != nil:
 		res.Settled = make([]event.Settled, len(c.Settle.Items))
-		for i := range res.Settled {
-			res.Settled[i] = event.Settled{Lease: c.Settle.Items[i].Lease, Status: event.StatusAcked}
+		for i, item := range c.Settle.Items {
+			res.Settled[i] = event.Settled{Lease: item.Lease, Status: event.StatusAcked}
 		}
 	}
 	return res, nil
@@ -74,41 +76,31 @@ func BenchmarkHandler(b *testing.B) {
 	h := build()
 	defer h.close()
 	payload := bytes.Repeat([]byte{1, 200, 3, 77}, 256)
-	text := fmt.Appendf(nil, `{"id":5,"text":%q}`, bytes.Repeat([]byte("lorem ipsum "), 84))
+	lorem := strings.Repeat("lorem ipsum ", 84)
 	st := &still{h.node, h.fake, &event.Content{Payload: payload, Binary: true}}
 	h.s.deps.Node, h.s.deps.State, h.s.deps.Log = st, st, fakeReads{h.log, st}
 	h.s.waiters = newWaiters(st.Leasable)
 	for _, n := range []int{1, 100} {
-		var binary, texts wire.ProduceRequest
-		var ack wire.AckRequest
-		packedBinary, packedTexts := map[string]any{}, map[string]any{}
-		for i := range n {
-			binary.Messages = append(binary.Messages, wire.NewMessage{PayloadBytes: payload})
-			texts.Messages = append(texts.Messages, wire.NewMessage{Payload: text, Key: "k"})
-			ack.LeaseIDs = append(ack.LeaseIDs, event.NewID(1_700_000_000_000, 8, uint32(i)).String())
-		}
-		list := func(m map[string]any) (out []any) {
-			for range n {
-				out = append(out, m)
-			}
-			return out
-		}
-		packedBinary["messages"] = list(map[string]any{"payload_base64": payload})
-		packedTexts["messages"] = list(map[string]any{"key": "k",
-			"payload": map[string]any{"id": 5, "text": string(bytes.Repeat([]byte("lorem ipsum "), 84))}})
+		list := func(one any) []any { return slices.Repeat([]any{one}, n) }
+		text := map[string]any{"id": 5, "text": lorem}
+		lease := event.NewID(1_700_000_000_000, 8, 1).String()
 		for _, c := range []struct {
 			name, call string
-			json, pack any
+			body       map[string]any
 		}{
-			{"bytes", "messages", &binary, packedBinary},
-			{"text", "messages", &texts, packedTexts},
-			{"lease", "lease", wire.LeaseRequest{MaxMessages: new(int64(n))}, map[string]any{"max_messages": n}},
-			{"ack", "ack", ack, map[string]any{"lease_ids": ack.LeaseIDs}},
+			{"bytes", "messages", map[string]any{
+				"messages": list(map[string]any{"payload_base64": payload}),
+			}},
+			{"text", "messages", map[string]any{
+				"messages": list(map[string]any{"payload": text, "key": "k"}),
+			}},
+			{"lease", "lease", map[string]any{"max_messages": n}},
+			{"ack", "ack", map[string]any{"lease_ids": list(lease)}},
 		} {
 			for _, media := range []string{typeJSON, typeMsgpack} {
-				body, err := wire.Marshal(c.json)
+				body, err := wire.Marshal(c.body)
 				if media == typeMsgpack {
-					body, err = msgpack.Marshal(c.pack)
+					body, err = msgpack.Marshal(c.body)
 				}
 				if err != nil {
 					b.Fatal(err)

@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -21,6 +20,7 @@ import (
 // fake is a machine that a test can let fail. It keeps the commands that reached it.
 type fake struct {
 	*machine
+	noModels
 	log *fakeLog
 
 	mu       sync.Mutex
@@ -220,7 +220,9 @@ func (f *fake) Propose(ctx context.Context, c *event.Command) (event.Result, err
 	return f.Begin(c, nil)[0](ctx)
 }
 
-func (f *fake) Begin(c *event.Command, along []*event.Command) (answers []func(context.Context) (event.Result, error)) {
+func (f *fake) Begin(
+	c *event.Command, along []*event.Command,
+) (answers []func(context.Context) (event.Result, error)) {
 	if f.before != nil {
 		f.before()
 	}
@@ -228,7 +230,8 @@ func (f *fake) Begin(c *event.Command, along []*event.Command) (answers []func(c
 	f.groups++
 	f.commands = append(append(f.commands, c), along...)
 	res, err := event.Result{}, f.err
-	if fails := f.stale > 0 && (c.PutQueue != nil || c.Produce != nil || c.Define != nil || c.Transaction != nil); fails && err == nil {
+	checked := c.PutQueue != nil || c.Produce != nil || c.Define != nil || c.Transaction != nil
+	if f.stale > 0 && checked && err == nil {
 		f.stale--
 		res.Problem = event.Problemf(event.CodeStaleRevision, "", "stale")
 	}
@@ -266,8 +269,5 @@ func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {
 	return []store.Minute{{Start: to / 60_000 * 60_000, Counts: store.Counts{Enqueued: 1}}}, nil
 }
 
-func (f *fake) Position() (uint64, int64)                                { return f.log.Head(), 60_000 }
-func (f *fake) Rebuild() error                                           { f.rebuilt++; return nil }
-func (f *fake) MessagesPerMinute(string, int64) (int64, error)           { return 0, errors.New("not counted") }
-func (f *fake) OperationsWith([]byte) ([]store.Operation, error)         { return nil, nil }
-func (f *fake) Replayed(string, event.ID, int) ([]store.Replayed, error) { return nil, nil }
+func (f *fake) Position() (uint64, int64) { return f.log.Head(), 60_000 }
+func (f *fake) Rebuild() error            { f.rebuilt++; return nil }

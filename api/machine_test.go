@@ -63,9 +63,14 @@ func (m *machine) deps(n *fakeNode) Deps {
 // noModels are read models that have counted nothing.
 type noModels struct{ Models }
 
-func (noModels) Position() (uint64, int64)                                { return 0, 0 }
-func (noModels) MessagesPerMinute(string, int64) (int64, error)           { return 0, errors.New("none") }
-func (noModels) OperationsWith([]byte) ([]store.Operation, error)         { return nil, nil }
+func (noModels) Position() (index uint64, clock int64) { return 0, 0 }
+
+func (noModels) MessagesPerMinute(string, int64) (int64, error) {
+	return 0, errors.New("not counted")
+}
+
+func (noModels) OperationsWith([]byte) ([]store.Operation, error) { return nil, nil }
+
 func (noModels) Replayed(string, event.ID, int) ([]store.Replayed, error) { return nil, nil }
 
 // noPush takes every push and delivers nothing.

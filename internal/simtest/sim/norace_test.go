@@ -2,4 +2,4 @@
 
 package sim
 
-const seedsByDefault = 200
+const seedsByDefault = 100

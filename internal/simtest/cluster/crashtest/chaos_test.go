@@ -19,6 +19,7 @@ import (
 //	CHAOS_DEFAULTS=1: large checkpoints and segments, as users have them
 //	CHAOS_SEED repeats a run's choices
 func TestChaos(t *testing.T) {
+	t.Parallel()
 	flags := busyFlags
 	if os.Getenv("CHAOS_DEFAULTS") != "" {
 		flags = nil

@@ -25,6 +25,7 @@ var busyFlags = []string{
 // TestCrash kills the server at random moments under load, CRASH_KILLS times,
 // and judges all that its clients saw. CRASH_SEED repeats a run's choices.
 func TestCrash(t *testing.T) {
+	t.Parallel()
 	n := cluster.Start(t, cluster.Options{Flags: busyFlags})
 	c := newCampaign(t, "CRASH_SEED", n)
 	kill := c.crash(n.Kill9, func() {

@@ -21,6 +21,7 @@ import (
 // read models in bbolt alike. POWER_CUTS says how often, CRASH_SEED repeats a
 // run's choices. It needs root and a loop device.
 func TestPowerCut(t *testing.T) {
+	t.Parallel()
 	d := newDisk(t)
 	n := cluster.Start(t, cluster.Options{Dir: filepath.Join(d.dir, "data"), Flags: busyFlags})
 	c := newCampaign(t, "CRASH_SEED", n)

@@ -3,6 +3,7 @@ package log
 import (
 	"context"
 	"errors"
+	"iter"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -26,16 +27,15 @@ func (l *Log) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 	var out []event.Event
 	// Ids rise with every move, so none occurs twice.
 	for open := []event.ID{root}; len(open) > 0; open = open[1:] {
-		chain, err := l.eventsOf(ctx, open[0])
-		if err != nil {
-			return nil, err
-		}
-		for i := range chain {
-			if chain[i].IsMove() {
-				open = append(open, chain[i].ID)
+		for e, err := range l.newestFirst(ctx, open[0]) {
+			if err != nil {
+				return nil, err
 			}
+			if e.IsMove() {
+				open = append(open, e.ID)
+			}
+			out = append(out, *e)
 		}
-		out = append(out, chain...)
 	}
 	slices.SortFunc(out, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
 	return out, nil
@@ -60,46 +60,31 @@ func (l *Log) origin(ctx context.Context, id event.ID) (event.ID, error) {
 	}
 }
 
-// eventsOf returns the events of one subject, oldest first, by its back-pointers.
-func (l *Log) eventsOf(ctx context.Context, subject event.ID) ([]event.Event, error) {
-	var out []event.Event
-	err := l.walk(ctx, subject, func(e *event.Event) bool {
-		out = append(out, *e)
-		return true
-	})
-	slices.Reverse(out)
-	return out, err
-}
-
-// walk calls fn with the events of one subject, newest first, until fn returns false. It
-// ends without an error where retention has cut the chain.
-func (l *Log) walk(ctx context.Context, subject event.ID, fn func(*event.Event) bool) error {
-	if subject == (event.ID{}) {
-		return nil
-	}
-	ref, ok, err := l.newest(tableSubjects, subject, event.RefOf(subject).Index)
-	if err != nil || !ok {
-		return err
-	}
-	for !ref.IsZero() {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		e, err := l.Event(ref)
-		if errors.Is(err, ErrGone) {
-			return nil
+// newestFirst yields the events of one subject by their back-pointers. It ends without an
+// error where retention has cut the chain.
+func (l *Log) newestFirst(
+	ctx context.Context, subject event.ID,
+) iter.Seq2[*event.Event, error] {
+	return func(yield func(*event.Event, error) bool) {
+		ref, ok, err := l.newest(tableSubjects, subject, event.RefOf(subject).Index)
+		for ok && err == nil && !ref.IsZero() {
+			var e *event.Event
+			if err = ctx.Err(); err == nil {
+				e, err = l.Event(ref)
+			}
+			// The first event under a new id points back at the move, which is the
+			// old id's.
+			if errors.Is(err, ErrGone) || err == nil && (e.Subject != subject || !yield(e, nil)) {
+				return
+			}
+			if err == nil {
+				ref = e.Prev
+			}
 		}
 		if err != nil {
-			return err
+			yield(nil, err)
 		}
-		// The first event under a new id points back at the move, which is the
-		// old id's.
-		if e.Subject != subject || !fn(e) {
-			return nil
-		}
-		ref = e.Prev
 	}
-	return nil
 }
 
 // EndOf returns the event that ended a lease, for a settle call that is repeated much
@@ -112,21 +97,18 @@ func (l *Log) EndOf(ctx context.Context, lease event.ID) (*event.Event, error) {
 	if start.ID != lease || start.Type != event.Leased {
 		return nil, ErrNotFound
 	}
-	var end *event.Event
-	err = l.walk(ctx, start.Subject, func(e *event.Event) bool {
+	for e, err := range l.newestFirst(ctx, start.Subject) {
+		if err != nil {
+			return nil, err
+		}
 		if e.ID.Compare(lease) <= 0 {
-			return false
+			break
 		}
 		if e.Lease == lease && endsLease(e.Type) {
-			end = e
-			return false
+			return e, nil
 		}
-		return true
-	})
-	if err == nil && end == nil {
-		err = ErrNotFound
 	}
-	return end, err
+	return nil, ErrNotFound
 }
 
 func endsLease(t event.Type) bool {

@@ -206,16 +206,13 @@ func (l *Log) Tail() *Tail { return l.tail }
 func (l *Log) Wait(ctx context.Context, index uint64) error {
 	for {
 		l.mu.Lock()
-		switch {
-		case l.end().Last > index:
+		if l.end().Last > index {
 			l.mu.Unlock()
 			return nil
-		case l.closed:
+		}
+		if err := l.failure(); err != nil {
 			l.mu.Unlock()
-			return ErrClosed
-		case l.broken != nil:
-			l.mu.Unlock()
-			return fmt.Errorf("%w: %w", ErrBroken, l.broken)
+			return err
 		}
 		if l.changed == nil {
 			l.changed = make(chan struct{})
@@ -250,11 +247,17 @@ func (l *Log) fail(err error) {
 
 // usable returns why the log cannot be written, or nil.
 func (l *Log) usable() error {
+	if l.w == nil {
+		return ErrReadOnly
+	}
 	l.mu.RLock()
 	defer l.mu.RUnlock()
+	return l.failure()
+}
+
+// failure returns why the log does not grow any more, or nil. The caller holds l.mu.
+func (l *Log) failure() error {
 	switch {
-	case l.w == nil:
-		return ErrReadOnly
 	case l.closed:
 		return ErrClosed
 	case l.broken != nil:

@@ -282,13 +282,9 @@ func (l *Log) Close() error {
 	l.wake()
 	l.mu.Unlock()
 	if l.w != nil {
-		if cerr := l.w.close(); err == nil {
-			err = cerr
-		}
+		err = errors.Join(err, l.w.close())
 	}
 	l.files.close()
-	if err != nil {
-		return fmt.Errorf("close event log: %w", err)
-	}
-	return nil
+	wrap(&err, "close event log")
+	return err
 }

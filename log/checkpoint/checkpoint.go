@@ -206,13 +206,9 @@ func Clean(fsys vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}
-	var temps []string
-	for _, name := range names {
-		if strings.HasSuffix(name, suffix+vfs.TempSuffix) {
-			temps = append(temps, name)
-		}
-	}
-	return Remove(fsys, dir, temps...)
+	return Remove(fsys, dir, slices.DeleteFunc(names, func(name string) bool {
+		return !strings.HasSuffix(name, suffix+vfs.TempSuffix)
+	})...)
 }
 
 // Keep is how many checkpoints are kept at most.
@@ -229,7 +225,7 @@ const Keep = 16
 // kept need not be stored.
 func Thin(metas []Meta, keep int) []Meta {
 	keep = max(keep, 2)
-	left := append([]Meta(nil), metas...)
+	left := slices.Clone(metas)
 	var gone []Meta
 	for len(left) > keep {
 		// The oldest is always kept while there is a middle to choose from.
@@ -240,7 +236,7 @@ func Thin(metas []Meta, keep int) []Meta {
 			}
 		}
 		gone = append(gone, left[at])
-		left = append(left[:at], left[at+1:]...)
+		left = slices.Delete(left, at, at+1)
 	}
 	return gone
 }

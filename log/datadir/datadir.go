@@ -17,6 +17,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -106,15 +107,8 @@ func HasSegments(dir string) (bool, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	if err != nil {
-		return false, err
-	}
-	for _, n := range names {
-		if strings.HasSuffix(n.Name(), ".seg") {
-			return true, nil
-		}
-	}
-	return false, nil
+	segment := func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".seg") }
+	return slices.ContainsFunc(names, segment), err
 }
 
 // Empty reports whether dir is missing or empty.
@@ -148,14 +142,11 @@ type erased struct {
 func ReadErased(fsys vfs.FS, dir string) (upTo uint64, known bool, err error) {
 	b, err := vfs.ReadFile(fsys, Path(dir, ErasedFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return 0, false, nil
-	}
-	if err != nil {
-		return 0, false, err
+		err = nil
 	}
 	var e erased
-	if json.Unmarshal(b, &e) != nil || e.Format != erasedFormat {
-		return 0, false, nil
+	if err != nil || json.Unmarshal(b, &e) != nil || e.Format != erasedFormat {
+		return 0, false, err
 	}
 	return e.UpToIndex, true, nil
 }

@@ -55,10 +55,7 @@ func Write(fsys FS, name string, fill func(io.Writer) error) error {
 		// Before the rename: a name must never lead to missing bytes.
 		err = f.Sync()
 	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
+	if err = errors.Join(err, f.Close()); err != nil {
 		_ = fsys.Remove(temp) // it is of no use
 		return fmt.Errorf("write %s: %w", temp, err)
 	}

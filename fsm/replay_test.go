@@ -72,43 +72,6 @@ func (b *bench) drain(queue string) string {
 	}
 }
 
-// TestReplayPlaces: where a replayed message comes, in each ordering.
-func TestReplayPlaces(t *testing.T) {
-	for _, c := range []struct {
-		name  string
-		set   func(*event.Policy)
-		order event.Order
-		want  string
-	}{
-		{"per_key by default", perKey(), event.OrderDefault, "a1 a2 a3 a4"},
-		{"per_key original", perKey(), event.OrderOriginal, "a1 a2 a3 a4"},
-		{"per_key append", perKey(), event.OrderAppend, "a3 a4 a2 a1"},
-		{"per_key head", perKey(), event.OrderHead, "a1 a2 a3 a4"},
-		{"fifo by default", ordering(event.FIFO), event.OrderDefault, "a1 a2 a3 a4"},
-		{"fifo append", ordering(event.FIFO), event.OrderAppend, "a3 a4 a2 a1"},
-		{"unordered by default", ordering(event.Unordered), event.OrderDefault, "a3 a4 a2 a1"},
-		{"unordered original", ordering(event.Unordered), event.OrderOriginal, "a1 a2 a3 a4"},
-		{"unordered head", ordering(event.Unordered), event.OrderHead, "a1 a2 a3 a4"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			b := setup(t)
-			b.mustQueue("dead", nil)
-			b.mustQueue("q", with(c.set, dlq("dead")))
-			for _, s := range []string{"a1", "a2", "a3", "a4"} {
-				b.fillKeys("q", s)
-				b.tick(10)
-			}
-			b.kill("q", "a1", "a2")
-			r := b.ok(b.replay("q", ordered(c.order), "a2", "a1"))
-			mustEqual(t, codes(r), "moved moved")
-			mustEqual(t, []event.ID{r.Moved[0].ID, r.Moved[0].To}, []event.ID{b.ids["a2"][1], b.ids["a2"][2]}) // as asked for
-			b.restart()
-			mustEqual(t, b.drain("q"), c.want)
-			b.refold()
-		})
-	}
-}
-
 func TestReplayRefusals(t *testing.T) {
 	start := func(t *testing.T) *bench {
 		b := setup(t)

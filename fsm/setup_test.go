@@ -86,7 +86,7 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 	b.entries = append(b.entries, logged{b.index, data})
 	rs, err := b.m.Apply(b.index, data)
 	must(b.t, err)
-	if len(b.entries) < 100 || len(b.entries)%16 == 0 { // it takes longer than deciding
+	if len(b.entries) < 10 || len(b.entries)%4 == 0 { // it takes longer than deciding
 		b.check()
 	}
 	b.learn(b.last())
@@ -114,6 +114,7 @@ func (b *bench) refold() {
 			b.t.Fatalf("index %d: the fold of the log differs from the live state", bl.Index)
 		}
 	}
+	b.check()
 }
 
 // restart writes the state, loads it and goes on with it.

@@ -174,13 +174,13 @@ func HeaderKind(b []byte) (t Type, queue []byte, ok bool) {
 
 // EncodePolicy returns a policy's bytes outside an event, as a checkpoint has them.
 func EncodePolicy(p *Policy) []byte {
-	return encodeWith(func(c *coder) { c.library(p) })
+	return encodeWith(func(c *coder) { c.put(p) })
 }
 
 // DecodePolicy is the inverse of EncodePolicy.
 func DecodePolicy(b []byte) (*Policy, error) {
 	p := &Policy{}
-	err := decodeWith(b, func(c *coder) { c.library(p) })
+	err := decodeWith(b, func(c *coder) { c.get(p) })
 	if err == nil && !bytes.Equal(EncodePolicy(p), b) {
 		err = errNotCanonical
 	}

@@ -86,15 +86,12 @@ func appendTo(b []byte, v fielder) []byte {
 
 // begin starts encoding, behind b.
 func (c *coder) begin(b []byte) {
-	c.decoding, c.err = false, nil
+	c.decoding = false
 	c.out = append(b, Version)
 }
 
-// end ends encoding. It panics if the library failed, which it does for no type of this package.
+// end ends encoding.
 func (c *coder) end() {
-	if c.err != nil {
-		panic(fmt.Sprintf("event: encode: %v", c.err))
-	}
 	c.out = nil
 	coders.Put(c)
 }
@@ -183,15 +180,6 @@ func (c *coder) decode(v fielder) {
 	c.n, c.key = n, key
 }
 
-// library encodes or decodes what p points to as the library does.
-func (c *coder) library(p any) {
-	if !c.decoding {
-		c.err = c.w.EncodeValue(reflect.ValueOf(p).Elem())
-	} else if _, c.err = msgpackcheck.First(c.in[c.at:]); c.err == nil {
-		c.err = c.r.Decode(p)
-	}
-}
-
 // next reads the name of the next field of the struct that is being decoded. The field before
 // it must not be zero, since a zero is not encoded.
 func (c *coder) next(zero bool) {
@@ -252,77 +240,102 @@ func (c *coder) name(name string) {
 	c.out = append(append(c.out, msgpcode.FixedStrLow|byte(len(name))), name...)
 }
 
-func (c *coder) string(name string, p *string) {
-	if c.absent(name, *p == "") {
-		return
-	}
-	if !c.decoding {
+func (c *coder) string(name string, p *string) { c.field(name, *p == "", p) }
+func (c *coder) bytes(name string, p *[]byte)  { c.field(name, len(*p) == 0, p) }
+func (c *coder) bool(name string, p *bool)     { c.field(name, !*p, p) }
+func (c *coder) id(name string, p *[16]byte)   { c.field(name, *p == [16]byte{}, p) }
+func (c *coder) int(name string, p *int64)     { c.field(name, *p == 0, p) }
+func (c *coder) ref(name string, p *Ref)       { c.field(name, p.IsZero(), p) }
+func (c *coder) blob(name string, p *Blob) {
+	c.field(name, p.Bytes == nil && p.Digest == [32]byte{}, p)
+}
+
+// other encodes what few messages pass through. p points to the field.
+func (c *coder) other(name string, zero bool, p any) { c.field(name, zero, p) }
+
+// field encodes or decodes the field that p points to.
+func (c *coder) field(name string, zero bool, p any) {
+	switch {
+	case c.absent(name, zero):
+	case c.decoding:
+		c.next(c.get(p))
+	default:
 		c.name(name)
+		c.put(p)
+	}
+}
+
+// put encodes what p points to.
+func (c *coder) put(p any) {
+	switch p := p.(type) {
+	case *string:
 		_ = c.w.EncodeString(*p)
-		return
-	}
-	b := c.take(true)
-	if *p = string(b); c.err == nil && !utf8.Valid(b) {
-		c.err = errors.New("a string is not UTF-8")
-	}
-	c.next(*p == "")
-}
-
-func (c *coder) bytes(name string, p *[]byte) {
-	if c.absent(name, len(*p) == 0) {
-		return
-	}
-	if !c.decoding {
-		c.name(name)
+	case *[]byte:
 		_ = c.w.EncodeBytes(*p)
-		return
-	}
-	*p = bytes.Clone(c.take(false))
-	c.next(len(*p) == 0)
-}
-
-func (c *coder) bool(name string, p *bool) {
-	if c.absent(name, !*p) {
-		return
-	}
-	if !c.decoding {
-		c.name(name)
+	case *bool:
 		_ = c.w.EncodeBool(*p)
-		return
-	}
-	*p, c.err = c.r.DecodeBool()
-	c.next(!*p)
-}
-
-// id encodes ids and hashes.
-func (c *coder) id(name string, p *[16]byte) {
-	if c.absent(name, *p == [16]byte{}) {
-		return
-	}
-	if !c.decoding {
-		c.name(name)
+	case *[16]byte:
 		_ = c.w.EncodeBytes(p[:])
-		return
+	case *int64:
+		_ = c.w.EncodeInt(*p)
+	case *Ref:
+		_ = p.EncodeMsgpack(c.w)
+	case *Blob:
+		_ = p.EncodeMsgpack(c.w)
+	default:
+		if err := c.w.EncodeValue(reflect.ValueOf(p).Elem()); err != nil {
+			panic(fmt.Sprintf("event: encode %T: %v", p, err)) // no type of this package
+		}
 	}
-	b := c.take(false)
-	if c.err == nil && len(b) != len(p) {
-		c.err = fmt.Errorf("an id of %d bytes", len(b))
-	}
-	copy(p[:], b)
-	c.next(*p == [16]byte{})
 }
 
-func (c *coder) int(name string, p *int64) {
-	if c.absent(name, *p == 0) {
-		return
+// get decodes into what p points to, and reports whether that is zero. What the library decodes
+// on its own is checked before.
+func (c *coder) get(p any) (zero bool) {
+	switch p := p.(type) {
+	case *string:
+		b := c.take(true)
+		if *p = string(b); c.err == nil && !utf8.Valid(b) {
+			c.err = errors.New("a string is not UTF-8")
+		}
+		return *p == ""
+	case *[]byte:
+		*p = bytes.Clone(c.take(false))
+		return len(*p) == 0
+	case *bool:
+		*p, c.err = c.r.DecodeBool()
+		return !*p
+	case *[16]byte:
+		c.fill(p[:])
+		return *p == [16]byte{}
+	case *int64:
+		*p, c.err = c.r.DecodeInt64()
+		return *p == 0
+	case *Ref:
+		c.err = p.DecodeMsgpack(c.r)
+		return p.IsZero()
+	case *Blob: // without a copy
+		if c.err = decodePair(c.r); c.err == nil {
+			c.fill(p.Digest[:])
+		}
+		if c.err == nil {
+			p.Bytes = c.take(false)
+		}
+		return false
 	}
-	if !c.decoding {
-		c.name(name)
-		_ = c.w.EncodeInt(*p)
-		return
+	if _, c.err = msgpackcheck.First(c.in[c.at:]); c.err == nil {
+		c.err = c.r.Decode(p)
 	}
-	*p, c.err = c.r.DecodeInt64()
-	c.next(*p == 0)
+	return reflect.ValueOf(p).Elem().IsZero()
+}
+
+// fill reads len(b) bytes: an id, or a digest.
+func (c *coder) fill(b []byte) {
+	got := c.take(false)
+	if c.err == nil && len(got) != len(b) {
+		c.err = fmt.Errorf("%d bytes in place of %d", len(got), len(b))
+	}
+	copy(b, got)
 }
 
 // number encodes a number without a sign.
@@ -341,55 +354,6 @@ func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64](c *coder, name string, p *T)
 		c.err = fmt.Errorf("%d is out of range", v)
 	}
 	c.next(*p == 0)
-}
-
-// blob decodes without a copy: the bytes are a part of the input.
-func (c *coder) blob(name string, p *Blob) {
-	if c.absent(name, p.Bytes == nil && p.Digest == [32]byte{}) {
-		return
-	}
-	if !c.decoding {
-		c.name(name)
-		_ = p.EncodeMsgpack(c.w)
-		return
-	}
-	if c.err = decodePair(c.r); c.err == nil {
-		digest := c.take(false)
-		if c.err == nil && len(digest) != len(p.Digest) {
-			c.err = fmt.Errorf("a digest of %d bytes", len(digest))
-		}
-		copy(p.Digest[:], digest)
-	}
-	if c.err == nil {
-		p.Bytes = c.take(false)
-	}
-	c.next(false)
-}
-
-func (c *coder) ref(name string, p *Ref) {
-	if c.absent(name, p.IsZero()) {
-		return
-	}
-	if !c.decoding {
-		c.name(name)
-		_ = p.EncodeMsgpack(c.w)
-		return
-	}
-	c.err = p.DecodeMsgpack(c.r)
-	c.next(p.IsZero())
-}
-
-// other encodes what few messages pass through as the library does. p points to the field.
-func (c *coder) other(name string, zero bool, p any) {
-	if c.absent(name, zero) {
-		return
-	}
-	if !c.decoding {
-		c.name(name)
-	}
-	if c.library(p); c.decoding {
-		c.next(reflect.ValueOf(p).Elem().IsZero())
-	}
 }
 
 // pointer encodes a struct that may be missing.

@@ -2,6 +2,7 @@ package projections
 
 import (
 	"cmp"
+	"container/heap"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -39,8 +40,22 @@ func (t timer) before(o timer) bool {
 type timers struct {
 	row   []timer // rising
 	past  int     // of row, those that were removed
-	heap  []timer
+	heap  timerHeap
 	limit int // length at which the void ones are removed
+}
+
+// timerHeap implements heap.Interface.
+type timerHeap []timer
+
+func (h *timerHeap) Len() int           { return len(*h) }
+func (h *timerHeap) Less(i, j int) bool { return (*h)[i].before((*h)[j]) }
+func (h *timerHeap) Swap(i, j int)      { (*h)[i], (*h)[j] = (*h)[j], (*h)[i] }
+func (h *timerHeap) Push(t any)         { *h = append(*h, t.(timer)) }
+
+func (h *timerHeap) Pop() any {
+	last := (*h)[len(*h)-1]
+	*h = (*h)[:len(*h)-1]
+	return last
 }
 
 // minTimers is the lowest limit.
@@ -54,15 +69,7 @@ func (q *timers) push(s *State, t timer) {
 		q.row = append(q.row, t)
 		return
 	}
-	q.heap = append(q.heap, t)
-	for i := len(q.heap) - 1; i > 0; {
-		parent := (i - 1) / 2
-		if !q.heap[i].before(q.heap[parent]) {
-			break
-		}
-		q.heap[i], q.heap[parent] = q.heap[parent], q.heap[i]
-		i = parent
-	}
+	heap.Push(&q.heap, t)
 }
 
 // inRow reports whether the first timer is in the row.
@@ -84,33 +91,12 @@ func (q *timers) first() (t timer, ok bool) {
 // pop removes the first timer.
 func (q *timers) pop() {
 	if !q.inRow() {
-		last := len(q.heap) - 1
-		q.heap[0] = q.heap[last]
-		q.heap = q.heap[:last]
-		q.sink(0)
+		heap.Pop(&q.heap)
 		return
 	}
 	if q.past++; 2*q.past >= len(q.row) { // each is moved once on average
 		q.row = q.row[:copy(q.row, q.row[q.past:])]
 		q.past = 0
-	}
-}
-
-// sink moves the heap's timer at i down to its place.
-func (q *timers) sink(i int) {
-	for {
-		child := 2*i + 1
-		if child >= len(q.heap) {
-			return
-		}
-		if child+1 < len(q.heap) && q.heap[child+1].before(q.heap[child]) {
-			child++
-		}
-		if !q.heap[child].before(q.heap[i]) {
-			return
-		}
-		q.heap[i], q.heap[child] = q.heap[child], q.heap[i]
-		i = child
 	}
 }
 
@@ -120,9 +106,7 @@ func (q *timers) compact(s *State) {
 	q.row = slices.DeleteFunc(q.row[q.past:], void)
 	q.heap = slices.DeleteFunc(q.heap, void)
 	q.past = 0
-	for i := len(q.heap)/2 - 1; i >= 0; i-- {
-		q.sink(i)
-	}
+	heap.Init(&q.heap)
 	q.limit = 2 * (len(q.row) + len(q.heap))
 }
 

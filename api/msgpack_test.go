@@ -52,6 +52,19 @@ func TestMsgpackInAndOut(t *testing.T) {
 	}
 	first, _ := got.Messages[0]["lease_id"].(string)
 	second, _ := got.Messages[1]["lease_id"].(string)
+	// With payload=bin, payloads come as they are kept.
+	both := packed(t, map[string]any{"lease_ids": []string{first, second}})
+	h.do("POST", "/v1/queues/q/release", both, in).want(200)
+	kept := h.do("POST", "/v1/queues/q/lease", two, in, out+"; payload=bin").want(200).Body
+	if text := kept.String(); !strings.Contains(text, "\xc4\x03\x00\x01\x02") ||
+		!strings.Contains(text, "\x4a{\"a\":[1,") {
+		t.Errorf("%x", text)
+	}
+	var again wire.LeaseResponse
+	if err := transcode.Decode(kept.Bytes(), &again, 1<<20); err != nil {
+		t.Fatal(err)
+	}
+	first, second = again.Messages[0].LeaseID, again.Messages[1].LeaseID
 	ack := packed(t, map[string]any{"lease_ids": []string{first}})
 	// JSON, unless Accept asks for msgpack.
 	h.do("POST", "/v1/queues/q/ack", ack, in).want(200).with("results.0.status", "acked")

@@ -275,7 +275,7 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 
 // enqueue proposes messages that were checked against the queue's policy.
 func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error) {
-	return q.proposeFresh("queue", policyOfQueue(name), func() (*event.Command, error) {
+	return q.proposeFresh("queue", "the queue's policy", func() (*event.Command, error) {
 		p := &event.Produce{Queue: name, Messages: b.msgs, Import: b.imported}
 		p.AutoCreate = s.opts.AutoCreateQueues && !b.noCreate
 		return &event.Command{Produce: p}, s.fit(q, p, b)

@@ -126,7 +126,7 @@ func (s *Server) SettleHere(
 		res = q.commit(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 	} else {
 		b := get(q, func() (*batch, error) { return s.newBatch([]wire.NewMessage{*answer}) })
-		res = q.commitFresh("queue", policyOfQueue(to), func() (*event.Command, error) {
+		res = q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
 			p := event.Produce{Queue: to, Messages: b.msgs}
 			t := &event.Transaction{Settle: []event.SettleItem{item}}
 			err := s.fit(q, &p, b)

@@ -57,7 +57,7 @@ func (s *Server) putQueue(q *request) error {
 // message_schema and push are replaced whole.
 func (s *Server) patchQueue(q *request) error {
 	name, u := q.policyUpdate()
-	res := q.commitFresh("queue", policyOfQueue(name), func() (*event.Command, error) {
+	res := q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
 		v, err := s.current(q, name)
 		if err != nil {
 			return nil, err
@@ -67,9 +67,6 @@ func (s *Server) patchQueue(q *request) error {
 	})
 	return q.answerQueue(name, res)
 }
-
-// policyOfQueue names what may change concurrently, in errors.
-func policyOfQueue(name string) string { return "the policy of queue " + echo(name) }
 
 // updatePut applies an update to the policy that a command sets.
 func (s *Server) updatePut(q *request, put *event.PutQueue, u *wire.PolicyUpdate) (err error) {

@@ -407,7 +407,7 @@ func (m *movement) answer(r *wire.Replayed) error {
 // commit moves what is selected, at once or by a task.
 func (m *movement) commit() event.Result {
 	return get(m.q, func() (event.Result, error) {
-		res, err := m.q.proposeFresh("to", "the policy of queue "+echo(m.to()), m.command)
+		res, err := m.q.proposeFresh("to", "the queue's policy", m.command)
 		return res, m.refused(err)
 	})
 }

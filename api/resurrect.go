@@ -23,7 +23,7 @@ func (s *Server) resurrect(q *request) error {
 		edit = get(q, func() (*dead.Edit, error) { return s.newEdit("edit", body.Edit) })
 	}
 	q.barrier()
-	res := q.commitFresh("queue", "the policy of the queue", func() (*event.Command, error) {
+	res := q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
 		c, content, err := s.departed(q, id, edit)
 		if err != nil {
 			return nil, err

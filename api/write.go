@@ -16,7 +16,7 @@ const maxStale = 8
 
 // commit proposes a command and returns its result, unless reading the request failed.
 func (q *request) commit(c *event.Command) event.Result {
-	return get(q, func() (event.Result, error) { return q.propose(c) })
+	return q.commitFresh("", "the state", func() (*event.Command, error) { return c, nil })
 }
 
 // commitFresh is commit for a command that depends on the state; see proposeFresh.
@@ -24,11 +24,6 @@ func (q *request) commitFresh(
 	field, what string, build func() (*event.Command, error),
 ) event.Result {
 	return get(q, func() (event.Result, error) { return q.proposeFresh(field, what, build) })
-}
-
-// propose is proposeFresh for a command that does not depend on the state.
-func (q *request) propose(c *event.Command) (event.Result, error) {
-	return q.proposeFresh("", "the state", func() (*event.Command, error) { return c, nil })
 }
 
 // proposeFresh proposes the command that build returns, nil for none, and returns its result, or

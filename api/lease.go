@@ -305,9 +305,9 @@ func (s *Server) leasedMessage(
 	return err
 }
 
-// appendLeased appends the JSON of a message as the library encodes it, but at a third of the cost,
-// and with JSON that users gave as they gave it. That comes last, so that a reader who looks for the
-// first "id" finds the message's, whatever the payload has.
+// appendLeased appends the JSON of a message as the library encodes it, at a third of the cost, and
+// with users' JSON unchanged. That comes last, so that a reader who looks for the first "id" finds
+// the message's.
 func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 	text := func(name, v string) {
 		b, _ = jsontext.AppendQuote(append(b, name...), v) // an error: not UTF-8, which none is

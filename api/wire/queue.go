@@ -144,7 +144,7 @@ type Push struct {
 	TimeoutMS     int64             `json:"timeout_ms"`           // until the answer; 0: 30 s
 	MaxInFlight   int64             `json:"max_in_flight"`        // requests at a time; 0: 10
 	RatePerSecond float64           `json:"rate_per_second"`      // 0: no limit
-	Format        string            `json:"format"`               // payload, cloudevents, …_binary
+	Format        string            `json:"format"`               // payload, cloudevents, …
 	Input         map[string]string `json:"input,omitzero"`       // the body's fields, in CEL
 	SecretEnv     Strings           `json:"secret_env,omitzero"`  // signing secrets: variables
 	SecretFile    Strings           `json:"secret_file,omitzero"` // files below --secrets-dir

@@ -124,9 +124,6 @@ func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predi
 // first and holds at the second. It returns the state at the first, and the index of the second.
 func (t *bisection) halve(ctx context.Context, low *projections.State, last uint64) (
 	*projections.State, uint64, error) {
-	if t.Checkpoints == "" {
-		return low, last, nil
-	}
 	metas, _, err := checkpoint.List(t.FS, t.Checkpoints)
 	if err != nil {
 		return nil, 0, err

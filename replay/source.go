@@ -26,7 +26,7 @@ import (
 type Source struct {
 	Log         *log.Log
 	FS          vfs.FS
-	Checkpoints string // directory; "": none
+	Checkpoints string // directory, which may be missing
 }
 
 // Cost is the work of rebuilding a state.
@@ -55,7 +55,7 @@ func (s *Source) StateAt(ctx context.Context, at event.Instant) (*projections.St
 // retention has deleted that, the oldest checkpoint's.
 func (s *Source) Earliest() (event.Instant, error) {
 	before, deleted := s.Log.DeletedBefore()
-	if !deleted || s.Checkpoints == "" {
+	if !deleted {
 		return event.Instant{Kind: event.InstantStart}, nil
 	}
 	metas, _, err := checkpoint.List(s.FS, s.Checkpoints)
@@ -96,26 +96,24 @@ func (s *Source) stateAfter(ctx context.Context, to uint64) (*projections.State,
 // empty one.
 func (s *Source) base(to uint64) (*projections.State, Cost, error) {
 	var cost Cost
-	if s.Checkpoints != "" {
-		metas, bad, err := checkpoint.List(s.FS, s.Checkpoints)
-		if err != nil {
-			return nil, cost, err
+	metas, bad, err := checkpoint.List(s.FS, s.Checkpoints)
+	if err != nil {
+		return nil, cost, err
+	}
+	for _, b := range bad {
+		cost.Skipped = append(cost.Skipped, fmt.Errorf("checkpoint %s: %w", b.Name, b.Err))
+	}
+	for i := range metas {
+		if metas[i].HeadIndex > to {
+			continue
 		}
-		for _, b := range bad {
-			cost.Skipped = append(cost.Skipped, fmt.Errorf("checkpoint %s: %w", b.Name, b.Err))
+		state, err := s.load(&metas[i])
+		if err == nil {
+			cost.Checkpoint = metas[i].HeadIndex
+			return state, cost, nil
 		}
-		for i := range metas {
-			if metas[i].HeadIndex > to {
-				continue
-			}
-			state, err := s.load(&metas[i])
-			if err == nil {
-				cost.Checkpoint = metas[i].HeadIndex
-				return state, cost, nil
-			}
-			if !errors.Is(err, fs.ErrNotExist) { // not deleted meanwhile by a live node
-				cost.Skipped = append(cost.Skipped, err)
-			}
+		if !errors.Is(err, fs.ErrNotExist) { // not deleted meanwhile by a live node
+			cost.Skipped = append(cost.Skipped, err)
 		}
 	}
 	if before, deleted := s.Log.DeletedBefore(); deleted && to > 0 {

@@ -94,7 +94,7 @@ func (w *world) run(o WhatIfOptions) (*WhatIfSummary, map[event.ID]*Divergence) 
 		told[id] = d
 		return err
 	}
-	s, err := WhatIf(w.t.Context(), &Source{Log: w.log}, o)
+	s, err := WhatIf(w.t.Context(), w.source(), o)
 	must(w.t, err)
 	return s, told
 }
@@ -541,7 +541,7 @@ func TestWhatCantBePlayedIsTold(t *testing.T) {
 	w := begin(t, 1)
 	w.queue("jobs", func(p *event.Policy) {})
 	w.produce("jobs", event.NewMessage{})
-	_, err := WhatIf(t.Context(), &Source{Log: w.log}, WhatIfOptions{
+	_, err := WhatIf(t.Context(), w.source(), WhatIfOptions{
 		From: event.Instant{Kind: event.InstantNow}, To: event.Instant{Kind: event.InstantNow},
 		Change: change("jobs", func(p *event.Policy) { p.Ordering = event.FIFO }),
 	})
@@ -560,7 +560,7 @@ func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
 	w := begin(t, 1)
 	w.queue("a", func(*event.Policy) {})
 	w.queue("b", func(*event.Policy) {})
-	_, err := WhatIf(t.Context(), &Source{Log: w.log}, WhatIfOptions{
+	_, err := WhatIf(t.Context(), w.source(), WhatIfOptions{
 		To: event.Instant{Kind: event.InstantNow},
 		Change: func(queue string, p *event.Policy) (bool, error) {
 			p.DeadLetterQueue = map[string]string{"a": "b", "b": "a"}[queue]

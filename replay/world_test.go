@@ -98,6 +98,11 @@ func (w *world) do(commands ...*event.Command) []event.Result {
 	return results
 }
 
+// source is the log in memory.
+func (w *world) source() *Source {
+	return &Source{Log: w.log, FS: vfs.NewMem(), Checkpoints: "/checkpoints"}
+}
+
 func observe(s *projections.State) observed {
 	o := observed{index: s.Index(), clock: s.Clock(), digest: s.Digest(), queues: s.Queues(),
 		messages: map[string][]event.MessageView{}}

@@ -29,8 +29,8 @@ type ScannedSegment struct {
 	Side []byte
 }
 
-// SealedSegment describes a sealed segment by its header and that of its side file; nothing else is
-// read. The error is fs.ErrNotExist if one of the files is missing.
+// SealedSegment describes a sealed segment by its header and its side file. If that is missing or
+// wrong, it reads the whole segment.
 func SealedSegment(fsys vfs.FS, dir string, first uint64) (_ SegmentInfo, err error) {
 	seg := newSegment(first)
 	defer wrap(&err, "segment %s", seg.Name)
@@ -39,24 +39,19 @@ func SealedSegment(fsys vfs.FS, dir string, first uint64) (_ SegmentInfo, err er
 		return SegmentInfo{}, err
 	}
 	defer l.files.close()
-	// Without its side file a segment may be anything.
-	if _, err := l.size(seg.SideFile); err != nil {
-		return SegmentInfo{}, err
-	}
+	l.segments = []*segment{seg}
 	size, err := l.size(seg.Name)
 	if err == nil {
 		err = loadHeader(l.file(seg), size, seg)
 	}
-	var side *sideFile
 	if err == nil {
-		side, err = l.openSide(seg, size)
+		err = l.loadSide(seg, size)
 	}
-	if err != nil {
-		return SegmentInfo{}, err
+	if err == nil && seg.index == nil {
+		err = (&recovery{Log: l}).whole(seg, size, false)
 	}
-	side.end(seg)
 	seg.Sealed = true
-	return seg.SegmentInfo, nil
+	return seg.SegmentInfo, err
 }
 
 // SegmentHeaderSize is how long the header of a segment is.

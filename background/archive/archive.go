@@ -2,13 +2,11 @@
 // retention may then delete them from the data directories, and replay reads them from here.
 //
 //	archive.json             the cluster it is of
-//	log/<first index>.seg    a segment, as in a data directory
-//	log/<first index>.idx    its side file: the segment is there, whole
+//	log/<first index>.seg    a segment, as in a data directory, and .idx, its side file
 //	checkpoints/<name>.ckpt  a checkpoint
 //
-// A file is written under another name, synced, read back, compared and renamed. A segment without
-// its side file, which is written last, does not count: the next run replaces it. Two writers do no
-// harm: all nodes' segments are the same, except for erased contents.
+// A file is written under another name, synced, read back, compared and renamed, so each is whole.
+// Two writers do no harm: all nodes' segments are the same, except for erased contents.
 package archive
 
 import (
@@ -122,7 +120,7 @@ func (a *Archive) String() string { return a.dir }
 // folder returns a folder of the archive.
 func (a *Archive) folder(name string) string { return path.Join(a.dir, name) }
 
-// Segments returns the complete segments, oldest first.
+// Segments returns the archived segments, oldest first.
 func (a *Archive) Segments() (out []log.SegmentInfo, err error) {
 	names, err := a.fs.List(a.folder(logFolder))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -134,9 +132,6 @@ func (a *Archive) Segments() (out []log.SegmentInfo, err error) {
 			continue
 		}
 		s, err := log.SealedSegment(a.fs, a.folder(logFolder), first)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue // not complete
-		}
 		if err != nil {
 			return nil, fmt.Errorf("archive %s: %w", a.dir, err)
 		}
@@ -302,11 +297,13 @@ func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInf
 	if scanned.Chain != s.Chain || scanned.Last != s.Last || scanned.PrevChain != s.PrevChain {
 		return fmt.Errorf("archive segment %s: its file differs from the log's index", s.Name)
 	}
-	name := path.Join(src.LogDir, s.Name)
-	if err := a.putFile(path.Join(logFolder, s.Name), src.FS, name, s.Size); err != nil {
+	// The side file first: a segment without it is read whole each time.
+	err = a.put(path.Join(logFolder, s.SideFile), bytes.NewReader(scanned.Side))
+	if err != nil {
 		return err
 	}
-	return a.put(path.Join(logFolder, s.SideFile), bytes.NewReader(scanned.Side))
+	name := path.Join(src.LogDir, s.Name)
+	return a.putFile(path.Join(logFolder, s.Name), src.FS, name, s.Size)
 }
 
 // Erase removes erased contents from the archive, and returns the number of segments that it wrote.

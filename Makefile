@@ -34,8 +34,8 @@ install: ## qlogd into GOBIN
 
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
-	GORACE=atexit_sleep_ms=0 CRASH_KILLS=$(CRASH_KILLS) go test -race -vet=off -p 3 -timeout 15m \
-	  ./internal/simtest/cluster/... ./cmd/qlogd ./raft ./... # the longest first; they wait as much as they work
+	GORACE=atexit_sleep_ms=0 CRASH_KILLS=$(CRASH_KILLS) go test -race -vet=off -p 3 -parallel 4 -timeout 15m \
+	  ./internal/simtest/cluster/... ./cmd/qlogd ./fsm ./log ./raft ./... # the longest first; they wait as much as they work
 	go test -count=1 -timeout 15m -run '^(TestSeeds|TestPlanted)$$' ./internal/simtest/sim # 100 seeds, for which the race detector is too slow
 	cd bench && GORACE=atexit_sleep_ms=0 go test -race -vet=off -timeout 10m ./...
 	cd webhook/oracle && go vet . && go test -timeout 5m .

@@ -1350,6 +1350,7 @@ func (c *chaos) learn(rs []event.Result, bl *event.Block) {
 // observable state, with checkpoints written and loaded anywhere, also ones
 // frozen some entries ago and brought up by folding the log.
 func TestModel(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		b, w := setup(rt), newModel(rt)
 		c := &chaos{t: rt, m: b.m}

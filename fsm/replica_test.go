@@ -105,6 +105,7 @@ func (r *replica) take(i int) {
 // entries decided, some folded from the block: digests and blocks must be
 // equal at every index.
 func TestReplicas(t *testing.T) {
+	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
 		lead := setup(rt)
 		c := &chaos{t: rt}
@@ -210,6 +211,7 @@ func TestNewerRules(t *testing.T) {
 // TestLoadedStateWakesAlike: messages that were purged while they waited for
 // their time must not use up, after a restart, what wakes others.
 func TestLoadedStateWakesAlike(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.t = t
 	b.mustQueue("q", nil)

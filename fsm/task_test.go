@@ -27,6 +27,7 @@ func (b *bench) wantTask(id event.ID, status event.TaskStatus, done int64) event
 // TestTasksAreForgotten: a week after their end, and beyond a thousand; one that
 // runs keeps what it is to do.
 func TestTasksAreForgotten(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	first := b.task(event.TaskReplay)
 	at := b.index

@@ -13,15 +13,21 @@ import (
 	"testing"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){
-		"qlogd": main,
-	})
+	cluster.Plain()
+	testscript.Main(tests{m}, map[string]func(){"qlogd": main})
 }
 
-// TestScripts runs the scripts in testdata/script with the real program. Besides
+type tests struct{ m *testing.M }
+
+func (t tests) Run() int { return cluster.Run(t.m) }
+
+// TestScripts runs the scripts in testdata/script with the real program; only servers have the
+// race detector, with which hundreds of commands would take minutes to start. Besides
 // testscript's own commands they have:
 //
 //	exits N qlogd …   the exit code is N; output is in the files out and err
@@ -34,12 +40,12 @@ func TestMain(m *testing.M) {
 //	                  of a regular expression in out
 //	flip FILE OFFSET  flip a bit; a negative offset counts from the end
 func TestScripts(t *testing.T) {
+	bin := cluster.Binary(t)
 	testscript.Run(t, testscript.Params{
 		Dir:                 "testdata/script",
 		RequireExplicitExec: true,
 		Setup: func(e *testscript.Env) error {
-			// With -race a process sleeps for a second at its end, and there are hundreds of them.
-			e.Setenv("GORACE", "atexit_sleep_ms=0")
+			e.Setenv("PATH", filepath.Dir(bin)+string(filepath.ListSeparator)+e.Getenv("PATH"))
 			s := &served{}
 			e.Values[servedKey{}] = s
 			e.Defer(s.kill)
@@ -78,7 +84,9 @@ type served struct {
 }
 
 func (s *served) start(ts *testscript.TestScript, args []string) {
-	cmd := command(ts, append([]string{"serve",
+	path, err := exec.LookPath("qlogd") // this very program
+	ts.Check(err)
+	cmd := command(ts, path, append([]string{"serve",
 		"--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...))
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
@@ -145,17 +153,11 @@ func (s *served) hup(ts *testscript.TestScript, _ []string) {
 	}
 }
 
-func command(ts *testscript.TestScript, args []string) *exec.Cmd {
-	path := ""
-	for _, dir := range filepath.SplitList(ts.Getenv("PATH")) {
-		if found, err := exec.LookPath(filepath.Join(dir, "qlogd")); err == nil {
-			path = found
-			break
-		}
-	}
+func command(ts *testscript.TestScript, path string, args []string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "GORACE", "QLOGD_ADDR", "QLOGD_HTTP_ADDR",
+	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")}
+	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR",
 		"QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN",
 		"HOOK_SECRET", "HOOK_OTHER"} {
 		if v := ts.Getenv(name); v != "" {
@@ -176,7 +178,8 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	if n := len(args); n >= 2 && args[n-2] == "<" {
 		stdin, args = args[n-1], args[:n-2]
 	}
-	cmd := command(ts, args)
+	bin, _, _ := strings.Cut(ts.Getenv("PATH"), string(filepath.ListSeparator))
+	cmd := command(ts, filepath.Join(bin, "qlogd"), args)
 	if stdin != "" {
 		f, err := os.Open(ts.MkAbs(stdin))
 		ts.Check(err)

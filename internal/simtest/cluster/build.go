@@ -12,16 +12,18 @@ import (
 // scratch makes this process's folder for what all its tests share.
 var scratch = sync.OnceValues(func() (string, error) { return os.MkdirTemp("", "qlogd-test-") })
 
-// Main is the TestMain of packages that run the program; it clears away what
-// their tests shared.
-func Main(m *testing.M) {
+// Main is the TestMain of packages that run the program.
+func Main(m *testing.M) { os.Exit(Run(m)) }
+
+// Run runs the tests, and removes what they shared.
+func Run(m *testing.M) int {
 	// Else a program with the race detector waits for a second before it exits.
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	code := m.Run()
 	if dir, err := scratch(); err == nil {
 		_ = os.RemoveAll(dir)
 	}
-	os.Exit(code)
+	return code
 }
 
 // Binary returns the path of the program, building it at the first call: with

@@ -50,6 +50,7 @@ func (m *model) append(rt *rapid.T) {
 		if n := rapid.IntRange(0, 8).Draw(rt, "alias"); n > 4 {
 			r.Alias = key("alias %d", n)
 		}
+		r.Prev = event.Ref{Index: rapid.Uint64Range(0, 3).Draw(rt, "prev"), Number: uint32(m.ids % 2)}
 		if rapid.Bool().Draw(rt, "content") {
 			r.Content = rapid.SliceOfN(rapid.Byte(), 0, rapid.SampledFrom([]int{10, 200, 2000}).Draw(rt, "most")).Draw(rt, "bytes")
 			r.Digest = sha256.Sum256(r.Content)

@@ -82,6 +82,7 @@ type scan struct {
 
 	trusted bool                    // the bytes are those that this process wrote
 	erasing func(off, n int64) bool // as for parseContent
+	check   func(*scan) error       // checks more of each block; nil: nothing
 }
 
 // scan starts at the first block of a segment and ends at limit.
@@ -102,8 +103,11 @@ func (s *scan) next() (*damage, error) {
 		return nil, io.EOF
 	}
 	raw, h, d, err := readBlock(&s.win, s.off, s.salt)
-	if d != nil || err != nil {
-		return d, err
+	if err != nil {
+		return nil, fmt.Errorf("read segment %s: %w", s.file, err)
+	}
+	if d != nil {
+		return d, nil
 	}
 	if h.index <= s.last || s.off == headerSize && h.index != s.first {
 		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
@@ -116,6 +120,11 @@ func (s *scan) next() (*damage, error) {
 		return d, nil
 	}
 	s.block.Chain, s.size = chain, h.size()
+	if s.check != nil {
+		if err := s.check(s); err != nil {
+			return nil, err
+		}
+	}
 	s.off += s.size
 	s.last, s.chain, s.clock = h.index, chain, max(s.clock, h.time)
 	if n := len(s.block.Records); n > 0 {
@@ -209,31 +218,22 @@ func (s *scan) corrupt(d *damage) error {
 	return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last, Reason: d.reason}
 }
 
-// index indexes all blocks, up to the end or to damage. each (if not nil) is called
-// after each block.
-func (s *scan) index(each func(*scan) error) (*memIndex, *damage, error) {
+// index indexes all blocks, up to the end or to damage.
+func (s *scan) index() (*memIndex, *damage, error) {
 	mem := &memIndex{}
 	for {
 		before := s.clock
 		d, err := s.next()
 		switch {
 		case err == io.EOF && s.blocks == 0:
-			return mem, &damage{from: headerSize, to: headerSize,
-					reason: "a segment without a block"},
-				nil
+			d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
+			return mem, d, nil
 		case err == io.EOF:
 			return mem, nil, nil
-		case err != nil:
-			return mem, nil, fmt.Errorf("read segment %s: %w", s.file, err)
-		case d != nil:
-			return mem, d, nil
+		case d != nil || err != nil:
+			return mem, d, err
 		}
 		mem.add(&s.block, before, s.clock, s.off-s.size, s.offs)
-		if each != nil {
-			if err := each(s); err != nil {
-				return mem, nil, err
-			}
-		}
 	}
 }
 

@@ -252,7 +252,10 @@ func (r *recovery) segment(i int) error {
 // whole reads a whole segment, checks it and indexes it.
 func (r *recovery) whole(seg *segment, size int64, newest bool) error {
 	s := r.scan(seg, size)
-	mem, d, err := s.index(r.verifier.block)
+	if r.verifier != nil {
+		s.check = r.verifier.block
+	}
+	mem, d, err := s.index()
 	switch {
 	case err != nil:
 		return err

@@ -93,18 +93,10 @@ func ScanSegment(
 		}
 	}
 	s := l.scan(seg, size)
-	v := &verifier{ctx: ctx}
-	good := *s // where the last block that is right in everything ends
-	mem, d, err := s.index(func(s *scan) error {
-		err := v.block(s)
-		if err == nil {
-			good = *s
-		}
-		return err
-	})
-	good.end(seg)
-	out.SegmentInfo = seg.SegmentInfo
-	out.Blocks = good.blocks
+	s.check = (&verifier{ctx: ctx}).block
+	mem, d, err := s.index()
+	s.end(seg)
+	out.SegmentInfo, out.Blocks = seg.SegmentInfo, s.blocks
 	switch {
 	case err != nil:
 		return out, err

@@ -65,11 +65,8 @@ func (v *verifier) begin(r *recovery) error {
 	return err
 }
 
-// block checks the contents of the block that a scan has just read, and reports it.
+// block checks the contents of a block that is being scanned, and reports it.
 func (v *verifier) block(s *scan) error {
-	if v == nil {
-		return nil
-	}
 	if err := v.ctx.Err(); err != nil {
 		return err
 	}
@@ -82,7 +79,7 @@ func (v *verifier) block(s *scan) error {
 		case rec.Content != nil:
 			if sha256.Sum256(rec.Content) != rec.Digest {
 				return &CorruptionError{
-					Segment: s.file, Offset: s.off - s.size + int64(s.offs[i]), LastGood: r.Last,
+					Segment: s.file, Offset: s.off + int64(s.offs[i]), LastGood: r.Last,
 					Reason: fmt.Sprintf("the content of record %d/%d does not match its digest",
 						s.block.Index, i),
 				}

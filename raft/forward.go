@@ -49,16 +49,13 @@ type forwarder struct {
 		[]byte, peer.Identity, error)
 
 	// Guarded by the batcher's lock.
-	to      peer.Target // the leader, as last looked up
-	known   bool
-	turn    context.Context // ends when another node leads, or none
-	endTurn context.CancelFunc
+	to    peer.Target // the leader, as last looked up
+	known bool
 }
 
 func (f *forwarder) init() {
 	f.target = func() (peer.Target, bool) { return peer.Target{}, false }
 	f.ctx, f.cancel = context.WithCancel(context.Background())
-	f.turn, f.endTurn = context.WithCancel(f.ctx)
 }
 
 func (f *forwarder) leads(node peer.Target) bool { return f.known && f.to == node }
@@ -68,8 +65,6 @@ func (b *batcher) movedLocked() {
 	f := &b.forward
 	b.lead.failed, b.lead.retryAt = false, time.Time{}
 	f.to, f.known = f.target()
-	f.endTurn()
-	f.turn, f.endTurn = context.WithCancel(f.ctx)
 	for _, e := range b.flight {
 		if e.cancel != nil && !f.leads(e.to) {
 			// That node may be cut off and never answer. It gets as much time as a request
@@ -91,13 +86,6 @@ func (b *batcher) moved() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.movedLocked()
-}
-
-// turn returns a context that ends when leadership changes, here or elsewhere.
-func (b *batcher) turn() context.Context {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.forward.turn
 }
 
 // forwardWaitLocked returns for how long nothing is forwarded unless something changes.

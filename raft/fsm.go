@@ -217,7 +217,14 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 		s.fsm.fatal(err) // an fsync is never retried
 		return err
 	}
-	if err := own.persist(s); err != nil {
+	m := &own.meta
+	m.HeadIndex, m.Chain, m.CreatedAt = s.head, s.chain, time.Now().UnixMilli()
+	m.Clock, m.Digest = s.state.Clock(), s.state.Digest()
+	body := stoppable{body: s.state, flag: &own.store.stopped}
+	if err := checkpoint.Write(s.fsm.o.FS, s.fsm.o.CheckpointDir, *m, body); err != nil {
+		return err
+	}
+	if err := own.store.added(m.Name()); err != nil {
 		return err
 	}
 	s.fsm.o.Metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())

@@ -105,18 +105,20 @@ var (
 	errNotConfirmed = errors.New("a majority of voters does not confirm that this node leads")
 )
 
-// readRetry is between attempts to find a leader that confirms.
-const readRetry = 10 * time.Millisecond
+const (
+	// readAttempt is how long one node may take to confirm that it leads: it may be cut off and
+	// never answer.
+	readAttempt = time.Second
+	readRetry   = 10 * time.Millisecond // between two attempts
+)
 
 // readIndex asks who leads, be it this node, until somebody has confirmed that he
 // does or the round has taken as long as a request may wait for a leader.
 func (r *Replica) readIndex() (uint64, error) {
-	end := time.Now().Add(r.o.LeaderWait)
-	for time.Now().Before(end) {
-		// A call to a node that no longer leads ends: it may be cut off and never
-		// answer. A read can be repeated.
-		turn := r.b.turn()
-		ctx, cancel := context.WithDeadline(turn, end)
+	all, cancel := r.within(r.o.LeaderWait)
+	defer cancel()
+	for all.Err() == nil {
+		ctx, cancel := context.WithTimeout(all, readAttempt)
 		confirm := r.askReadIndex
 		if r.Leader() {
 			confirm = r.confirmHere
@@ -127,7 +129,7 @@ func (r *Replica) readIndex() (uint64, error) {
 			return index, nil
 		}
 		select {
-		case <-turn.Done():
+		case <-all.Done():
 		case <-time.After(readRetry):
 		}
 		if p := r.unavailable(); p != nil {

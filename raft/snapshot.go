@@ -219,18 +219,6 @@ var (
 // ID implements hraft.SnapshotSink.
 func (s *sink) ID() string { return s.meta.Name() }
 
-// persist writes this node's state.
-func (s *sink) persist(f *frozen) error {
-	s.meta.HeadIndex, s.meta.Chain = f.head, f.chain
-	s.meta.Clock, s.meta.Digest = f.state.Clock(), f.state.Digest()
-	s.meta.CreatedAt = time.Now().UnixMilli()
-	body := stoppable{f.state, &s.store.stopped}
-	if err := checkpoint.Write(s.store.o.FS, s.store.o.CheckpointDir, s.meta, body); err != nil {
-		return err
-	}
-	return s.store.added(s.ID())
-}
-
 // Write implements hraft.SnapshotSink, for a snapshot that a leader sends: none does.
 func (s *sink) Write([]byte) (int, error) { return 0, errNoBulk }
 
@@ -240,22 +228,19 @@ func (s *sink) Close() error { return nil }
 // Cancel implements hraft.SnapshotSink.
 func (s *sink) Cancel() error { return nil }
 
-// stoppable fails a long write once the flag is set.
+// stoppable is a long write that fails once the flag is set.
 type stoppable struct {
 	body io.WriterTo
 	flag *atomic.Bool
+	w    io.Writer
 }
 
 func (s stoppable) WriteTo(w io.Writer) (int64, error) {
-	return s.body.WriteTo(stopWriter{w, s.flag})
+	s.w = w
+	return s.body.WriteTo(s)
 }
 
-type stopWriter struct {
-	w    io.Writer
-	flag *atomic.Bool
-}
-
-func (s stopWriter) Write(p []byte) (int, error) {
+func (s stoppable) Write(p []byte) (int, error) {
 	if s.flag.Load() {
 		return 0, errStopped
 	}

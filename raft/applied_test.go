@@ -29,8 +29,7 @@ func TestLackingReleasesWaiters(t *testing.T) {
 		result = r
 		done := f.async(t.Context(), put("a"))
 		f.until(t.Context(), func() bool {
-			return f.queues.n == 0 &&
-				f.answered() == len(f.flight)
+			return f.queues.n == 0 && f.answered() == len(f.flight)
 		})
 		return done
 	}

@@ -30,8 +30,7 @@ func answersOnASlowLineConfirmNothing(t *testing.T) {
 	c.mu.Unlock()
 	// Heartbeats whose answers are under way when the other one is elected.
 	go func() {
-		_ = l.raft.LeadershipTransferToServer(next.id,
-			next.o.self().serverAddress()).Error()
+		_ = l.raft.LeadershipTransferToServer(next.id, next.o.self().serverAddress()).Error()
 	}()
 	until(t, "the other one leads", func() bool { return next.raft.State() == hraft.Leader })
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)

@@ -256,16 +256,13 @@ func TestForwardComesBack(t *testing.T) {
 func TestForwardUnknown(t *testing.T) {
 	for name, call := range map[string]func(context.Context, []byte) ([]byte, error){
 		"broken": func(context.Context, []byte) ([]byte, error) {
-			return nil,
-				errors.New("connection reset")
+			return nil, errors.New("connection reset")
 		},
 		"its error": func(context.Context, []byte) ([]byte, error) {
-			return nil,
-				&peer.Error{Code: "internal"}
+			return nil, &peer.Error{Code: "internal"}
 		},
 		"no answer": func(context.Context, []byte) ([]byte, error) { return nil, nil },
-		"fewer answers": func(context.Context, []byte) ([]byte,
-			error) {
+		"fewer answers": func(context.Context, []byte) ([]byte, error) {
 			return event.EncodeAnswers(nil), nil
 		},
 	} {
@@ -287,8 +284,7 @@ func TestForwardUnknown(t *testing.T) {
 	// But for a group that could not even be read: nothing of it was proposed.
 	f := newFollower(t, Limits{})
 	f.follow(func(context.Context, []byte) ([]byte, error) {
-		return nil,
-			&peer.Error{Code: codeBadGroup}
+		return nil, &peer.Error{Code: codeBadGroup}
 	})
 	got := <-f.async(t.Context(), put("a"))
 	if p := asProblem(t, got.err); p.Unknown || p.Code != CodeNoLeader {
@@ -303,8 +299,7 @@ func TestWaitForALeader(t *testing.T) {
 	for name, leads := range map[string]func(*follower){
 		"none": func(*follower) {},
 		"out of reach": func(f *follower) {
-			f.follow(func(context.Context, []byte) ([]byte,
-				error) {
+			f.follow(func(context.Context, []byte) ([]byte, error) {
 				return nil, lost
 			})
 		},
@@ -629,8 +624,7 @@ func askLeader(t *testing.T) {
 	c.put("a")
 	const name = "test.question"
 	for _, m := range c.members() {
-		m.HandleMembers(name, func(context.Context, []byte) ([]byte,
-			error) {
+		m.HandleMembers(name, func(context.Context, []byte) ([]byte, error) {
 			return []byte(m.name), nil
 		})
 	}

@@ -101,8 +101,7 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	for _, m := range c.members() {
 		if m != l {
 			until(t, "the leader is removed", func() bool {
-				return m.RemoveMember(ctx, l.name,
-					false) == nil
+				return m.RemoveMember(ctx, l.name, false) == nil
 			})
 			break
 		}

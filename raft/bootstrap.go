@@ -11,7 +11,6 @@ import (
 	"net"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -76,20 +75,12 @@ type bootState struct {
 	Would   string           `json:"would,omitempty"` // the cluster that its table makes; "": none
 }
 
-// bootAnswer is what one address of the list answered.
-type bootAnswer struct {
-	bootState
-	addr string
-	who  peer.Identity
-	err  error
-}
-
 type bootstrap struct {
 	BootstrapOptions
 	self   peer.Identity
-	list   []string     // of all nodes that form the cluster
-	others []string     // of the list
-	would  atomic.Value // string, of the table as last seen
+	list   []string      // of all nodes that form the cluster
+	others []peer.Target // of the list
+	would  atomic.Value  // string, of the table as last seen
 }
 
 // Bootstrap returns once this node belongs to a cluster: the card says so durably, and so
@@ -148,8 +139,11 @@ func (b *bootstrap) readList() error {
 	b.list = append(slices.Clone(b.Join), b.self.Raft)
 	slices.Sort(b.list)
 	b.list = slices.Compact(b.list)
-	self := func(a string) bool { return a == b.self.Raft }
-	b.others = slices.DeleteFunc(slices.Clone(b.list), self)
+	for _, addr := range b.list {
+		if addr != b.self.Raft {
+			b.others = append(b.others, peer.Target{Addr: addr})
+		}
+	}
 	switch {
 	case b.Expect > 1 && len(b.list) != b.Expect:
 		return fmt.Errorf("bootstrap-expect is %d, but join names %d nodes, this one (%s) among "+
@@ -170,7 +164,9 @@ func (b *bootstrap) decide(ctx context.Context) error {
 	var logged string
 	var last time.Time
 	for {
-		answers := b.ask(ctx)
+		round, cancel := context.WithTimeout(ctx, bootstrapAsk)
+		answers := callEach[bootState](round, b.Net, b.others, rpcBootstrap, struct{}{})
+		cancel()
 		if err := ctx.Err(); err != nil {
 			return fmt.Errorf("bootstrap: %w", err)
 		}
@@ -189,46 +185,29 @@ func (b *bootstrap) decide(ctx context.Context) error {
 	}
 }
 
-// ask asks all other addresses at once.
-func (b *bootstrap) ask(ctx context.Context) []bootAnswer {
-	ctx, cancel := context.WithTimeout(ctx, bootstrapAsk)
-	defer cancel()
-	out := make([]bootAnswer, len(b.others))
-	var wg sync.WaitGroup
-	for i, addr := range b.others {
-		wg.Go(func() {
-			a := &out[i]
-			to := peer.Target{Addr: addr}
-			a.addr = addr
-			a.who, a.err = call(ctx, b.Net, to, rpcBootstrap, struct{}{}, &a.bootState)
-		})
-	}
-	wg.Wait()
-	return out
-}
-
 // judge sets the card's cluster if a round's answers decide on one; else it returns what
 // this node waits for: things that operators can correct meanwhile. A table that differs
 // from the one held is held from now on, and decides in a later round. The id of the cluster
 // that it would make stands for the table.
-func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
+func (b *bootstrap) judge(answers []response[bootState]) (waits string, err error) {
 	var waiting []string
 	table := []datadir.Member{firstMember(b.self)}
 	named := map[string]string{}
 	card := b.Card
-	for _, a := range answers {
-		who, why := fmt.Sprintf("%s (%s)", a.addr, a.who.Node), ""
+	for _, r := range answers {
+		a, is, addr := r.answer, r.from, r.to.Addr
+		who, why := fmt.Sprintf("%s (%s)", addr, is.Node), ""
 		switch {
-		case b.isSelf(firstMember(a.who)):
-			who, why = a.addr, "is this node itself: raft-advertise should be the same"
-		case a.who.Node == b.self.Node:
+		case b.isSelf(firstMember(is)):
+			who, why = addr, "is this node itself: raft-advertise should be the same"
+		case is.Node == b.self.Node:
 			return "", fmt.Errorf("there is a node %s already at %s, with another data directory: "+
-				"give each node an id of its own (node-id)", b.self.Node, a.addr)
-		case a.err != nil:
-			who, why = a.addr, fmt.Sprintf("does not answer (%v)", innermost(a.err))
+				"give each node an id of its own (node-id)", b.self.Node, addr)
+		case r.err != nil:
+			who, why = addr, fmt.Sprintf("does not answer (%v)", innermost(r.err))
 		case a.Cluster != "" && card.ClusterID != "" && a.Cluster != card.ClusterID:
 			return "", fmt.Errorf("join names nodes of two clusters: %s and, at %s, %s",
-				card.ClusterID, a.addr, a.Cluster)
+				card.ClusterID, addr, a.Cluster)
 		case a.Cluster != "":
 			card.ClusterID = a.Cluster
 			if slices.ContainsFunc(a.Initial, b.isSelf) {
@@ -245,13 +224,13 @@ func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
 		case !slices.Equal(a.List, b.list):
 			why = fmt.Sprintf("was given another list: join is %s there, %s here",
 				strings.Join(a.List, ", "), strings.Join(b.list, ", "))
-		case a.who.Raft != a.addr:
-			why = fmt.Sprintf("advertises %s: join must name it so", a.who.Raft)
-		case named[a.who.Node] != "":
-			why = fmt.Sprintf("has the id of %s: give each its own (node-id)", named[a.who.Node])
+		case is.Raft != addr:
+			why = fmt.Sprintf("advertises %s: join must name it so", is.Raft)
+		case named[is.Node] != "":
+			why = fmt.Sprintf("has the id of %s: give each its own (node-id)", named[is.Node])
 		default:
-			named[a.who.Node] = a.addr
-			table = append(table, firstMember(a.who))
+			named[is.Node] = addr
+			table = append(table, firstMember(is))
 		}
 		if why != "" {
 			waiting = append(waiting, who+" "+why)
@@ -274,9 +253,10 @@ func (b *bootstrap) judge(answers []bootAnswer) (waits string, err error) {
 	if b.would.Swap(cluster) != cluster && len(answers) > 0 {
 		return "all nodes are up; comparing what they see", nil
 	}
-	for _, a := range answers {
-		if a.Would != cluster {
-			return fmt.Sprintf("%s (%s) does not see the same nodes yet", a.addr, a.who.Node), nil
+	for _, r := range answers {
+		if r.answer.Would != cluster {
+			return fmt.Sprintf("%s (%s) does not see the same nodes yet",
+				r.to.Addr, r.from.Node), nil
 		}
 	}
 	card.ClusterID, card.Initial = cluster, table

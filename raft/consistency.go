@@ -272,7 +272,8 @@ func digestOf(results []event.Result) (digest [16]byte, ok bool) {
 // fail at the next entry.
 func checkRules(o Options) error {
 	if rules := o.Machine.Rules(); rules > o.Rules {
-		return fmt.Errorf("data directory requires rules version %d, this binary supports up to %d", rules, o.Rules)
+		return fmt.Errorf("data directory requires rules version %d, this binary supports up to %d",
+			rules, o.Rules)
 	}
 	return nil
 }

@@ -268,25 +268,19 @@ func (r *Replica) askAdmission(nodes []Member, q admissionRequest) (
 	out map[hraft.ServerID]admissionResponse) {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()
-	out = map[hraft.ServerID]admissionResponse{}
-	var wg sync.WaitGroup
-	var mu sync.Mutex
+	var ask []peer.Target
 	for _, m := range nodes {
-		wg.Go(func() {
-			to := m.target()
-			to.Incarnation = "" // a node that was replaced can still report by whom
-			var a admissionResponse
-			from, err := call(ctx, r.o.Net, to, rpcAdmission, q, &a)
-			if err != nil {
-				r.o.Logger.Debug("admission check failed", "addr", m.RaftAddr, "error", err)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			out[serverID(from.Node, from.Incarnation)] = a
-		})
+		// A node that was replaced can still report by whom.
+		ask = append(ask, peer.Target{Addr: m.RaftAddr, Node: m.ID})
 	}
-	wg.Wait()
+	out = map[hraft.ServerID]admissionResponse{}
+	for _, a := range callEach[admissionResponse](ctx, r.o.Net, ask, rpcAdmission, q) {
+		if a.err != nil {
+			r.o.Logger.Debug("admission check failed", "addr", a.to.Addr, "error", a.err)
+			continue
+		}
+		out[serverID(a.from.Node, a.from.Incarnation)] = a.answer
+	}
 	return out
 }
 

@@ -346,6 +346,30 @@ func call(ctx context.Context, n *peer.Net, to peer.Target, name string, ask, an
 	return from, err
 }
 
+// response is what a node answered to callEach.
+type response[A any] struct {
+	to     peer.Target
+	from   peer.Identity // as far as known, if there is an error too
+	answer A
+	err    error
+}
+
+// callEach calls nodes, all at once, and returns the response of each.
+func callEach[A any](ctx context.Context, n *peer.Net, nodes []peer.Target, name string,
+	ask any) []response[A] {
+	out := make([]response[A], len(nodes))
+	var wg sync.WaitGroup
+	for i, to := range nodes {
+		wg.Go(func() {
+			a := &out[i]
+			a.to = to
+			a.from, a.err = call(ctx, n, to, name, ask, &a.answer)
+		})
+	}
+	wg.Wait()
+	return out
+}
+
 // serve is the handler of such calls.
 func serve[Q, A any](h func(context.Context, peer.Identity, Q) (A, error)) peer.Handler {
 	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {

@@ -327,8 +327,8 @@ func (s *stores) check(o Options) error {
 		// A checkpoint of this node's own is never ahead of its event log, which was synced
 		// before, and one that was fetched was installed after the segments before it.
 		case head < newest.HeadIndex:
-			return fmt.Errorf("raft: the event log ends at index %d, below checkpoint %s of index %d: "+
-				"its end is lost", head, newest.Name(), newest.HeadIndex)
+			return fmt.Errorf("raft: the event log ends at index %d, below checkpoint %s of "+
+				"index %d: its end is lost", head, newest.Name(), newest.HeadIndex)
 		case head == newest.HeadIndex && chain != newest.Chain:
 			return fmt.Errorf("raft: the event log has chain %x at index %d, checkpoint %s has %x",
 				chain, head, newest.Name(), newest.Chain)
@@ -348,8 +348,8 @@ func (s *stores) check(o Options) error {
 		s.known = configurationOf(newest)
 	}
 	if last > 0 && first > newest.Index+1 {
-		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable checkpoint "+
-			"ends at %d: the entries between are lost", first, newest.Index)
+		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable "+
+			"checkpoint ends at %d: the entries between are lost", first, newest.Index)
 	}
 	if err := s.verify(max(first, newest.Index+1), last); err != nil {
 		return err

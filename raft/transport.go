@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"io"
@@ -79,19 +80,24 @@ func handleRPC[Q any](t *transport) peer.Handler {
 	}
 }
 
+// requests are buffers for requests, which are as large as the entries in them.
+var requests = sync.Pool{New: func() any { return new(bytes.Buffer) }}
+
 // call sends a request of hashicorp/raft. The other side must be that very incarnation.
 func (t *transport) call(id hraft.ServerID, addr hraft.ServerAddress, name string,
 	args, resp any) error {
 	if announced(id) {
 		return errAnnounced
 	}
-	body, err := msgpack.Marshal(args)
-	if err != nil {
+	body := requests.Get().(*bytes.Buffer)
+	defer requests.Put(body)
+	body.Reset()
+	if err := msgpack.NewEncoder(body).Encode(args); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(t.ctx, rpcTimeout)
 	defer cancel()
-	answer, _, err := t.r.o.Net.Call(ctx, memberOf(id, addr).target(), name, body)
+	answer, _, err := t.r.o.Net.Call(ctx, memberOf(id, addr).target(), name, body.Bytes())
 	if err == nil {
 		err = msgpackcheck.Check(answer)
 	}

@@ -150,17 +150,13 @@ func (n *Net) call(ctx context.Context, to Target, f frame) ([]byte, Identity, e
 	if err != nil {
 		return nil, Identity{}, err
 	}
+	stop := context.AfterFunc(ctx, func() { c.Close() })
 	if err := c.send(f); err != nil {
+		stop()
 		return nil, c.peer, &notSent{outer(ctx, err)}
 	}
-	var a frame
-	select {
-	case a = <-c.answers:
-	case <-ctx.Done():
-		c.Close()
-		return nil, c.peer, ctx.Err()
-	}
-	if a.kind != frameBeat {
+	a := <-c.answers
+	if stop() && a.kind != frameBeat {
 		n.release(c, to)
 	}
 	e := &Error{}

@@ -20,11 +20,11 @@ import (
 // transport carries hashicorp/raft's requests as calls between nodes, with this package's
 // guards:
 //
-//	only admitted nodes take part               take, RequestVote: see rollback.go
+//	only admitted nodes take part               handle, RequestVote: see rollback.go
 //	no bulk through the library                 InstallSnapshot: see catchup.go
 //	what others acknowledge is recorded         evidence: see rollback.go
 //	a follower that begins at a snapshot        adapt
-//	a term changes on the main loop alone       pass
+//	a term changes on the main loop alone       fastPath
 //	no back-off after a node has returned       AppendEntries
 type transport struct {
 	r         *Replica
@@ -72,7 +72,7 @@ func handleRPC[Q any](t *transport) peer.Handler {
 		if err := msgpack.Unmarshal(body, q); err != nil {
 			return nil, err
 		}
-		answer, err := t.take(ctx, q)
+		answer, err := t.handle(ctx, q)
 		if err != nil {
 			return nil, err
 		}
@@ -134,9 +134,9 @@ func (t *transport) DecodePeer(b []byte) hraft.ServerAddress {
 // Consumer implements hraft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
 
-// take passes a request on to hashicorp/raft's main loop, or handles a heartbeat without it. What
+// handle passes a request on to hashicorp/raft's main loop, or handles a heartbeat without it. What
 // it looks at may have changed by the time the main loop has the request.
-func (t *transport) take(ctx context.Context, request any) (any, error) {
+func (t *transport) handle(ctx context.Context, request any) (any, error) {
 	switch {
 	case t.ctx.Err() != nil:
 		return nil, hraft.ErrTransportShutdown
@@ -148,7 +148,7 @@ func (t *transport) take(ctx context.Context, request any) (any, error) {
 	switch a := request.(type) {
 	case *hraft.AppendEntriesRequest:
 		if isHeartbeat(a) { // does not refer to the log
-			if t.pass(rpc, a.Term) {
+			if t.fastPath(rpc, a.Term) {
 				r := <-answered
 				return r.Response, r.Error
 			}
@@ -184,13 +184,13 @@ func isHeartbeat(a *hraft.AppendEntriesRequest) bool {
 	return a.PrevLogEntry == 0 && a.LeaderCommitIndex == 0 && len(a.Entries) == 0
 }
 
-// pass takes a heartbeat past hashicorp/raft's main loop, where it is refused as one of an older
+// fastPath takes a heartbeat past hashicorp/raft's main loop, where it is refused as one of an older
 // term, or leaves this node a follower in its term. A newer term would otherwise be raised on a
 // leader that does not know yet that it is deposed, and is about to write an entry: that would have
 // the new leader's term and perhaps the index of another entry of that leader, two logs that seem
 // to agree and do not. And the term of a follower that becomes a candidate, or wins, would be set
 // back: it cannot raise its term meanwhile.
-func (t *transport) pass(rpc hraft.RPC, term uint64) bool {
+func (t *transport) fastPath(rpc hraft.RPC, term uint64) bool {
 	handle := t.heartbeat.Load()
 	if handle == nil {
 		return false

@@ -28,7 +28,7 @@ func heartbeatThatDeposes(t *testing.T) {
 	h := tr.header()
 	h.ID, h.Addr = []byte("next"), []byte("next 127.0.0.1:1")
 	a := &hraft.AppendEntriesRequest{RPCHeader: h, Term: l.raft.CurrentTerm() + 1}
-	r, err := tr.take(t.Context(), a)
+	r, err := tr.handle(t.Context(), a)
 	if err != nil || !r.(*hraft.AppendEntriesResponse).Success {
 		t.Errorf("%+v, %v", r, err)
 	}

@@ -123,7 +123,7 @@ func diffMessages(ctx context.Context, before, after *projections.State, f Filte
 				c.After.MessageView = c.Before.MessageView
 				c.After.Held, c.After.Lease, c.After.LeaseExpiresAt = false, event.ID{}, 0
 			}
-			c.After.State = stateOf(e)
+			c.After.State = leftAs[e.Type]
 		}
 		for _, fate := range []*Fate{c.Before, c.After} {
 			if fate != nil {
@@ -151,22 +151,13 @@ func isLive(s event.State) bool {
 	return s == event.StateReady || s == event.StateLeased || s == event.StateScheduled
 }
 
-func leaves(t event.Type) bool {
-	return t == event.Acked || t == event.DeadLettered || t == event.Discarded ||
-		t == event.Replayed
+// leftAs are the events with which a message leaves its queue, and its state then.
+var leftAs = map[event.Type]event.State{
+	event.Acked: event.StateAcked, event.DeadLettered: event.StateDeadLettered,
+	event.Discarded: event.StateDiscarded, event.Replayed: event.StateReplayed,
 }
 
-func stateOf(e *event.Event) event.State {
-	switch e.Type {
-	case event.Acked:
-		return event.StateAcked
-	case event.DeadLettered:
-		return event.StateDeadLettered
-	case event.Replayed:
-		return event.StateReplayed
-	}
-	return event.StateDiscarded
-}
+func leaves(t event.Type) bool { _, ok := leftAs[t]; return ok }
 
 func fateIn(s *projections.State, id event.ID) *Fate {
 	m, ok := s.Message(id)

@@ -51,9 +51,8 @@ type lease struct {
 	end     event.SettleOp // 0: silence, or not within the range
 	took    int64          // how long after the lease
 	delay   int64          // of a retry: the worker's own delay; -1: the policy's
-	known   bool           // it ended within the range
-	id      event.ID       // of the leased event, and of the one that ended it
-	endID   event.ID
+	id      event.ID       // of the leased event
+	endID   event.ID       // of the one that ended it; zero: not within the range
 
 	// Only while the facts are gathered.
 	at int64
@@ -220,7 +219,7 @@ func (g *gatherer) queueEvent(e *event.Event) {
 		}
 		q.policy = *e.Policy
 		name, policy := e.Queue, e.Policy.Clone()
-		g.give(e, func(s *stage) error { return s.put(name, policy.Clone()) })
+		g.give(e, func(s *stage) error { return s.put(name, policy.Clone(), "") })
 	case event.QueueDeleted:
 		g.command(e, &event.Command{DeleteQueue: &event.DeleteQueue{Name: e.Queue, Force: true}})
 	case event.QueuePaused, event.QueueResumed:
@@ -387,7 +386,7 @@ func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, d
 		}
 		return
 	}
-	f.end, f.took, f.delay, f.known, f.endID = op, at-f.at, delay, true, e.ID
+	f.end, f.took, f.delay, f.endID = op, at-f.at, delay, e.ID
 	delete(g.open, e.Lease)
 	if op == event.OpAck {
 		g.took[l.queue] = append(g.took[l.queue], f.took)

@@ -79,7 +79,7 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 	}
 	s.machine = fsm.New(f.start, s, fsm.Options{})
 	for _, q := range s.machine.Queues() {
-		if err := s.put(q.Name, q.Policy.Clone()); err != nil {
+		if err := s.put(q.Name, q.Policy.Clone(), ""); err != nil {
 			return nil, err
 		}
 	}
@@ -240,7 +240,7 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 	switch n := len(l.leases); {
 	case k < n:
 		f = l.leases[k] // perhaps, as in reality, still working at the last instant
-	case n > 0 && l.leases[n-1].known:
+	case n > 0 && !l.leases[n-1].endID.IsZero():
 		f = l.leases[n-1]
 		l.assumed = true
 	default:
@@ -273,46 +273,31 @@ func (s *stage) available(l *life, base int64) {
 	}
 }
 
-// put creates a queue or changes its policy, with the other policy applied to it.
-func (s *stage) put(name string, p event.Policy) error {
+// put creates a queue or changes its policy, with the other policy applied to it. of is the queue
+// whose dead-letter queue is created, else "".
+func (s *stage) put(name string, p event.Policy, of string) error {
 	auto, err := s.o.Change(name, &p)
 	if err != nil {
 		return err
 	}
-	if dlq := p.DeadLetterQueue; dlq != "" && !auto {
-		if _, ok := s.machine.Queue(dlq); !ok && dlq != name {
-			// In reality it may have come later, or never.
-			if err := s.putDeadLetters(dlq, name); err != nil {
-				return err
-			}
+	dlq := p.DeadLetterQueue
+	if of != "" && (auto || dlq != "") { // two queues could name each other here, for ever
+		return s.refuse(of, "dead_letter_queue '"+name+"' cannot have its own dead_letter_queue")
+	}
+	if _, ok := s.machine.Queue(dlq); !ok && dlq != "" && dlq != name && !auto {
+		// In reality it may have come later, or never.
+		dead := event.DefaultPolicy()
+		dead.MaxAttempts = 0
+		if err := s.put(dlq, dead, name); err != nil {
+			return err
 		}
 	}
-	return s.set(name, p, auto)
-}
-
-// set decides a queue's policy.
-func (s *stage) set(name string, p event.Policy, auto bool) error {
 	put := &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}
 	r, err := s.apply(&event.Command{PutQueue: put})
 	if err == nil && r.Problem != nil {
 		return s.refuse(name, r.Problem.Detail)
 	}
 	return err
-}
-
-// putDeadLetters creates the dead-letter queue of another queue.
-func (s *stage) putDeadLetters(name, of string) error {
-	p := event.DefaultPolicy()
-	p.MaxAttempts = 0
-	auto, err := s.o.Change(name, &p)
-	if err != nil {
-		return err
-	}
-	// Two queues could name each other here, for ever.
-	if auto || p.DeadLetterQueue != "" {
-		return s.refuse(of, "dead_letter_queue '"+name+"' cannot have its own dead_letter_queue")
-	}
-	return s.set(name, p, false)
 }
 
 func (s *stage) refuse(queue, why string) error {

@@ -106,11 +106,10 @@ type flag = func(*cobra.Command)
 
 // opt declares a flag of a variable, whose value is the default. A pointer to a pointer
 // is set only if the flag is given, also to "" or 0. A name may have a letter: "file|f".
-// Without a usage the command's help has it.
-func opt(to any, name string, usage ...string) flag {
+func opt(to any, name string) flag {
 	name, letter, _ := strings.Cut(name, "|")
 	return func(cmd *cobra.Command) {
-		f, text := cmd.Flags(), flagText(cmd, name, usage)
+		f, text := cmd.Flags(), flagText(cmd, name)
 		switch v := to.(type) {
 		case *string:
 			f.StringVarP(v, name, letter, *v, text)
@@ -171,7 +170,7 @@ func millis(set func(ms int64), name string) flag {
 			d, err := time.ParseDuration(text)
 			set(d.Milliseconds())
 			return err
-		}}, name, flagText(cmd, name, nil))
+		}}, name, flagText(cmd, name))
 	}
 }
 
@@ -179,7 +178,7 @@ func millis(set func(ms int64), name string) flag {
 func repeated(to *[]string, name string) flag {
 	name, letter, _ := strings.Cut(name, "|")
 	return func(cmd *cobra.Command) {
-		cmd.Flags().StringArrayVarP(to, name, letter, nil, flagText(cmd, name, nil))
+		cmd.Flags().StringArrayVarP(to, name, letter, nil, flagText(cmd, name))
 	}
 }
 
@@ -221,23 +220,14 @@ type reach struct {
 	caCert    string
 }
 
-func (a *app) addrFlag(cmd *cobra.Command) {
-	opt(&a.reach.addr, "addr",
-		"address of a node, or of several: A,B,C (default $QLOGD_ADDR or "+defaultAddr+")")(cmd)
-}
+func (a *app) addrFlag(cmd *cobra.Command) { opt(&a.reach.addr, "addr")(cmd) }
 
 func (a *app) authFlags(cmd *cobra.Command) {
-	join(opt(&a.reach.token, "token", "token to send (default $QLOGD_TOKEN); "+
-		"others on this machine can see it: prefer --token-file"),
-		opt(&a.reach.tokenFile, "token-file",
-			"read the token from this file (default $QLOGD_TOKEN_FILE)"),
+	join(opt(&a.reach.token, "token"), opt(&a.reach.tokenFile, "token-file"),
 		exclusive("token", "token-file"), a.caFlag)(cmd)
 }
 
-func (a *app) caFlag(cmd *cobra.Command) {
-	opt(&a.reach.caCert, "ca-cert",
-		"trust the authorities in this PEM file, for https (default $QLOGD_CA_CERT)")(cmd)
-}
+func (a *app) caFlag(cmd *cobra.Command) { opt(&a.reach.caCert, "ca-cert")(cmd) }
 
 // fromEnv fills in what no flag named.
 func (a *app) fromEnv(v *string, env, def string) { *v = cmp.Or(*v, a.getenv(env), def) }
@@ -300,8 +290,7 @@ func refusal(err error) error {
 
 // destroyFlags declares --yes and --dry-run.
 func (a *app) destroyFlags(cmd *cobra.Command) {
-	opt(&a.yes, "yes|y", "don't ask")(cmd)
-	opt(&a.dryRun, "dry-run", "show what would be done without changing anything")(cmd)
+	join(opt(&a.yes, "yes|y"), opt(&a.dryRun, "dry-run"))(cmd)
 }
 
 // confirmed asks on a terminal whether to do something destructive, and returns nil for
@@ -378,7 +367,7 @@ func (b *body) flags(members []member) flag {
 				}
 				at[name], err = m.parse(at[name], text)
 				return err
-			}}, m.flag, flagText(cmd, m.flag, nil))
+			}}, m.flag, flagText(cmd, m.flag))
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"maps"
 	"strings"
@@ -11,7 +12,7 @@ import (
 
 // helpText describes each command: after "# " its name and aliases, as in list|ls, and its
 // arguments, of which WORD is required, [WORD] optional, and … allows several; then a line,
-// a longer text, flags and examples. Flags of several commands are described in Go.
+// a longer text, flags and examples. The last section has flags of many commands.
 //
 //go:embed help.txt
 var helpText string
@@ -93,14 +94,14 @@ func flagTexts(lines string) map[string]string {
 	return texts
 }
 
-// flagText returns the text of a flag: the given one, or the one in the command's help.
-func flagText(cmd *cobra.Command, name string, given []string) string {
-	text := strings.Join(given, "")
-	if text == "" {
-		text = cmd.Annotations[name]
-	}
+// flagText returns the text of a flag of a command.
+func flagText(cmd *cobra.Command, name string) string {
+	text := cmp.Or(cmd.Annotations[name], shared()[name])
 	if text == "" {
 		panic("help.txt does not describe --" + name + " of " + cmd.Name())
 	}
 	return text
 }
+
+// shared are the texts of flags of many commands.
+var shared = sync.OnceValue(func() map[string]string { return describe("flags").Annotations })

@@ -2,14 +2,16 @@ package cluster
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
+
+	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // equalDeadline is how long the nodes may take until all have applied the same,
@@ -41,7 +43,7 @@ func (c *Cluster) finish() {
 	if c.net != nil {
 		c.net.close()
 	}
-	var dirs []string
+	before := ""
 	for _, n := range c.nodes {
 		n.transport.CloseIdleConnections()
 		if n.opts.NoVerify {
@@ -50,10 +52,16 @@ func (c *Cluster) finish() {
 		if err := n.Verify(); err != nil {
 			c.t.Errorf("%s: %v", n.name, err)
 		}
-		dirs = append(dirs, n.opts.Dir)
-	}
-	if err := CompareLogs(dirs...); err != nil {
-		c.t.Error(err)
+		dir := datadir.Path(n.Dir(), datadir.LogDir)
+		if _, err := os.Stat(dir); err != nil {
+			continue // it never came that far
+		}
+		if before != "" {
+			if err := SameLogs(vfs.OS{}, before, vfs.OS{}, dir); err != nil {
+				c.t.Error(err)
+			}
+		}
+		before = dir
 	}
 	if c.t.Failed() {
 		c.keep()
@@ -94,106 +102,57 @@ func keepDir(from, to string) {
 	}
 }
 
-// CompareLogs compares the event logs of stopped nodes byte for byte: the
-// segments that two of them have must be the same, but that the newest one of
-// the one that is behind may end earlier. A directory whose history begins later
-// is compared from there on.
-func CompareLogs(dirs ...string) error {
-	var errs []error
-	for i := range dirs {
-		for j := range i {
-			if err := compareLogs(dirs[j], dirs[i]); err != nil {
-				errs = append(errs, err)
-			}
-		}
-	}
-	return errors.Join(errs...)
-}
-
-func segments(dir string) ([]string, error) {
-	paths, err := filepath.Glob(filepath.Join(dir, "log", "*.seg"))
-	for i := range paths {
-		paths[i] = filepath.Base(paths[i])
-	}
-	slices.Sort(paths)
-	return paths, err
-}
-
-func compareLogs(a, b string) error {
-	as, err := segments(a)
-	if err != nil {
-		return err
-	}
-	bs, err := segments(b)
-	if err != nil {
-		return err
-	}
-	if len(as) == 0 || len(bs) == 0 {
-		return nil // one of them never came so far
-	}
-	// From the later of the two beginnings to the earlier of the two ends they
-	// are cut at the same places: by content, not by a node's own opinion.
-	from, to := max(as[0], bs[0]), min(as[len(as)-1], bs[len(bs)-1])
-	if from > to {
-		return nil // the one's history begins where the other's ends
-	}
-	within := func(all []string) []string {
-		return slices.DeleteFunc(slices.Clone(all), func(s string) bool {
-			return s < from ||
-				s > to
-		})
-	}
-	if x, y := within(as), within(bs); !slices.Equal(x, y) {
-		return fmt.Errorf("the logs of %s and %s have other segments between %s and %s:\n%v\n%v", a,
-			b, from, to, x, y)
-	}
-	for _, s := range within(as) {
-		if err := compareFiles(filepath.Join(a, "log", s), filepath.Join(b, "log", s),
-			s == as[len(as)-1], s == bs[len(bs)-1]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// compareFiles compares two files to the end of the shorter one, which must be
-// one that is still written to.
-func compareFiles(a, b string, aOpen, bOpen bool) error {
-	x, err := os.Open(a)
+// SameLogs compares two event logs byte for byte, from the later of their
+// beginnings to the earlier of their ends.
+func SameLogs(a vfs.FS, aDir string, b vfs.FS, bDir string) error {
+	x, err := log.OpenReadOnly(log.Options{FS: a, Dir: aDir})
 	if err != nil {
 		return err
 	}
 	defer x.Close()
-	y, err := os.Open(b)
+	y, err := log.OpenReadOnly(log.Options{FS: b, Dir: bDir})
 	if err != nil {
 		return err
 	}
 	defer y.Close()
-	p, q := make([]byte, 1<<20), make([]byte, 1<<20)
-	for at := int64(0); ; {
-		n, xerr := io.ReadFull(x, p)
-		m, yerr := io.ReadFull(y, q)
-		k := min(n, m)
-		if !bytes.Equal(p[:k], q[:k]) {
+	if len(x.Segments()) == 0 || len(y.Segments()) == 0 {
+		return nil // one of them never came that far
+	}
+	first := max(x.Segments()[0].First, y.Segments()[0].First)
+	common := min(x.Head(), y.Head())
+	if common < first {
+		return nil
+	}
+	last, end, err := x.Extent(common)
+	if err != nil {
+		return err
+	}
+	for _, s := range x.Segments() {
+		if s.First < first {
+			continue
+		}
+		p, err := vfs.ReadFile(a, path.Join(aDir, s.Name))
+		if err != nil {
+			return err
+		}
+		q, err := vfs.ReadFile(b, path.Join(bDir, s.Name))
+		if err != nil {
+			return err
+		}
+		if s.Name == last {
+			p, q = p[:min(end, int64(len(p)))], q[:min(end, int64(len(q)))]
+		}
+		if !bytes.Equal(p, q) {
 			i := 0
-			for p[i] == q[i] {
+			for i < min(len(p), len(q)) && p[i] == q[i] {
 				i++
 			}
-			return fmt.Errorf("%s and %s differ at byte %d", a, b, at+int64(i))
+			return fmt.Errorf("segment %s of %s and %s differs at byte %d of %d and %d, below block %d",
+				s.Name, aDir, bDir, i, len(p), len(q), common)
 		}
-		at += int64(k)
-		switch {
-		case n < m && !aOpen:
-			return fmt.Errorf("%s is sealed and ends at byte %d, where %s goes on", a, at, b)
-		case m < n && !bOpen:
-			return fmt.Errorf("%s is sealed and ends at byte %d, where %s goes on", b, at, a)
-		case xerr != nil || yerr != nil:
-			for _, err := range []error{xerr, yerr} {
-				if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
-					return err
-				}
-			}
+		if s.Name == last {
 			return nil
 		}
 	}
+	return fmt.Errorf("%s has no segment %s", aDir, last)
 }

@@ -1,15 +1,11 @@
 package sim
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"path"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
-	"github.com/qlogd/qlogd/log"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/replay"
 )
@@ -65,51 +61,11 @@ func (w *world) judge() {
 			w.find("%s does not pass verification: %v", n.name, err)
 		}
 		if i > 0 {
-			if err := sameLogs(w.nodes[0].disk, n.disk); err != nil {
+			if err := cluster.SameLogs(w.nodes[0].disk, logDir, n.disk, logDir); err != nil {
 				w.find("%s and %s: %v", w.nodes[0].name, n.name, err)
 			}
 		}
 	}
-}
-
-// sameLogs compares two logs byte for byte, up to the head that both have.
-func sameLogs(a, b *vfs.Mem) error {
-	open := func(m *vfs.Mem) (*log.Log, error) {
-		return log.OpenReadOnly(log.Options{FS: m, Dir: logDir})
-	}
-	x, err := open(a)
-	if err != nil {
-		return err
-	}
-	defer x.Close()
-	y, err := open(b)
-	if err != nil {
-		return err
-	}
-	defer y.Close()
-	common := min(x.Head(), y.Head())
-	last, end, err := x.Extent(common)
-	if err != nil {
-		return fmt.Errorf("block %d: %w", common, err)
-	}
-	for _, s := range x.Segments() {
-		p, q := a.Get(path.Join(logDir, s.Name)), b.Get(path.Join(logDir, s.Name))
-		if s.Name == last {
-			p, q = p[:min(end, int64(len(p)))], q[:min(end, int64(len(q)))]
-		}
-		if !bytes.Equal(p, q) {
-			i := 0
-			for i < min(len(p), len(q)) && p[i] == q[i] {
-				i++
-			}
-			return fmt.Errorf("segment %s differs at byte %d (of %d and %d), below block %d",
-				s.Name, i, len(p), len(q), common)
-		}
-		if s.Name == last {
-			return nil
-		}
-	}
-	return fmt.Errorf("there is no segment %s", last)
 }
 
 // Judge says all that is wrong with a run: what was found while it ran, and what

@@ -24,7 +24,8 @@ func benchBlock(index uint64) *rawBlock {
 	rs := make([]record, 64)
 	digest := sha256.Sum256(content)
 	for n := range rs {
-		rs[n] = record{Header: content[:80], Content: content, Digest: digest, Subject: key("%d %d", index, n)}
+		rs[n] = record{Header: content[:80], Content: content, Digest: digest,
+			Subject: key("%d %d", index, n)}
 	}
 	return block(index, rs...)
 }

@@ -91,7 +91,9 @@ func scenario(s *teller) {
 	s.append(14)
 	s.sync()
 	s.append(9)
-	s.erase(event.Ref{Index: 1, Number: 0}, event.Ref{Index: 15, Number: 0}, event.Ref{Index: 18, Number: 0}, event.Ref{Index: s.log.Head(), Number: 0}, event.Ref{Index: 1, Number: 0})
+	s.erase(event.Ref{Index: 1, Number: 0}, event.Ref{Index: 15, Number: 0},
+		event.Ref{Index: 18, Number: 0}, event.Ref{Index: s.log.Head(), Number: 0},
+		event.Ref{Index: 1, Number: 0})
 	s.append(6)
 	s.deleteBefore(12)
 	s.append(4)
@@ -242,7 +244,8 @@ func (s *teller) holds(l *Log) string {
 		from++
 	}
 	if len(got) > 0 && from > 0 && s.appended[from-1].Index >= max(s.deleted, 1) {
-		return fmt.Sprintf("block %d is gone, retention was asked for %d", s.appended[from-1].Index, s.deleted)
+		return fmt.Sprintf("block %d is gone, retention was asked for %d", s.appended[from-1].Index,
+			s.deleted)
 	}
 	for i, b := range got {
 		want := s.appended[from+i]
@@ -275,7 +278,8 @@ func sameFiles(a, b *vfs.Mem) string {
 	x, y := all(a), all(b)
 	if !maps.Equal(x, y) {
 		return fmt.Sprintf("files differ: %s and %s",
-			strings.Join(slices.Sorted(maps.Keys(x)), " "), strings.Join(slices.Sorted(maps.Keys(y)), " "))
+			strings.Join(slices.Sorted(maps.Keys(x)), " "),
+			strings.Join(slices.Sorted(maps.Keys(y)), " "))
 	}
 	return ""
 }
@@ -319,14 +323,17 @@ func TestBrokenLogSaysSo(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, err := range map[string]error{
-		"append": l.append(story(1)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),
-		"wait": l.Wait(context.Background(), 5),
+		"append": l.append(story(1)), "sync": l.Sync(), "delete": l.DeleteBefore(9),
+		"erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),
+		"wait":  l.Wait(context.Background(), 5),
 	} {
-		if !errors.Is(err, ErrBroken) && name != "delete" || name == "delete" && !errors.Is(err, boom) {
+		if !errors.Is(err, ErrBroken) && name != "delete" || name == "delete" &&
+			!errors.Is(err, boom) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	sameBlocks(t, readAll(t, l, 0), []*rawBlock{func() *rawBlock { b := story(0); b.Chain = tipOf(l).chain; return b }()})
+	sameBlocks(t, readAll(t, l, 0),
+		[]*rawBlock{func() *rawBlock { b := story(0); b.Chain = tipOf(l).chain; return b }()})
 }
 
 // TestAnySectorLost loses sectors of tails whose blocks begin anywhere in them,

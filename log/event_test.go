@@ -26,7 +26,8 @@ type diary struct {
 
 func begin(t *testing.T, o Options) *diary {
 	t.Helper()
-	s := &diary{t: t, fs: vfs.NewMem(), clock: 1_700_000_000_000, index: 2, last: map[event.ID]event.Ref{}}
+	s := &diary{t: t, fs: vfs.NewMem(), clock: 1_700_000_000_000, index: 2,
+		last: map[event.ID]event.Ref{}}
 	o.FS, o.Dir = s.fs, "log"
 	var err error
 	if s.log, err = Open(o); err != nil {
@@ -66,7 +67,8 @@ func (s *diary) block(events ...event.Event) []event.Event {
 
 func (s *diary) enqueue(queue, text string) event.ID {
 	s.t.Helper()
-	return s.block(event.Event{Type: event.Enqueued, Queue: queue, Content: event.EncodeContent(&event.Content{Payload: []byte(text)})})[0].ID
+	return s.block(event.Event{Type: event.Enqueued, Queue: queue,
+		Content: event.EncodeContent(&event.Content{Payload: []byte(text)})})[0].ID
 }
 
 func (s *diary) about(id event.ID, e event.Event) event.ID {
@@ -86,12 +88,16 @@ func TestRoundTrip(t *testing.T) {
 	s := begin(t, Options{})
 	policy := event.DefaultPolicy()
 	want := [][]event.Event{
-		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy, Number: 1}),
+		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy,
+			Number: 1}),
 		s.block(), // an entry that caused nothing
 		s.block(
-			event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 2, Alias: event.Hash{1},
-				Content: event.EncodeContent(&event.Content{Payload: []byte("{}"), Headers: []event.Header{{Name: "h", Value: "v"}}})},
-			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3}, Until: 9}),
+			event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 2,
+				Alias: event.Hash{1},
+				Content: event.EncodeContent(&event.Content{Payload: []byte("{}"),
+					Headers: []event.Header{{Name: "h", Value: "v"}}})},
+			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3},
+				Until: 9}),
 	}
 	next := s.log.Blocks(0)
 	for i, w := range want {
@@ -118,7 +124,8 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || string(c.Payload) != "{}" || c.Headers[0].Value != "v" {
 		t.Errorf("content: %+v, %v", c, err)
 	}
-	if ref, ok, err := s.log.newest(tableAliases, event.Hash{2}, 0); err != nil || !ok || ref != event.RefOf(want[2][1].ID) {
+	if ref, ok, err := s.log.newest(tableAliases, event.Hash{2}, 0); err != nil || !ok ||
+		ref != event.RefOf(want[2][1].ID) {
 		t.Errorf("alias: %v %v %v", ref, ok, err)
 	}
 	if _, err := s.log.Event(event.Ref{Index: 99}); !errors.Is(err, ErrNotFound) {
@@ -218,13 +225,15 @@ func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
 		t.Error(d)
 	}
 	for _, at := range []event.Instant{
-		{Kind: event.InstantIndex, Index: 3}, {Kind: event.InstantID, ID: m, Index: 3}, {Kind: event.InstantTime, Time: s.clock - 42_000},
+		{Kind: event.InstantIndex, Index: 3}, {Kind: event.InstantID, ID: m, Index: 3},
+		{Kind: event.InstantTime, Time: s.clock - 42_000},
 	} {
 		if _, err := s.log.To(at); !IsRange(err) || !errors.Is(err, ErrGone) {
 			t.Errorf("to %+v: %v", at, err)
 		}
 	}
-	if i, err := s.log.From(event.Instant{Kind: event.InstantStart}); err != nil || i != s.log.First() {
+	if i, err := s.log.From(event.Instant{Kind: event.InstantStart}); err != nil ||
+		i != s.log.First() {
 		t.Errorf("from start: %d, %v", i, err)
 	}
 }
@@ -238,8 +247,14 @@ func TestInstants(t *testing.T) {
 	s.clock -= 1000
 	c := s.enqueue("q", "3") // 16, at +2 s as well
 	base := s.clock - 2000
-	at := func(ms int64) event.Instant { return event.Instant{Kind: event.InstantTime, Time: base + ms} }
-	index := func(i uint64) event.Instant { return event.Instant{Kind: event.InstantIndex, Index: i} }
+	at := func(ms int64) event.Instant {
+		return event.Instant{Kind: event.InstantTime,
+			Time: base + ms}
+	}
+	index := func(i uint64) event.Instant {
+		return event.Instant{Kind: event.InstantIndex,
+			Index: i}
+	}
 	id := func(id event.ID) event.Instant {
 		return event.Instant{Kind: event.InstantID, ID: id, Index: event.RefOf(id).Index}
 	}

@@ -73,11 +73,13 @@ func TestEveryFlippedByte(t *testing.T) {
 }
 
 // checkVerify: Verify names the place.
-func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []extent, lastBlock bool) {
+func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []extent,
+	lastBlock bool) {
 	report, err := Verify(context.Background(), options(disk), nil)
 	if lastBlock {
 		last := parts[len(parts)-1]
-		if err != nil || report.Tail == nil || report.Tail.Offset != last.from || report.Tail.LastGood != last.lastGood {
+		if err != nil || report.Tail == nil || report.Tail.Offset != last.from ||
+			report.Tail.LastGood != last.lastGood {
 			t.Errorf("verify, last block: %+v, %v", report.Tail, err)
 		}
 		opts := options(disk)
@@ -100,10 +102,12 @@ func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []ex
 }
 
 // checkOpen: what is opened is never wrong, and what is refused is untouched.
-func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i int, lastBlock, newest bool) {
+func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i int, lastBlock,
+	newest bool) {
 	before := disk.Clone()
 	head := blocks[len(blocks)-1].Index
-	for _, change := range []func(*Options){func(o *Options) { o.HeldFrom = 0 }, func(o *Options) { o.Durable = head }} {
+	for _, change := range []func(*Options){func(o *Options) { o.HeldFrom = 0 },
+		func(o *Options) { o.Durable = head }} {
 		opts := options(disk)
 		change(&opts)
 		if newest {
@@ -142,7 +146,8 @@ func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i i
 	}
 	sameBlocks(t, got, want[:len(got)])
 	if len(got) < len(want) {
-		if c := corruption(t, err); c.Segment != name || len(got) > 0 && c.LastGood != got[len(got)-1].Index {
+		if c := corruption(t, err); c.Segment != name || len(got) > 0 &&
+			c.LastGood != got[len(got)-1].Index {
 			t.Errorf("read: %v", c)
 		}
 	}
@@ -232,7 +237,8 @@ func TestLostSectors(t *testing.T) {
 				corruption(t, err)
 				// And with a flipped byte elsewhere, it is not only sectors.
 				bad[ext[4].from+100] ^= 4
-				if a != (ext[4].from+100)/diskSector && b != (ext[4].from+100)/diskSector && (a+1)*diskSector < ext[4].from && (b+1)*diskSector < ext[4].from {
+				if a != (ext[4].from+100)/diskSector && b != (ext[4].from+100)/diskSector &&
+					(a+1)*diskSector < ext[4].from && (b+1)*diskSector < ext[4].from {
 					_, err = open(bad, nil)
 					corruption(t, err)
 				}

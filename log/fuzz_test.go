@@ -159,8 +159,10 @@ func FuzzReadSegment(f *testing.F) {
 // FuzzOpen opens any bytes as a log of two segments, a side file and a list of
 // contents to be erased, and goes on from there.
 func FuzzOpen(f *testing.F) {
-	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), golden(f, "v1-second.seg"), golden(f, "v1.list"), uint8(1), uint8(0))
-	f.Add(golden(f, "v1.seg"), []byte{}, golden(f, "v1-second.seg")[:300], []byte{}, uint8(1), uint8(0))
+	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), golden(f, "v1-second.seg"),
+		golden(f, "v1.list"), uint8(1), uint8(0))
+	f.Add(golden(f, "v1.seg"), []byte{}, golden(f, "v1-second.seg")[:300], []byte{}, uint8(1),
+		uint8(0))
 	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), make([]byte, 556), []byte{}, uint8(6), uint8(5))
 	f.Add(golden(f, "v1.seg"), golden(f, "v1.idx"), []byte{}, []byte{}, uint8(0), uint8(9))
 	f.Fuzz(func(t *testing.T, first, side, second, list []byte, held, durable uint8) {
@@ -173,7 +175,8 @@ func FuzzOpen(f *testing.F) {
 		}
 		disk := fuzzDisk(t, files)
 		before := disk.Clone()
-		opts := Options{FS: disk, Dir: dir, HeldFrom: uint64(held), Durable: uint64(durable), inline: true}
+		opts := Options{FS: disk, Dir: dir, HeldFrom: uint64(held), Durable: uint64(durable),
+			inline: true}
 		l, err := Open(opts)
 		if err != nil {
 			explained(t, err)

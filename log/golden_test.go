@@ -14,7 +14,8 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew (only for a new format version)")
+var update = flag.Bool("update", false,
+	"write the golden files anew (only for a new format version)")
 
 // goldenDisk is a log of two segments with everything that the format has: a
 // sealed segment with its side file, an empty block, records with and without
@@ -29,7 +30,8 @@ func goldenDisk(t testing.TB) *vfs.Mem {
 	prev.Prev = event.Ref{Index: 1, Number: 0}
 	gone := rec("third", "to be erased")
 	bare := record{}
-	appendAll(t, l, block(1, first, alias), block(2), block(5, prev, gone, bare), block(6, rec("fourth", strings.Repeat("x", 300))))
+	appendAll(t, l, block(1, first, alias), block(2), block(5, prev, gone, bare),
+		block(6, rec("fourth", strings.Repeat("x", 300))))
 	e, _, err := l.erasureOf(event.Ref{Index: 5, Number: 1})
 	must(t, err)
 	must(t, l.Erase([]event.Ref{{Index: 5, Number: 1}}))
@@ -41,7 +43,8 @@ func goldenDisk(t testing.TB) *vfs.Mem {
 
 // goldens are the files of goldenDisk: in the log, in testdata.
 var goldens = map[string]string{
-	SegmentName(1): "v1.seg", SideFileName(1): "v1.idx", SegmentName(6): "v1-second.seg", eraseList: "v1.list",
+	SegmentName(1): "v1.seg", SideFileName(1): "v1.idx", SegmentName(6): "v1-second.seg",
+	eraseList: "v1.list",
 }
 
 // TestGoldenFiles: the bytes of each format are frozen. If this fails, it has
@@ -78,7 +81,8 @@ func TestGoldenLogIsRead(t *testing.T) {
 	}
 	report, err := Verify(context.Background(), Options{FS: disk, Dir: dir}, nil)
 	must(t, err)
-	if report.Blocks != 4 || report.Records != 6 || report.Erased != 1 || report.Contents != 3 || report.SideFiles != 1 || report.Last != 6 {
+	if report.Blocks != 4 || report.Records != 6 || report.Erased != 1 || report.Contents != 3 ||
+		report.SideFiles != 1 || report.Last != 6 {
 		t.Fatalf("%+v", report)
 	}
 	l, err := OpenReadOnly(Options{FS: disk, Dir: dir})
@@ -89,7 +93,8 @@ func TestGoldenLogIsRead(t *testing.T) {
 	if string(content) != "[erased][era" || !erased {
 		t.Fatalf("%q, %v", content, erased)
 	}
-	if ref, ok, err := l.newest(tableSubjects, key("first"), 0); err != nil || !ok || ref != (event.Ref{Index: 5, Number: 0}) {
+	if ref, ok, err := l.newest(tableSubjects, key("first"), 0); err != nil || !ok ||
+		ref != (event.Ref{Index: 5, Number: 0}) {
 		t.Fatalf("%v %v %v", ref, ok, err)
 	}
 }
@@ -116,7 +121,8 @@ func TestNewerVersionIsRefused(t *testing.T) {
 		disk.Put(dir+"/"+name, b)
 		before := disk.Clone()
 		opts := options(disk)
-		want := fmt.Sprintf("%s: log format version %d is newer than this program's %d", name, known+1, known)
+		want := fmt.Sprintf("%s: log format version %d is newer than this program's %d", name,
+			known+1, known)
 		check := func(who string, err error) {
 			if err == nil || !strings.Contains(err.Error(), want) {
 				t.Errorf("%s: %v, want %q", who, err, want)

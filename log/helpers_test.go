@@ -158,7 +158,8 @@ func sameBlocks(t tester, got, want []*rawBlock) {
 }
 
 func diffBlock(got, want *rawBlock) string {
-	if got.Index != want.Index || got.Time != want.Time || got.Chain != want.Chain || len(got.Records) != len(want.Records) {
+	if got.Index != want.Index || got.Time != want.Time || got.Chain != want.Chain ||
+		len(got.Records) != len(want.Records) {
 		return fmt.Sprintf("got %+v, want %+v", got, want)
 	}
 	for i := range got.Records {
@@ -170,8 +171,10 @@ func diffBlock(got, want *rawBlock) string {
 }
 
 func diffRecord(g, w record) string {
-	same := g.ID == w.ID && g.Subject == w.Subject && g.Alias == w.Alias && g.Prev == w.Prev && g.Digest == w.Digest &&
-		bytes.Equal(g.Header, w.Header) && (g.Content == nil) == (w.Content == nil) && len(g.Content) == len(w.Content) &&
+	same := g.ID == w.ID && g.Subject == w.Subject && g.Alias == w.Alias && g.Prev == w.Prev &&
+		g.Digest == w.Digest &&
+		bytes.Equal(g.Header, w.Header) && (g.Content == nil) == (w.Content == nil) &&
+		len(g.Content) == len(w.Content) &&
 		(g.Erased || bytes.Equal(g.Content, w.Content))
 	if !same {
 		return fmt.Sprintf("got %+v, want %+v", g, w)

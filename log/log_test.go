@@ -79,7 +79,8 @@ func everyLookup(t tester, l *Log, blocks []*rawBlock, erased map[event.Ref]bool
 }
 
 func TestWriteAndReadBack(t *testing.T) {
-	for name, cached := range map[string]int64{"cached": 1 << 20, "a little cached": 300, "not cached": 0} {
+	for name, cached := range map[string]int64{"cached": 1 << 20, "a little cached": 300,
+		"not cached": 0} {
 		t.Run(name, func(t *testing.T) {
 			disk := vfs.NewMem()
 			opts := options(disk)
@@ -98,7 +99,8 @@ func TestWriteAndReadBack(t *testing.T) {
 			check := func(l *Log) {
 				t.Helper()
 				everyLookup(t, l, blocks, nil)
-				if tipOf(l) != head || l.First() != 1 || l.Clock() != blocks[len(blocks)-1].Time || l.SegmentSize() != 1000 {
+				if tipOf(l) != head || l.First() != 1 || l.Clock() != blocks[len(blocks)-1].Time ||
+					l.SegmentSize() != 1000 {
 					t.Fatalf("head %v, first %d, clock %d", l.Head(), l.First(), l.Clock())
 				}
 			}
@@ -112,7 +114,8 @@ func TestWriteAndReadBack(t *testing.T) {
 			must(t, r.Close())
 			report, err := Verify(context.Background(), opts, nil)
 			must(t, err)
-			if (tip{report.Last, report.Chain}) != head || report.Blocks != 60 || report.Tail != nil || report.SideFiles != report.Segments-1 {
+			if (tip{report.Last, report.Chain}) != head || report.Blocks != 60 ||
+				report.Tail != nil || report.SideFiles != report.Segments-1 {
 				t.Fatalf("report %+v", report)
 			}
 			if disk.Ops() != ops {

@@ -36,7 +36,8 @@ func TestAppendRefuses(t *testing.T) {
 		"a content without a digest":                     block(6, noDigest),
 		"a digest without a content":                     block(6, noContent),
 		"erased before it was written":                   block(6, erased),
-		"header of 16777216 bytes, at most 16777215":     block(6, record{Header: make([]byte, 1<<24)}),
+		"header of 16777216 bytes, at most 16777215": block(6,
+			record{Header: make([]byte, 1<<24)}),
 	} {
 		if err := l.append(b); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -72,7 +73,8 @@ func TestEmptyLog(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := Open(Options{FS: disk, Dir: dir, Durable: 7}); err == nil || !strings.Contains(err.Error(), "was durable up to 7") {
+	if _, err := Open(Options{FS: disk, Dir: dir, Durable: 7}); err == nil ||
+		!strings.Contains(err.Error(), "was durable up to 7") {
 		t.Fatal(err)
 	}
 	if _, err := Open(Options{FS: disk, Dir: dir, SegmentSize: -1}); err == nil {
@@ -86,7 +88,8 @@ func TestReadOnlyRefusesToWrite(t *testing.T) {
 	must(t, err)
 	defer l.Close()
 	for name, err := range map[string]error{
-		"append": l.append(block(99)), "sync": l.Sync(), "delete": l.DeleteBefore(9), "erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),
+		"append": l.append(block(99)), "sync": l.Sync(), "delete": l.DeleteBefore(9),
+		"erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),
 	} {
 		if !errors.Is(err, ErrReadOnly) {
 			t.Errorf("%s: %v", name, err)
@@ -130,7 +133,8 @@ func TestMissingSegment(t *testing.T) {
 		must(t, d.Remove(path.Join(dir, segments[i].Name)))
 		for _, open := range []func(Options) (*Log, error){Open, OpenReadOnly} {
 			_, err := open(options(d))
-			if c := corruption(t, err); c.Segment != segments[i+1].Name || c.LastGood != segments[i-1].Last {
+			if c := corruption(t, err); c.Segment != segments[i+1].Name ||
+				c.LastGood != segments[i-1].Last {
 				t.Fatal(c)
 			}
 		}
@@ -144,7 +148,8 @@ func TestMissingSegment(t *testing.T) {
 	_, err := Open(opts)
 	corruption(t, err)
 	opts.Durable = segments[len(segments)-2].Last
-	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks, func(b *rawBlock) bool { return b.Index == opts.Durable })+1])
+	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks,
+		func(b *rawBlock) bool { return b.Index == opts.Durable })+1])
 }
 
 func TestLeftovers(t *testing.T) {
@@ -152,7 +157,8 @@ func TestLeftovers(t *testing.T) {
 	want := disk.Clone()
 	disk.Put(path.Join(dir, SideFileName(1)+vfs.TempSuffix), []byte("half"))
 	disk.Put(path.Join(dir, SideFileName(77777)), []byte("an orphan"))
-	disk.Put(path.Join(dir, strings.TrimSuffix(path.Base(newestSegment(t, disk)), ".seg")+".idx"), []byte("of the active one"))
+	disk.Put(path.Join(dir, strings.TrimSuffix(path.Base(newestSegment(t, disk)), ".seg")+".idx"),
+		[]byte("of the active one"))
 	disk.Put(path.Join(dir, SideFileName(1)), []byte("bad"))
 	l := mustOpen(t, options(disk))
 	everyLookup(t, l, blocks, nil)
@@ -217,7 +223,8 @@ func TestErase(t *testing.T) {
 	b := block(100, rec("short", "x"), rec("none", "-"), rec("empty", ""), rec("mark", "[erased]"))
 	appendAll(t, l, b)
 	blocks = append(blocks, b)
-	refs := []event.Ref{{Index: 1, Number: 0}, {Index: 6, Number: 0}, {Index: 100, Number: 0}, {Index: 100, Number: 1}, {Index: 100, Number: 2}}
+	refs := []event.Ref{{Index: 1, Number: 0}, {Index: 6, Number: 0}, {Index: 100, Number: 0},
+		{Index: 100, Number: 1}, {Index: 100, Number: 2}}
 	must(t, l.Erase(refs))
 	must(t, l.Erase(refs))
 	erased := map[event.Ref]bool{refs[0]: true, refs[1]: true, refs[2]: true, refs[4]: true}

@@ -39,7 +39,8 @@ func (m *model) open(rt *rapid.T) {
 
 func (m *model) append(rt *rapid.T) {
 	index := m.log.Head() + rapid.Uint64Range(1, 3).Draw(rt, "gap")
-	b := &rawBlock{Index: index, Time: rapid.Int64Range(0, 500).Draw(rt, "time") + int64(len(m.blocks))*10}
+	b := &rawBlock{Index: index, Time: rapid.Int64Range(0, 500).Draw(rt,
+		"time") + int64(len(m.blocks))*10}
 	for range rapid.IntRange(0, 5).Draw(rt, "records") {
 		r := record{Header: rapid.SliceOfN(rapid.Byte(), 0, 20).Draw(rt, "header")}
 		m.ids++
@@ -50,9 +51,11 @@ func (m *model) append(rt *rapid.T) {
 		if n := rapid.IntRange(0, 8).Draw(rt, "alias"); n > 4 {
 			r.Alias = key("alias %d", n)
 		}
-		r.Prev = event.Ref{Index: rapid.Uint64Range(0, 3).Draw(rt, "prev"), Number: uint32(m.ids % 2)}
+		r.Prev = event.Ref{Index: rapid.Uint64Range(0, 3).Draw(rt, "prev"),
+			Number: uint32(m.ids % 2)}
 		if rapid.Bool().Draw(rt, "content") {
-			r.Content = rapid.SliceOfN(rapid.Byte(), 0, rapid.SampledFrom([]int{10, 200, 2000}).Draw(rt, "most")).Draw(rt, "bytes")
+			r.Content = rapid.SliceOfN(rapid.Byte(), 0, rapid.SampledFrom([]int{10, 200,
+				2000}).Draw(rt, "most")).Draw(rt, "bytes")
 			r.Digest = sha256.Sum256(r.Content)
 		}
 		b.Records = append(b.Records, r)
@@ -142,7 +145,8 @@ func TestModel(t *testing.T) {
 // race detector and the chain judge.
 func TestConcurrent(t *testing.T) {
 	t.Parallel()
-	l := mustOpen(t, Options{FS: vfs.OS{}, Dir: t.TempDir() + "/log", SegmentSize: 20000, CacheBytes: 30000})
+	l := mustOpen(t, Options{FS: vfs.OS{}, Dir: t.TempDir() + "/log", SegmentSize: 20000,
+		CacheBytes: 30000})
 	const last = 400
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -173,7 +177,8 @@ func TestConcurrent(t *testing.T) {
 			if _, _, err := l.newest(tableSubjects, s, 0); err != nil {
 				return err
 			}
-			if _, _, err := l.SeekTime(int64(1000 + 10*ref.Index)); err != nil && !errors.Is(err, ErrGone) {
+			if _, _, err := l.SeekTime(int64(1000 + 10*ref.Index)); err != nil &&
+				!errors.Is(err, ErrGone) {
 				return err
 			}
 			if _, err := l.ChainAt(ref.Index); err != nil && !errors.Is(err, ErrGone) {
@@ -196,7 +201,8 @@ func TestConcurrent(t *testing.T) {
 			if err := l.Wait(ctx, i); err != nil {
 				return err
 			}
-			if err := l.Erase([]event.Ref{{Index: i, Number: 0}, {Index: i - 1, Number: 1}, {Index: i - 20, Number: 2}}); err != nil {
+			if err := l.Erase([]event.Ref{{Index: i, Number: 0}, {Index: i - 1, Number: 1},
+				{Index: i - 20, Number: 2}}); err != nil {
 				return err
 			}
 			if err := l.DeleteBefore(i - 40); err != nil {
@@ -217,7 +223,8 @@ func TestConcurrent(t *testing.T) {
 	for i := range uint64(last) {
 		var rs []record
 		for n := range 4 {
-			rs = append(rs, rec(fmt.Sprintf("subject %d", (i+uint64(n)*7)%50), fmt.Sprintf("content %d of %d, and some more to fill it up", n, i)))
+			rs = append(rs, rec(fmt.Sprintf("subject %d", (i+uint64(n)*7)%50),
+				fmt.Sprintf("content %d of %d, and some more to fill it up", n, i)))
 		}
 		must(t, l.append(block(i+1, rs...)))
 	}

@@ -26,10 +26,12 @@ func TestScanSegment(t *testing.T) {
 		data := disk.Get(path.Join(dir, s.Name))
 		whole, err := scan(data, -1, after)
 		must(t, err)
-		if whole.Last != s.Last || whole.Chain != s.Chain || whole.Size != s.Size || whole.PrevIndex != s.PrevIndex || whole.Clock != s.Clock {
+		if whole.Last != s.Last || whole.Chain != s.Chain || whole.Size != s.Size ||
+			whole.PrevIndex != s.PrevIndex || whole.Clock != s.Clock {
 			t.Errorf("segment %s: %+v, want %+v", s.Name, whole.SegmentInfo, s)
 		}
-		if side := disk.Get(path.Join(dir, s.SideFile)); i < len(segments)-1 && !bytes.Equal(side, whole.Side) {
+		if side := disk.Get(path.Join(dir, s.SideFile)); i < len(segments)-1 &&
+			!bytes.Equal(side, whole.Side) {
 			t.Errorf("segment %s: another side file", s.Name)
 		}
 		parts := extents(l, i)
@@ -47,7 +49,8 @@ func TestScanSegment(t *testing.T) {
 				}
 			}
 			if got.Size != want {
-				t.Fatalf("segment %s, byte %d: %d bytes are said to be right, want %d", s.Name, off, got.Size, want)
+				t.Fatalf("segment %s, byte %d: %d bytes are said to be right, want %d", s.Name, off,
+					got.Size, want)
 			}
 		}
 		// Cut between blocks it is whole, and anywhere else not.

@@ -66,7 +66,8 @@ type sideFile struct {
 
 // end sets the segment's end.
 func (s *sideFile) end(seg *segment) {
-	seg.Size, seg.Last, seg.Chain, seg.Clock, seg.lastID = s.size, s.last, s.chain, s.clock, s.lastID
+	seg.Size, seg.Last, seg.Chain, seg.Clock = s.size, s.last, s.chain, s.clock
+	seg.lastID = s.lastID
 }
 
 // pages is a table of a side file.

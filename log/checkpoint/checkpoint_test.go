@@ -24,8 +24,10 @@ var update = flag.Bool("update", false, "write the golden files")
 
 func meta(index uint64) Meta {
 	return Meta{
-		Index: index, Term: 3, SnapshotVersion: 1, Configuration: []byte("servers"), ConfigurationIndex: 1,
-		HeadIndex: index - 1, Chain: [32]byte{1, 2, 3}, Clock: 1_700_000_000_000, Digest: [16]byte{9, 8, 7},
+		Index: index, Term: 3, SnapshotVersion: 1, Configuration: []byte("servers"),
+		ConfigurationIndex: 1,
+		HeadIndex:          index - 1, Chain: [32]byte{1, 2, 3}, Clock: 1_700_000_000_000,
+		Digest:    [16]byte{9, 8, 7},
 		ClusterID: "01HGW2N7Q0000000000000000A", CreatedAt: 1_700_000_000_123,
 	}
 }
@@ -94,14 +96,16 @@ func TestGolden(t *testing.T) {
 	want, err := os.ReadFile(name)
 	must(t, err)
 	if hex.Dump(b) != string(want) {
-		t.Errorf("the format has changed; it takes a new version\n%s", cmp.Diff(string(want), hex.Dump(b)))
+		t.Errorf("the format has changed; it takes a new version\n%s",
+			cmp.Diff(string(want), hex.Dump(b)))
 	}
 }
 
 func TestAnotherVersionIsRefused(t *testing.T) {
 	b := file(t, meta(1), "x")
 	b[9]++
-	if _, _, err := readAll(b); err == nil || !strings.Contains(err.Error(), "this program reads only 1") {
+	if _, _, err := readAll(b); err == nil || !strings.Contains(err.Error(),
+		"this program reads only 1") {
 		t.Errorf("%v", err)
 	}
 }
@@ -146,7 +150,8 @@ func TestChunksOutOfPlace(t *testing.T) {
 	lost := slices.Concat(b[:head+one], b[head+2*one:])
 	twice := slices.Concat(b[:head+one], b[head:])
 	foreign := slices.Concat(file(t, meta(43), "")[:head], b[head:])
-	for name, bad := range map[string][]byte{"swapped": swapped, "lost": lost, "twice": twice, "foreign": foreign} {
+	for name, bad := range map[string][]byte{"swapped": swapped, "lost": lost, "twice": twice,
+		"foreign": foreign} {
 		if _, _, err := readAll(bad); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -166,7 +171,8 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	fsys.Put("/c/"+m.Name(), []byte("rubbish"))
 	m8 := meta(8)
 	m9 := meta(9)
-	fsys.Put("/c/"+m8.Name(), fsys.Get("/c/"+(&Meta{Index: 5, Term: 3}).Name())) // under a wrong name
+	// under a wrong name
+	fsys.Put("/c/"+m8.Name(), fsys.Get("/c/"+(&Meta{Index: 5, Term: 3}).Name()))
 	fsys.Put("/c/"+m9.Name()+vfs.TempSuffix, []byte("half"))
 	metas, bad, err := List(fsys, "/c")
 	must(t, err)
@@ -174,7 +180,8 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	for _, m := range metas {
 		got = append(got, m.Index)
 	}
-	if !slices.Equal(got, []uint64{100, 20, 5}) || len(bad) != 2 || bad[0].Name != m.Name() || bad[1].Name != m8.Name() {
+	if !slices.Equal(got, []uint64{100, 20, 5}) || len(bad) != 2 || bad[0].Name != m.Name() ||
+		bad[1].Name != m8.Name() {
 		t.Errorf("listed %v, bad %v", got, bad)
 	}
 	must(t, Clean(fsys, "/c"))
@@ -212,7 +219,7 @@ func TestWriteCrash(t *testing.T) {
 				t.Errorf("operation %d, loss %d: %v", at, loss, verr)
 			}
 			if err == nil && got.Size < 3000 {
-				t.Errorf("operation %d, loss %d: the new one was acknowledged, the old one is there", at, loss)
+				t.Errorf("operation %d, loss %d: the old one is there after the new one was written", at, loss)
 			}
 		}
 	}
@@ -245,7 +252,8 @@ func TestThin(t *testing.T) {
 		if len(metas) > Keep {
 			t.Fatalf("%d are kept", len(metas))
 		}
-		if metas[0].Index != i*100 || i > 1 && metas[1].Index != (i-1)*100 || metas[len(metas)-1].Index != 100 {
+		if metas[0].Index != i*100 || i > 1 && metas[1].Index != (i-1)*100 ||
+			metas[len(metas)-1].Index != 100 {
 			t.Fatalf("after %d: %v", i, indexes(metas))
 		}
 	}

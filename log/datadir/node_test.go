@@ -35,7 +35,8 @@ func TestNodeCard(t *testing.T) {
 			t.Errorf("got %+v; want %+v", got, n)
 		}
 	}
-	if a, b := NewNode("n1", 1), NewNode("n1", 1); a.ClusterID == b.ClusterID || a.Incarnation == b.Incarnation {
+	if a, b := NewNode("n1", 1), NewNode("n1", 1); a.ClusterID == b.ClusterID ||
+		a.Incarnation == b.Incarnation {
 		t.Error("two directories have the same ids")
 	}
 }
@@ -43,7 +44,8 @@ func TestNodeCard(t *testing.T) {
 // TestNodeGolden: the bytes of the card are frozen.
 func TestNodeGolden(t *testing.T) {
 	want := &Node{
-		Format: 1, NodeID: "n1", Incarnation: "01K9Z3T1V0BBBBBBBBBBBBBBBB", ClusterID: "01K9Z3T1V0M9Q4S2J7C8D5E6F0",
+		Format: 1, NodeID: "n1", Incarnation: "01K9Z3T1V0BBBBBBBBBBBBBBBB",
+		ClusterID: "01K9Z3T1V0M9Q4S2J7C8D5E6F0",
 		CreatedAt: time.Date(2026, 11, 13, 10, 0, 0, 123e6, time.UTC),
 		Initial: []Member{
 			{"n1", "01K9Z3T1V0BBBBBBBBBBBBBBBB", "10.0.0.1:7071", "10.0.0.1:7070"},
@@ -85,22 +87,33 @@ func TestNodeIsStrict(t *testing.T) {
 		self = `{"id":"a","incarnation":"01K9Z3T1V0BBBBBBBBBBBBBBBB"}`
 	)
 	for _, c := range []struct{ name, text, want string }{
-		{"another format", `{"format":2,"whatever":true}`, "has format 2, which this program (format 1) does not read"},
+		{"another format", `{"format":2,"whatever":true}`,
+			"has format 2, which this program (format 1) does not read"},
 		{"unknown", `{"format":1,"node_id":"a","cluster_id":"b","typo":1}`, "typo"},
 		{"empty", `{"format":1}`, "must be set"},
 		{"no format", `{"node_id":"a","cluster_id":"b"}`, "must be set"},
 		{"torn", `{"format":1`, "unexpected end"},
-		{"without incarnation", `{"format":1,"node_id":"a","cluster_id":"b"}`, "older, unreleased qlogd"},
+		{"without incarnation", `{"format":1,"node_id":"a","cluster_id":"b"}`,
+			"older, unreleased qlogd"},
 		{"nameless", `{"format":1,"cluster_id":"b",` + inc + `}`, "must be set"},
 		{"nobody", `{"format":1,"node_id":"a"}`, "must be set"},
 		{"no ulid", `{"format":1,"node_id":"a","incarnation":"x"}`, "incarnation"},
-		{"joined nothing", `{"format":1,"node_id":"a","joined":true,` + inc + `}`, "need a cluster_id"},
-		{"formed nothing", `{"format":1,"node_id":"a","initial":[` + self + `],` + inc + `}`, "need a cluster_id"},
-		{"not in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[{"id":"b"}],` + inc + `}`, "does not have this node"},
-		{"another incarnation in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[{"id":"a"}],` + inc + `}`, "does not have this node"},
-		{"called what no node may be", `{"format":1,"node_id":"a b","cluster_id":"b",` + inc + `}`, "must match"},
-		{"one in it called so", `{"format":1,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"b/c"}],` + inc + `}`, "initial[1]"},
-		{"twice in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"a"}],` + inc + `}`, "initial[1]"},
+		{"joined nothing", `{"format":1,"node_id":"a","joined":true,` + inc + `}`,
+			"need a cluster_id"},
+		{"formed nothing", `{"format":1,"node_id":"a","initial":[` + self + `],` + inc + `}`,
+			"need a cluster_id"},
+		{"not in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[{"id":"b"}],` + inc +
+			`}`, "does not have this node"},
+		{"another incarnation in it",
+			`{"format":1,"node_id":"a","cluster_id":"b","initial":[{"id":"a"}],` + inc + `}`,
+			"does not have this node"},
+		{"called what no node may be", `{"format":1,"node_id":"a b","cluster_id":"b",` + inc + `}`,
+			"must match"},
+		{"one in it called so",
+			`{"format":1,"node_id":"a","cluster_id":"b","initial":[` + self + `,{"id":"b/c"}],` +
+				inc + `}`, "initial[1]"},
+		{"twice in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[` + self +
+			`,{"id":"a"}],` + inc + `}`, "initial[1]"},
 	} {
 		if _, err := ReadNode(put(t, c.text)); err == nil {
 			t.Errorf("%s: taken", c.name)

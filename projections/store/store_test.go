@@ -170,14 +170,16 @@ func foldOf(blocks []*event.Block) fold {
 				maps.DeleteFunc(f.OfQueue, of)
 			case event.Replayed:
 				m.Replayed++
-				f.Replayed = append(f.Replayed, replayedRow(e.DiedIn, Replayed{e.ID, e.Subject, e.Queue, e.ToQueue}))
+				f.Replayed = append(f.Replayed, replayedRow(e.DiedIn,
+					Replayed{e.ID, e.Subject, e.Queue, e.ToQueue}))
 			case event.HistoryDeleted:
 				f.Replayed = slices.DeleteFunc(f.Replayed, func(r string) bool {
 					id, err := ulid.Parse(strings.Fields(r)[1])
 					return err == nil && event.RefOf(id).Index < e.Before
 				})
 			case event.AnswerKept:
-				f.Operations = append(f.Operations, Operation{Key: e.Alias, Index: b.Index, Type: e.Kind, Time: f.Clock})
+				f.Operations = append(f.Operations, Operation{Key: e.Alias, Index: b.Index,
+					Type: e.Kind, Time: f.Clock})
 				until[operationID(f.Operations[len(f.Operations)-1])] = e.Until
 			}
 			if m != (Counts{}) {
@@ -185,10 +187,21 @@ func foldOf(blocks []*event.Block) fold {
 			}
 		}
 	}
-	maps.DeleteFunc(f.Minutes, func(k string, _ Counts) bool { return k < name(max(f.Clock/60_000-keptMinutes, 0), "") })
-	maps.DeleteFunc(f.Seconds, func(k string, _ uint64) bool { return k < name(max(f.Clock/1000-keptSeconds, 0), "") })
-	slices.SortStableFunc(f.Replayed, func(a, b string) int { return strings.Compare(strings.Fields(a)[0], strings.Fields(b)[0]) })
-	f.Operations = slices.DeleteFunc(f.Operations, func(o Operation) bool { return until[operationID(o)] < f.Clock })
+	maps.DeleteFunc(f.Minutes, func(k string,
+		_ Counts) bool {
+		return k < name(max(f.Clock/60_000-keptMinutes, 0), "")
+	})
+	maps.DeleteFunc(f.Seconds, func(k string,
+		_ uint64) bool {
+		return k < name(max(f.Clock/1000-keptSeconds, 0), "")
+	})
+	slices.SortStableFunc(f.Replayed,
+		func(a, b string) int {
+			return strings.Compare(strings.Fields(a)[0],
+				strings.Fields(b)[0])
+		})
+	f.Operations = slices.DeleteFunc(f.Operations,
+		func(o Operation) bool { return until[operationID(o)] < f.Clock })
 	slices.SortFunc(f.Operations, func(a, b Operation) int {
 		return bytes.Compare(operationKey(a.Key, a.Index), operationKey(b.Key, b.Index))
 	})
@@ -204,8 +217,16 @@ func read(t testing.TB, s *Store) fold {
 		name := func(k []byte) string { return fmt.Sprintf("%020d %s", timeOf(k), k[8:]) }
 		left := 0
 		for _, err := range []error{
-			scan(tx.Bucket(bucketMinutes), nil, nil, func(k []byte, c Counts) bool { f.Minutes[name(k)] = c; return true }),
-			scan(tx.Bucket(bucketSeconds), nil, nil, func(k []byte, n uint64) bool { f.Seconds[name(k)] = n; return true }),
+			scan(tx.Bucket(bucketMinutes), nil, nil, func(k []byte,
+				c Counts) bool {
+				f.Minutes[name(k)] = c
+				return true
+			}),
+			scan(tx.Bucket(bucketSeconds), nil, nil, func(k []byte,
+				n uint64) bool {
+				f.Seconds[name(k)] = n
+				return true
+			}),
 			scan(tx.Bucket(bucketDead), nil, nil, func(k []byte, n uint64) bool {
 				f.Dead[string(k[:len(k)-2])+" "+event.Reason(k[len(k)-1]).String()] = n
 				return true
@@ -218,7 +239,11 @@ func read(t testing.TB, s *Store) fold {
 				f.Replayed = append(f.Replayed, replayedRow(string(k[:len(k)-17]), r))
 				return true
 			}),
-			scan(tx.Bucket(bucketOperations), nil, nil, func(_ []byte, o Operation) bool { f.Operations = append(f.Operations, o); return true }),
+			scan(tx.Bucket(bucketOperations), nil, nil, func(_ []byte,
+				o Operation) bool {
+				f.Operations = append(f.Operations, o)
+				return true
+			}),
 			scan(tx.Bucket(bucketUntil), nil, nil, func([]byte, any) bool { left++; return true }),
 		} {
 			if err != nil {
@@ -239,7 +264,8 @@ func read(t testing.TB, s *Store) fold {
 
 func same(t testing.TB, s *Store, blocks []*event.Block) {
 	t.Helper()
-	if d := cmp.Diff(foldOf(blocks), read(t, s), cmpopts.IgnoreUnexported(Operation{}), cmpopts.EquateEmpty()); d != "" {
+	if d := cmp.Diff(foldOf(blocks), read(t, s), cmpopts.IgnoreUnexported(Operation{}),
+		cmpopts.EquateEmpty()); d != "" {
 		t.Fatalf("the store (+) is not the fold of its blocks (-):\n%s", d)
 	}
 }
@@ -275,20 +301,23 @@ func history(t *rapid.T) []*event.Block {
 	n := rapid.IntRange(1, 40).Draw(t, "blocks")
 	for range n {
 		index += uint64(rapid.IntRange(1, 3).Draw(t, "step"))
-		clock += rapid.SampledFrom([]int64{-5000, 0, 1, 400, 1000, 61_000, 3600_000, 30 * 3600_000}).Draw(t, "tick")
+		clock += rapid.SampledFrom([]int64{-5000, 0, 1, 400, 1000, 61_000, 3600_000,
+			30 * 3600_000}).Draw(t, "tick")
 		highest = max(highest, clock)
 		var events []event.Event
 		for i := range rapid.IntRange(0, 6).Draw(t, "events") {
 			e := event.Event{
-				ID:    event.NewID(highest, index, uint32(i)),
-				Type:  event.Type(rapid.IntRange(int(event.QueueCreated), int(event.WebhookDeleted)).Draw(t, "type")),
+				ID: event.NewID(highest, index, uint32(i)),
+				Type: event.Type(rapid.IntRange(int(event.QueueCreated),
+					int(event.WebhookDeleted)).Draw(t, "type")),
 				Queue: rapid.SampledFrom([]string{"a", "ab", "b.dlq"}).Draw(t, "queue"),
 			}
 			switch e.Type {
 			case event.DeadLettered:
 				e.Reason = event.Reason(rapid.IntRange(1, 4).Draw(t, "reason"))
 			case event.Replayed:
-				e.Subject = event.NewID(clock, uint64(rapid.IntRange(1, int(index)).Draw(t, "dead")), 9)
+				e.Subject = event.NewID(clock, uint64(rapid.IntRange(1, int(index)).Draw(t,
+					"dead")), 9)
 				e.DiedIn = rapid.SampledFrom([]string{"a", "ab", "c"}).Draw(t, "died in")
 				e.ToQueue = rapid.SampledFrom([]string{"a", "ab"}).Draw(t, "to")
 			case event.HistoryDeleted:
@@ -435,7 +464,8 @@ func TestQueries(t *testing.T) {
 			event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonMaxAttempts},
 			event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonRejected},
 			event.Event{Type: event.DeadLettered, Queue: "a", Reason: event.ReasonRejected},
-			event.Event{Type: event.AnswerKept, Alias: key, Kind: "enqueue", Until: start + 100_000}),
+			event.Event{Type: event.AnswerKept, Alias: key, Kind: "enqueue",
+				Until: start + 100_000}),
 	)
 	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
 	defer s.Close()
@@ -455,12 +485,14 @@ func TestQueries(t *testing.T) {
 	}
 	dead, err := s.DeadLetters("a")
 	must(t, err)
-	if d := cmp.Diff(map[event.Reason]uint64{event.ReasonMaxAttempts: 1, event.ReasonRejected: 2}, dead); d != "" {
+	if d := cmp.Diff(map[event.Reason]uint64{event.ReasonMaxAttempts: 1, event.ReasonRejected: 2},
+		dead); d != "" {
 		t.Error(d)
 	}
 	ops, err := s.OperationsWith(key[:])
 	must(t, err)
-	if len(ops) != 1 || ops[0].Index != 6 || ops[0].Type != "enqueue" || ops[0].Time != start+61_000 {
+	if len(ops) != 1 || ops[0].Index != 6 || ops[0].Type != "enqueue" ||
+		ops[0].Time != start+61_000 {
 		t.Errorf("operations %+v", ops)
 	}
 	if index, clock := s.Position(); index != 6 || clock != start+61_000 {
@@ -479,10 +511,12 @@ func TestQueries(t *testing.T) {
 func TestReplayed(t *testing.T) {
 	id := func(index uint64, number uint32) event.ID { return event.NewID(start, index, number) }
 	replayed := func(index uint64, number uint32, diedIn, to string) event.Event {
-		return event.Event{ID: id(index, number), Type: event.Replayed, Subject: id(1, uint32(index)*10+number), Queue: "x.dlq", DiedIn: diedIn, ToQueue: to}
+		return event.Event{ID: id(index, number), Type: event.Replayed,
+			Subject: id(1, uint32(index)*10+number), Queue: "x.dlq", DiedIn: diedIn, ToQueue: to}
 	}
 	src := newLog(
-		block(5, start, 0, replayed(5, 0, "a", "a"), replayed(5, 1, "ab", "ab"), replayed(5, 2, "a", "b")),
+		block(5, start, 0, replayed(5, 0, "a", "a"), replayed(5, 1, "ab", "ab"),
+			replayed(5, 2, "a", "b")),
 		block(6, start, 0, replayed(6, 0, "a", "a")),
 		block(7, start, 0, event.Event{Type: event.QueueDeleted, Queue: "a"}),
 		block(8, start, 0, replayed(8, 0, "a", "a"), replayed(8, 1, "", "a")),
@@ -548,7 +582,8 @@ func TestMinutesAreBounded(t *testing.T) {
 
 // TestBeginsAnew: what can't be the fold of this log is counted again.
 func TestBeginsAnew(t *testing.T) {
-	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...), block(2, start, 0, enqueued("a", 3)...)}
+	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...),
+		block(2, start, 0, enqueued("a", 3)...)}
 	for name, spoil := range map[string]func(t *testing.T, path string) *memLog{
 		"another cluster": func(t *testing.T, path string) *memLog {
 			s, err := Open(path, "cluster-2", slog.New(slog.DiscardHandler))
@@ -572,7 +607,8 @@ func TestBeginsAnew(t *testing.T) {
 			s := openStore(t, path)
 			defer s.Close()
 			if err := s.db.Update(func(tx *bolt.Tx) error {
-				return put(tx.Bucket(bucketMeta), keyState, state{Format: format + 1, Cluster: cluster, Position: 2})
+				return put(tx.Bucket(bucketMeta), keyState,
+					state{Format: format + 1, Cluster: cluster, Position: 2})
 			}); err != nil {
 				t.Fatal(err)
 			}
@@ -597,7 +633,8 @@ func TestBeginsAnew(t *testing.T) {
 // to count again.
 func TestHistoryDeleted(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.db")
-	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...), block(2, start, 0, enqueued("a", 3)...)}
+	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...),
+		block(2, start, 0, enqueued("a", 3)...)}
 	s := openStore(t, path)
 	defer s.Close()
 	catchUp(t, s, newLog(blocks...))

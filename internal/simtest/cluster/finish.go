@@ -147,8 +147,8 @@ func SameLogs(a vfs.FS, aDir string, b vfs.FS, bDir string) error {
 			for i < min(len(p), len(q)) && p[i] == q[i] {
 				i++
 			}
-			return fmt.Errorf("segment %s of %s and %s differs at byte %d of %d and %d, below block %d",
-				s.Name, aDir, bDir, i, len(p), len(q), common)
+			return fmt.Errorf("segment %s of %s and %s differs at byte %d of %d and %d, "+
+				"below block %d", s.Name, aDir, bDir, i, len(p), len(q), common)
 		}
 		if s.Name == last {
 			return nil

@@ -12,31 +12,17 @@ const duePerEntry = 1024
 // due emits, before the entry's commands, the events that are due by its time, ordered by
 // (due, id) (I10), and those of deletions decided before.
 func (d *decision) due() {
-	n := 0
-	for ; n < duePerEntry; n++ {
-		it, ok := d.s.Overdue()
-		if !ok {
-			break
+	for range duePerEntry {
+		switch it := d.s.Overdue(); it.Kind {
+		case projections.DueNothing:
+			return
+		case projections.DueLease:
+			d.expireLease(&it.Message)
+		case projections.DueExpiry:
+			d.die(&it.Message, event.ReasonExpired, event.ID{}, event.Blob{})
+		case projections.DueDeleted:
+			d.carryOut(it)
 		}
-		d.happen(it)
-	}
-	for ; n < duePerEntry; n++ {
-		it, ok := d.s.Deleted()
-		if !ok {
-			break
-		}
-		d.happen(it)
-	}
-}
-
-func (d *decision) happen(it projections.Due) {
-	switch it.Kind {
-	case projections.DueLease:
-		d.expireLease(&it.Message)
-	case projections.DueExpiry:
-		d.die(&it.Message, event.ReasonExpired, event.ID{}, event.Blob{})
-	case projections.DueDeleted:
-		d.carryOut(it)
 	}
 }
 

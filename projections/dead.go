@@ -69,7 +69,7 @@ func (s *State) deletePartition(b *backlog, h handle, g *tombstone) {
 }
 
 // nextDeleted returns the first message of the first tombstone that has one.
-func (s *State) nextDeleted() (handle, *tombstone) {
+func (s *State) nextDeleted() Due {
 	for _, g := range s.tombstones {
 		h := handle(0)
 		if g.partition != 0 {
@@ -78,10 +78,11 @@ func (s *State) nextDeleted() (handle, *tombstone) {
 			h = s.backlogs[g.backlog].all.head
 		}
 		if h != 0 {
-			return h, g
+			return Due{Kind: DueDeleted, Message: s.viewMessage(h), Reason: g.reason,
+				Queue: g.queue, To: g.to}
 		}
 	}
-	return 0, nil
+	return Due{}
 }
 
 // sweep removes empty tombstones, oldest first. It is part of every entry, so that it

@@ -16,18 +16,19 @@ type Due struct {
 type DueKind uint8
 
 const (
-	DueLease   DueKind = iota + 1 // the message's lease has run out
-	DueExpiry                     // the message is too old
-	DueDeleted                    // the message is deleted already, and its event is pending
+	DueNothing DueKind = iota
+	DueLease           // the message's lease has run out
+	DueExpiry          // the message is too old
+	DueDeleted         // the message is deleted already, and its event is pending
 )
 
-// Overdue returns the first thing that is due by the clock, ordered by (due, id). Timers
-// that need no event are removed on the way.
-func (s *State) Overdue() (Due, bool) {
+// Overdue returns the first thing that is due by the clock, ordered by (due, id), then the
+// messages that are deleted already. Timers that need no event are removed on the way.
+func (s *State) Overdue() Due {
 	for {
 		t, ok := s.firstValid(&s.deadlines)
 		if !ok || t.at > s.clock {
-			return Due{}, false
+			return s.nextDeleted()
 		}
 		if t.kind == timerAge {
 			b := s.backlogs[uint32(t.h)]
@@ -36,33 +37,23 @@ func (s *State) Overdue() (Due, bool) {
 				s.setCursor(b, m.all.next) // its lease's end sets a timer of its own
 				continue
 			}
-			return Due{Kind: DueExpiry, Message: s.viewMessage(b.cursor)}, true
+			return Due{Kind: DueExpiry, Message: s.viewMessage(b.cursor)}
 		}
 		m := s.messages.get(t.h)
 		switch {
 		case s.deleted(m) && t.kind == timerLease:
 			s.deadlines.pop()
 		case t.kind == timerLease:
-			return Due{Kind: DueLease, Message: s.viewMessage(t.h)}, true
+			return Due{Kind: DueLease, Message: s.viewMessage(t.h)}
 		case s.deleted(m), m.state == event.StateLeased: // its lease's end sets it again
 			s.extraOf(t.h).timer = 0
 		case s.expiresAt(m) > s.clock || s.expiresAt(m) == 0: // the policy has changed
 			s.extraOf(t.h).timer = 0
 			s.armExpiry(t.h)
 		default:
-			return Due{Kind: DueExpiry, Message: s.viewMessage(t.h)}, true
+			return Due{Kind: DueExpiry, Message: s.viewMessage(t.h)}
 		}
 	}
-}
-
-// Deleted returns the next message that is deleted and whose event is pending.
-func (s *State) Deleted() (Due, bool) {
-	h, g := s.nextDeleted()
-	if g == nil {
-		return Due{}, false
-	}
-	return Due{Kind: DueDeleted, Message: s.viewMessage(h), Reason: g.reason, Queue: g.queue,
-		To: g.to}, true
 }
 
 // NextDue returns when something becomes due next, Unix ms: at once if there is something

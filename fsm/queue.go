@@ -98,24 +98,23 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 		return problem(queueNotFound(c.Name, "queue"))
 	}
 	held := q.Stats.Messages()
-	if !c.Force {
-		if n := d.s.UsedBy(c.Name); n > 0 {
-			return problem(event.Problemf(event.CodeQueueInUse, "queue",
-				"queue %q is the dead_letter_queue of %d others; "+
-					"force=true deletes it all the same",
-				c.Name, n))
-		}
-		if w, ok := d.fedBy(c.Name); ok {
-			return problem(event.Problemf(event.CodeQueueInUse, "queue",
-				"queue %q gets the messages of webhook %q; force=true deletes it all the same",
-				c.Name, w))
-		}
-		if held > 0 {
-			return problem(event.Problemf(event.CodeQueueInUse, "queue",
-				"queue %q holds %d messages; force=true deletes it with them", c.Name, held))
-		}
+	users := d.s.UsedBy(c.Name)
+	hook, fed := d.fedBy(c.Name)
+	inUse := func(format string, args ...any) event.Result {
+		return problem(event.Problemf(event.CodeQueueInUse, "queue", format, args...))
 	}
-	if d.s.UsedBy(c.Name) > 0 {
+	switch {
+	case c.Force:
+	case users > 0:
+		return inUse("queue %q is the dead_letter_queue of %d others; "+
+			"force=true deletes it all the same", c.Name, users)
+	case fed:
+		return inUse("queue %q gets the messages of webhook %q; force=true deletes it all the same",
+			c.Name, hook)
+	case held > 0:
+		return inUse("queue %q holds %d messages; force=true deletes it with them", c.Name, held)
+	}
+	if users > 0 {
 		d.unname(c.Name)
 	}
 	d.emit(event.Event{Type: event.QueueDeleted, Queue: c.Name, Count: held})

@@ -11,15 +11,23 @@ func (d *decision) createTask(c *event.CreateTask) event.Result {
 	if c.Kind == event.TaskNone || c.Kind > event.TaskErase {
 		return problem(invalid("kind", "kind must be replay, purge or erase"))
 	}
-	if n := d.s.RunningTasks(); n >= mostTasks {
-		return problem(conflict("",
-			"%d tasks run already, as many as may: let some end, or cancel them", n))
+	if p := d.roomForTask(); p != nil {
+		return problem(p)
 	}
 	id := event.NewID(d.s.Clock(), d.block.Index, uint32(len(d.block.Events)))
 	return event.Result{ID: d.emit(event.Event{
 		Type: event.TaskCreated, Queue: c.Queue, Task: id, TaskKind: c.Kind, Count: c.Total,
 		Content: c.Content,
 	})}
+}
+
+// roomForTask refuses one task more than may run.
+func (d *decision) roomForTask() *event.Problem {
+	if n := d.s.RunningTasks(); n >= mostTasks {
+		return conflict("",
+			"%d tasks run already, as many as may: let some end, or cancel them", n)
+	}
+	return nil
 }
 
 // updateTask changes a task. An update that would change nothing succeeds, so that it may
@@ -48,9 +56,8 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 				t.ID, t.Status))
 		}
 		if t.Status == event.TaskIsCancelled {
-			if n := d.s.RunningTasks(); n >= mostTasks {
-				return problem(conflict("",
-					"%d tasks run already, as many as may: let some end, or cancel them", n))
+			if p := d.roomForTask(); p != nil {
+				return problem(p)
 			}
 			d.emit(event.Event{Type: event.TaskResumed, Task: t.ID, Queue: t.Queue})
 		}

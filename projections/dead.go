@@ -119,17 +119,13 @@ func (s *State) deadLettered(e *event.Event) {
 	if !ok {
 		s.impossible(e, "dead-letter queue %q is not there", e.ToQueue)
 	}
-	key, kind, lh := s.keyOf(m), s.kinds.name(m.kind), s.partitionOf(m)
-	content, size, priority := s.contentOf(m), m.size, m.priority
+	key, lh := s.keyOf(m), s.partitionOf(m)
 	dead := &event.DeadView{
 		Queue: b.queue.name, MessageID: m.id, Reason: e.Reason, Attempts: m.attempt,
 		FailedAt: s.clock, FirstEnqueuedAt: m.created(), First: m.id,
 	}
-	sourceID := ""
 	if m.extra != 0 {
-		x := s.extras.get(m.extra)
-		sourceID = x.sourceID
-		switch {
+		switch x := s.extras.get(m.extra); {
 		case x.dead != nil:
 			dead.FirstEnqueuedAt, dead.ReplayCount = x.dead.FirstEnqueuedAt, x.dead.ReplayCount
 		case x.origin != nil:
@@ -140,12 +136,8 @@ func (s *State) deadLettered(e *event.Event) {
 	if !s.deleted(m) {
 		b.queue.deadLettered++
 	}
-	s.leave(e, h)
-
-	n, d := s.add(e, to.backlog, key, kind)
-	d.size, d.priority = size, priority
-	x := s.extraOf(n)
-	x.content, x.dead, x.sourceID = content, dead, sourceID
+	n, x := s.move(e, h, to)
+	x.dead = dead
 	s.listDead(to.backlog, n)
 	if e.HoldsKey {
 		x.holds, x.holdsIn = partitionKey(b, key), b.queue.number
@@ -161,6 +153,23 @@ func (s *State) deadLettered(e *event.Event) {
 	to.deadIn++
 	s.arrive(n, 0)
 	s.takeKey(e, b, lh)
+}
+
+// move takes a message out of its queue and adds it to another, under the event's id. The caller
+// sets the remaining fields.
+func (s *State) move(e *event.Event, h handle, to *queue) (handle, *extra) {
+	m := s.messages.get(h)
+	key, kind, content := s.keyOf(m), s.kinds.name(m.kind), s.contentOf(m)
+	size, priority, sourceID := m.size, m.priority, ""
+	if m.extra != 0 {
+		sourceID = s.extras.get(m.extra).sourceID
+	}
+	s.leave(e, h)
+	h, m = s.add(e, to.backlog, key, kind)
+	m.size, m.priority = size, priority
+	x := s.extraOf(h)
+	x.content, x.sourceID = content, sourceID
+	return h, x
 }
 
 // takeKey deletes the partition of a dead message if the event says so (on_dead:

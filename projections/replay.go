@@ -16,8 +16,6 @@ func (s *State) replayed(e *event.Event) {
 		s.impossible(e, "message %s is %s, and not dead in %q", m.id, m.state, e.DiedIn)
 	}
 	was := *s.extras.get(m.extra)
-	key, kind := s.keyOf(m), s.kinds.name(m.kind)
-	content, size, priority := s.contentOf(m), m.size, m.priority
 	from := &origin{
 		OriginView: event.OriginView{First: was.dead.First, From: m.id,
 			Replays: was.dead.ReplayCount + 1},
@@ -25,16 +23,9 @@ func (s *State) replayed(e *event.Event) {
 	}
 	s.extras.mut(m.extra).holdsIn = 0 // its key is unblocked below, after it has its place
 	b.queue.replayed++
-	s.leave(e, h)
-
-	n, r := s.add(e, to.backlog, key, kind)
-	r.size, r.priority = size, priority
-	x := s.extraOf(n)
-	x.origin, x.sourceID = from, was.sourceID
-	if e.Edited {
-		r.size = e.Size
-	} else {
-		x.content = content
+	n, x := s.move(e, h, to)
+	if x.origin = from; e.Edited {
+		s.messages.mut(n).size, x.content = e.Size, event.Ref{}
 	}
 	to.replayedIn++
 	s.count(n)

@@ -121,14 +121,16 @@ type Deps struct {
 	Models Models
 	// Past returns the state after the whole entry that an instant falls on.
 	// Errors are an *event.Problem or as the log's.
-	Past     func(ctx context.Context, at event.Instant) (State, error)
-	Proof    Proof
-	Push     Push
-	Eraser   *erasure.Eraser
-	Secrets  *webhook.Secrets
-	Forward  Forwarder // to the targets of webhooks
-	Logger   *slog.Logger
-	Registry *prometheus.Registry
+	Past func(ctx context.Context, at event.Instant) (State, error)
+	// HeadAt returns the newest block up to an index of the log. Errors are as the log's.
+	HeadAt      func(index uint64) (wire.LogHead, error)
+	LogSegments func() wire.LogSegments // oldest first
+	Push        Push
+	Eraser      *erasure.Eraser
+	Secrets     *webhook.Secrets
+	Forward     Forwarder // to the targets of webhooks
+	Logger      *slog.Logger
+	Registry    *prometheus.Registry
 }
 
 // Options are the API's limits. The zero value has the defaults.

@@ -124,7 +124,7 @@ func build(opts ...func(*Options)) *harness {
 	f.log.Log = f.machine.log
 	d := f.machine.deps(n)
 	d.State, d.Log, d.Models, d.Secrets, d.Forward = f, f.log, f, secrets, &f.target
-	d.Proof = fakeProof{f}
+	d.HeadAt, d.LogSegments = fakeProof{f}.HeadAt, fakeProof{f}.LogSegments
 	d.Past = func(context.Context, event.Instant) (State, error) { return f, nil }
 	f.machine.s = New(d, o)
 	return &harness{fake: f, cluster: c, node: n, s: f.machine.s, h: f.machine.s.Handler()}

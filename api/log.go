@@ -3,19 +3,9 @@ package api
 import (
 	"net/http"
 
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
-
-// Proof shows the event log to clients that compare it with a copy of their own.
-type Proof interface {
-	// HeadAt returns the newest block up to an index of the log, 0 in an empty
-	// one. Errors are as the log's.
-	HeadAt(index uint64) (wire.LogHead, error)
-	// LogSegments returns the log's files, oldest first.
-	LogSegments() wire.LogSegments
-}
 
 // logHead answers GET /v1/log/head?at=: the newest block's index and chain.
 func (s *Server) logHead(q *request) error {
@@ -28,7 +18,7 @@ func (s *Server) logHead(q *request) error {
 	if err != nil {
 		return q.rangeProblem("at", err)
 	}
-	head, err := s.deps.Proof.HeadAt(index)
+	head, err := s.deps.HeadAt(index)
 	if err != nil {
 		return err
 	}
@@ -38,7 +28,7 @@ func (s *Server) logHead(q *request) error {
 // logSegments answers GET /v1/log/segments.
 func (s *Server) logSegments(q *request) error {
 	q.read("consistency").fresh()
-	out := s.deps.Proof.LogSegments()
+	out := s.deps.LogSegments()
 	return q.answer(http.StatusOK, &out)
 }
 

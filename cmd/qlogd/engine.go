@@ -129,7 +129,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {
 			return past.At(ctx, at)
 		},
-		Proof: proof{e}, Push: e.push, Eraser: e.eraser,
+		HeadAt: e.headAt, LogSegments: e.logSegments, Push: e.push, Eraser: e.eraser,
 		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)

@@ -141,21 +141,17 @@ func headOf(h replay.Head, card *datadir.Node) wire.LogHead {
 	return out
 }
 
-// proof shows the running node's log.
-type proof struct{ *engine }
-
-// HeadAt implements api.Proof.
-func (p proof) HeadAt(index uint64) (wire.LogHead, error) {
-	h, err := replay.HeadAt(p.log, index)
-	return headOf(h, p.card), err
+// headAt returns the newest block of the running node's log up to an index.
+func (e *engine) headAt(index uint64) (wire.LogHead, error) {
+	h, err := replay.HeadAt(e.log, index)
+	return headOf(h, e.card), err
 }
 
-// LogSegments implements api.Proof.
-func (p proof) LogSegments() wire.LogSegments {
-	out := segmentsOf(p.log, p.card)
+func (e *engine) logSegments() wire.LogSegments {
+	out := segmentsOf(e.log, e.card)
 	for i := range out.Segments {
 		s := &out.Segments[i]
-		s.Archived = s.Sealed && p.archiver.Has(s.LastIndex)
+		s.Archived = s.Sealed && e.archiver.Has(s.LastIndex)
 	}
 	return out
 }

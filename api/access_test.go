@@ -26,7 +26,9 @@ func withAuth(t *testing.T, who ...string) (*harness, tokens, *Auth, string) {
 	add := func(name, role, pattern, more string) {
 		token, sum := NewToken()
 		out[name] = token
-		fmt.Fprintf(&text, "- name: %s\n  sha256: %s\n  roles: [%s]\n%s", strings.NewReplacer(" ", ".", "*", "s", "[", "", "]", "", "?", "", ",", "").Replace(name), sum, role, more)
+		plain := strings.NewReplacer(" ", ".", "*", "s", "[", "", "]", "", "?", "", ",", "")
+		fmt.Fprintf(&text, "- name: %s\n  sha256: %s\n  roles: [%s]\n%s", plain.Replace(name), sum,
+			role, more)
 		if pattern != "" {
 			fmt.Fprintf(&text, "  queues: ['%s']\n", pattern)
 		}
@@ -127,7 +129,8 @@ func everyAccess(t *testing.T) {
 			h.as(admin, "PUT", "/v1/queues/a.1", "").want(201)
 			h.as(admin, "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
 			l := h.as(admin, "POST", "/v1/queues/a.1/lease", "").want(200)
-			fill := strings.NewReplacer("{L}", l.str("messages.0.lease_id"), "{M}", l.str("messages.0.id"), "{Q}", unknownID)
+			fill := strings.NewReplacer("{L}", l.str("messages.0.lease_id"),
+				"{M}", l.str("messages.0.id"), "{Q}", unknownID)
 			method := "GET"
 			if m, _, ok := strings.Cut(c.route, " "); ok {
 				method = m
@@ -140,7 +143,8 @@ func everyAccess(t *testing.T) {
 				t.Errorf("%s; it needs %s", what, c.needs)
 			case refused:
 				stranger := tokens[name] == "" || name == "unknown" || name == "expired"
-				if stranger != (a.Code == 401) || (a.Header().Get("WWW-Authenticate") != "") != stranger {
+				asks := a.Header().Get("WWW-Authenticate") != ""
+				if stranger != (a.Code == 401) || asks != stranger {
 					t.Errorf("%s %v", what, a.Header())
 				}
 				if h.proposals() != before || h.cluster.asked() != asked {
@@ -167,32 +171,32 @@ func TestNoExistenceOracle(t *testing.T) {
 	// An event that is no lease, an index that is empty, one beyond the end.
 	other := []string{id, aULID, event.NewID(1, 1, 7).String(), event.NewID(1, 999, 0).String()}
 	limited := tok["produce,consume,read a.*"]
-	same := func(a, b answer, from, to string) {
+	// same makes a call with each of two words in the place of X.
+	same := func(call, body, one, two string) {
 		t.Helper()
-		a.want(403)
-		b.want(403)
-		strip := func(x answer) string {
-			return strings.ReplaceAll(strings.ReplaceAll(x.str("detail"), from, "X"), to, "X") + x.str("field") + x.Header().Get("Content-Type")
-		}
-		if strip(a) != strip(b) {
-			t.Errorf("%s\n%s", a.Body, b.Body)
-		}
-	}
-	for _, call := range []string{"GET Q", "GET Q/messages", "PUT Q", "DELETE Q", "POST Q/messages", "POST Q/lease", "POST Q/ack"} {
 		method, target, _ := strings.Cut(call, " ")
-		at := func(queue string) answer {
-			return h.as(limited, method, strings.ReplaceAll(target, "Q", "/v1/queues/"+queue), "{}")
+		text := func(x string) string {
+			fill := strings.NewReplacer("X", x)
+			a := h.as(limited, method, fill.Replace(target), fill.Replace(body)).want(403)
+			detail := strings.ReplaceAll(a.str("detail"), x, "X")
+			return detail + a.str("field") + a.Header().Get("Content-Type")
 		}
-		same(at("b"), at("nope"), "b", "nope")
+		if a, b := text(one), text(two); a != b {
+			t.Errorf("%s\n%s", a, b)
+		}
 	}
-	same(h.as(limited, "GET", "/v1/events?queue=b", ""), h.as(limited, "GET", "/v1/events?queue=nope", ""), "b", "nope")
-	same(h.as(limited, "POST", "/v1/lease", `{"queues":["a.1","b"]}`), h.as(limited, "POST", "/v1/lease", `{"queues":["a.1","nope"]}`), "b", "nope")
+	for _, call := range []string{"GET X", "GET X/messages", "PUT X", "DELETE X",
+		"POST X/messages", "POST X/lease", "POST X/ack"} {
+		same(strings.Replace(call, "X", "/v1/queues/X", 1), "{}", "b", "nope")
+	}
+	same("GET /v1/events?queue=X", "", "b", "nope")
+	same("POST /v1/lease", `{"queues":["a.1","X"]}`, "b", "nope")
 	for _, o := range other {
-		same(h.as(limited, "POST", "/v1/leases/"+lease+"/ack", ""), h.as(limited, "POST", "/v1/leases/"+o+"/ack", ""), lease, o)
-		same(h.as(limited, "POST", "/v1/transactions", `{"ack":["`+lease+`"]}`), h.as(limited, "POST", "/v1/transactions", `{"ack":["`+o+`"]}`), lease, o)
+		same("POST /v1/leases/X/ack", "", lease, o)
+		same("POST /v1/transactions", `{"ack":["X"]}`, lease, o)
 		if o != id {
-			same(h.as(limited, "GET", "/v1/messages/"+id, ""), h.as(limited, "GET", "/v1/messages/"+o, ""), id, o)
-			same(h.as(limited, "GET", "/v1/messages/"+id+"/history", ""), h.as(limited, "GET", "/v1/messages/"+o+"/history", ""), id, o)
+			same("GET /v1/messages/X", "", id, o)
+			same("GET /v1/messages/X/history", "", id, o)
 		}
 	}
 	// Nothing was settled by any of it; who may, is told the truth.
@@ -200,9 +204,8 @@ func TestNoExistenceOracle(t *testing.T) {
 	h.as(tok["admin"], "POST", "/v1/leases/"+lease+"/ack", "").want(200)
 	h.as(limited, "POST", "/v1/leases/"+lease+"/ack", "").want(403)
 	// Through a queue of its own a foreign lease is lost, as any.
-	if a := h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"]}`).want(200); a.str("results.0.code") != "lease_lost" {
-		t.Errorf("%s", a.Body)
-	}
+	h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"]}`).want(200).
+		with("results.0.code", "lease_lost")
 }
 
 // Dead letters and explanations of a queue tell nothing of messages that never had
@@ -224,7 +227,8 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 	admin.payloads("b")
 	died := admin.dead("b", "", "id")[0]
 	limited := func(target, id string, code int) string {
-		return strings.ReplaceAll(h.as(tok["read a.*"], "GET", target+id, "").want(code).str("detail"), id, "X")
+		a := h.as(tok["read a.*"], "GET", target+id, "").want(code)
+		return strings.ReplaceAll(a.str("detail"), id, "X")
 	}
 	never := limited("/v1/queues/a.1/dead/", unknownID, 404)
 	for _, id := range []string{lives, acked, died} {
@@ -232,7 +236,8 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 			t.Errorf("%q, of one that never was %q", got, never)
 		}
 		a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+id, "").want(200)
-		if !strings.HasSuffix(a.str("reasons.0.text"), "there never was one, or its history has been deleted") {
+		const none = "there never was one, or its history has been deleted"
+		if !strings.HasSuffix(a.str("reasons.0.text"), none) {
 			t.Errorf("%s", a.Body)
 		}
 	}
@@ -244,7 +249,8 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 	if got := limited("/v1/queues/a.1/dead/", mine, 200); got != "" {
 		t.Error(got)
 	}
-	if a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+mine, "").want(200); !strings.Contains(a.str("reasons.0.text"), "(another)") {
+	a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+mine, "").want(200)
+	if !strings.Contains(a.str("reasons.0.text"), "(another)") {
 		t.Errorf("%s", a.Body)
 	}
 }
@@ -256,7 +262,8 @@ func filteredReads(t *testing.T) {
 	h, tok, auth, file := withAuth(t, "admin", "read a.*", "produce,consume a.*")
 	for _, q := range []string{"a.1", "b", "c"} {
 		h.as(tok["admin"], "PUT", "/v1/queues/"+q, "").want(201)
-		h.as(tok["admin"], "POST", "/v1/queues/"+q+"/messages", oneMessage, "Idempotency-Key: k").want(201)
+		h.as(tok["admin"], "POST", "/v1/queues/"+q+"/messages", oneMessage, "Idempotency-Key: k").
+			want(201)
 	}
 	a := h.as(tok["read a.*"], "GET", "/v1/queues?limit=1", "").want(200)
 	if a.str("queues.0.name") != "a.1" || a.get("queues.1") != nil || a.str("next_cursor") != "" {
@@ -264,7 +271,9 @@ func filteredReads(t *testing.T) {
 	}
 	for _, target := range []string{"/v1/events", "/v1/events?from=start"} {
 		a = h.as(tok["read a.*"], "GET", target, "").want(200)
-		if len(a.get("events").([]any)) != 2 || strings.Contains(a.Body.String(), `"queue":"b"`) || strings.Contains(a.Body.String(), "answer_kept") {
+		text := a.Body.String()
+		if len(a.get("events").([]any)) != 2 || strings.Contains(text, `"queue":"b"`) ||
+			strings.Contains(text, "answer_kept") {
 			t.Errorf("%s", a.Body)
 		}
 		if a = h.as(tok["admin"], "GET", target, "").want(200); len(a.get("events").([]any)) != 9 {
@@ -287,7 +296,8 @@ func filteredReads(t *testing.T) {
 		}
 	}
 	l := h.as(p, "POST", "/v1/lease", `{"queues":["a.1"]}`).want(200)
-	if len(l.get("messages").([]any)) != 2 || h.fake.commands[len(h.fake.commands)-1].Actor != "produceconsume.a.s" {
+	newest := h.fake.commands[len(h.fake.commands)-1]
+	if len(l.get("messages").([]any)) != 2 || newest.Actor != "produceconsume.a.s" {
 		t.Errorf("%s", l.Body)
 	}
 	// A stream ends when its token is taken back.
@@ -329,9 +339,8 @@ func TestWaitingLeaseLosesItsToken(t *testing.T) {
 		revoke(t, auth, file, "[consume]", "[read]")
 		h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
 		(<-answers).want(403)
-		if a := h.as(tok["admin"], "POST", "/v1/queues/a.1/lease", "").want(200); a.get("messages.0.attempt") != 1.0 {
-			t.Errorf("%s", a.Body)
-		}
+		h.as(tok["admin"], "POST", "/v1/queues/a.1/lease", "").want(200).
+			with("messages.0.attempt", 1.0)
 		h.s.Drain()
 	})
 }
@@ -359,21 +368,22 @@ func TestAuthorizationHeader(t *testing.T) {
 		}
 	}
 	h.do("GET", "/v1/queues?everyAccesstoken="+token+"&token="+token, "").want(401)
-	if a := h.do("POST", "/v1/queues/a/messages", oneMessage).want(401); a.str("code") != "unauthenticated" || a.str("outcome") != "not_applied" {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("POST", "/v1/queues/a/messages", oneMessage).want(401).
+		with("code", "unauthenticated", "outcome", "not_applied")
 }
 
 func TestOpenMetrics(t *testing.T) {
 	token, sum := NewToken()
 	file := filepath.Join(t.TempDir(), "auth.yaml")
-	if err := os.WriteFile(file, []byte("- {name: x, sha256: "+sum+", roles: [read], queues: [a]}"), 0o600); err != nil {
+	text := "- {name: x, sha256: " + sum + ", roles: [read], queues: [a]}"
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	auth, err := LoadAuth(file)
 	if err != nil {
 		t.Fatal(err)
 	}
-	setup(t, func(o *Options) { o.Auth, o.OpenMetrics = auth, true }).do("GET", "/metrics", "").want(200)
+	open := setup(t, func(o *Options) { o.Auth, o.OpenMetrics = auth, true })
+	open.do("GET", "/metrics", "").want(200)
 	setup(t, func(o *Options) { o.Auth = auth }).as(token, "GET", "/metrics", "").want(403)
 }

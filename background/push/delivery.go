@@ -159,7 +159,7 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 		case answers && !p.Temporary() && p.Code != event.CodeQueueNotFound:
 			// The queue of answers refuses this one.
 			*v = retry("the answer was not taken by queue " + d.t.AnswerTo + ": " +
-				clip(p.Detail, 256))
+				event.Clip(p.Detail, 256))
 			continue
 		case answers && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) &&
 			d.q.answersElsewhere(d.t):

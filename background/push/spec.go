@@ -6,7 +6,6 @@ import (
 	"maps"
 	"net/http"
 	"slices"
-	"strings"
 	"sync"
 
 	"cel.dev/cel-go/cel"
@@ -126,7 +125,7 @@ func compile(input map[string]string) (*webhook.Object, error) {
 	}
 	o, err := e.CompileObject(input)
 	if wrong, ok := errors.AsType[*webhook.FieldError](err); ok {
-		return nil, bad(clip(wrong.In("input"), 80), "%v", wrong.Err)
+		return nil, bad(event.Clip(wrong.In("input"), 80), "%v", wrong.Err)
 	}
 	return o, err
 }
@@ -135,12 +134,4 @@ func bad(field, format string, args ...any) *event.Problem {
 	field = "push." + field
 	text := field + " " + fmt.Sprintf(format, args...)
 	return event.Problemf(event.CodeInvalidArgument, field, "%s", text)
-}
-
-// clip keeps at most n bytes of a text, whole characters.
-func clip(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n], "")
 }

@@ -219,7 +219,8 @@ func TestWriteCrash(t *testing.T) {
 				t.Errorf("operation %d, loss %d: %v", at, loss, verr)
 			}
 			if err == nil && got.Size < 3000 {
-				t.Errorf("operation %d, loss %d: the old one is there after the new one was written", at, loss)
+				t.Errorf("operation %d, loss %d: the old one is there after the new one was written",
+					at, loss)
 			}
 		}
 	}

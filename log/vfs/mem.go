@@ -1,9 +1,9 @@
 package vfs
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"path"
 	"slices"
@@ -344,14 +344,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	if err := f.usable(false); err != nil {
 		return 0, err
 	}
-	if off >= int64(len(f.n.data)) {
-		return 0, io.EOF
-	}
-	n := copy(p, f.n.data[off:])
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
+	return bytes.NewReader(f.n.data).ReadAt(p, off)
 }
 
 // WriteAt implements io.WriterAt.

@@ -148,7 +148,8 @@ func TestABadMessageFailsAlone(t *testing.T) {
 					return nil
 				}
 				p := &wire.Problem{Status: tt.status, Code: string(tt.code),
-					Outcome: wire.NotApplied, Detail: fmt.Sprintf("messages[%d].key must be short", i)}
+					Outcome: wire.NotApplied,
+					Detail:  fmt.Sprintf("messages[%d].key must be short", i)}
 				if tt.name == "named" {
 					p.Index = &i
 				}

@@ -33,7 +33,8 @@ func help(t *testing.T, command ...string) map[string]bool {
 		t.Fatalf("qlogd %s --help: %v\n%s", strings.Join(command, " "), err, out)
 	}
 	flags := map[string]bool{}
-	for _, m := range regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`).FindAllStringSubmatch(string(out), -1) {
+	flag := regexp.MustCompile(`(?m)^ +(?:-\w, )?--([a-z-]+)`)
+	for _, m := range flag.FindAllStringSubmatch(string(out), -1) {
 		flags[m[1]] = true
 	}
 	return flags
@@ -295,7 +296,8 @@ func TestStatefulSet(t *testing.T) {
 				}
 			}
 			for _, p := range c.Ports {
-				if addr := env["QLOGD_"+strings.ToUpper(p.Name)+"_ADDR"]; port(addr) != fmt.Sprint(p.Port) {
+				addr := env["QLOGD_"+strings.ToUpper(p.Name)+"_ADDR"]
+				if port(addr) != fmt.Sprint(p.Port) {
 					t.Errorf("port %s is %d, the node listens at %s", p.Name, p.Port, addr)
 				}
 			}
@@ -322,7 +324,8 @@ func TestSystemd(t *testing.T) {
 			t.Errorf("%s=%s, want %s", k, set[k], want)
 		}
 	}
-	if set["ExecStart"] != "/usr/local/bin/qlogd serve --config /etc/"+set["ConfigurationDirectory"]+"/qlogd.yaml" {
+	if set["ExecStart"] != "/usr/local/bin/qlogd serve --config /etc/"+
+		set["ConfigurationDirectory"]+"/qlogd.yaml" {
 		t.Errorf("ExecStart=%s", set["ExecStart"])
 	}
 	takes(t, "qlogd.yaml", []string{"serve", "--config", "systemd/qlogd.yaml"}, nil)
@@ -351,9 +354,11 @@ func TestFlagsInWords(t *testing.T) {
 	}
 	for _, name := range []string{"../docs/cluster.md", "../scripts/cluster", "README.md",
 		"compose.yaml", "systemd/qlogd.service", "systemd/qlogd.yaml",
-		"kubernetes/kustomization.yaml", "kubernetes/secrets.example.yaml", "kubernetes/statefulset.yaml", "Dockerfile"} {
+		"kubernetes/kustomization.yaml", "kubernetes/secrets.example.yaml",
+		"kubernetes/statefulset.yaml", "Dockerfile"} {
 		for i, line := range strings.Split(read(t, name), "\n") {
-			for _, m := range regexp.MustCompile(`(?:^|[\s"\x60(])--([a-z][a-z-]*)`).FindAllStringSubmatch(line, -1) {
+			flag := regexp.MustCompile(`(?:^|[\s"\x60(])--([a-z][a-z-]*)`)
+			for _, m := range flag.FindAllStringSubmatch(line, -1) {
 				if !known[strings.TrimSuffix(m[1], "-")] {
 					t.Errorf("%s:%d: no flag is called --%s", name, i+1, m[1])
 				}

@@ -28,11 +28,8 @@ func (a *app) benchCmd() *cobra.Command {
 	var queue string
 	return a.local("bench",
 		func(ctx context.Context, _ []string) error {
-			c, err := a.server(client.WithSpread())
-			if err != nil {
-				return err
-			}
-			return refusal(a.bench(ctx, c, queue, load))
+			return a.ask(func(c *client.Client) error { return a.bench(ctx, c, queue, load) },
+				client.WithSpread())
 		}, a.addrFlag, a.authFlags, fields(&load), opt(&queue, "queue"))
 }
 

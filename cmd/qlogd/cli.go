@@ -72,15 +72,10 @@ type request struct {
 	args []string
 }
 
-// remote returns a command that calls a server. If the server refuses the arguments,
-// that is wrong usage.
+// remote returns a command that calls a server.
 func (a *app) remote(name string, do func(c request) error, flags ...flag) *cobra.Command {
 	return a.local(name, func(ctx context.Context, args []string) error {
-		c, err := a.server()
-		if err != nil {
-			return err
-		}
-		return refusal(do(request{c, ctx, args}))
+		return a.ask(func(c *client.Client) error { return do(request{c, ctx, args}) })
 	}, append(flags, a.addrFlag, a.authFlags)...)
 }
 
@@ -248,6 +243,15 @@ func (a *app) server(more ...client.Option) (*client.Client, error) {
 		}
 	}
 	return a.connect(a.addr(), append(more, client.WithToken(token))...)
+}
+
+// ask calls a server. If it refuses the arguments, that is wrong usage.
+func (a *app) ask(do func(c *client.Client) error, more ...client.Option) error {
+	c, err := a.server(more...)
+	if err != nil {
+		return err
+	}
+	return refusal(do(c))
 }
 
 // addr returns the addresses of the server's nodes.

@@ -205,11 +205,7 @@ func (a *app) projectionsRebuildCmd() *cobra.Command {
 				a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
 				return a.rebuildStopped(ctx, dataDir)
 			}
-			c, err := a.server()
-			if err != nil {
-				return err
-			}
-			return refusal(a.rebuildRemote(ctx, c))
+			return a.ask(func(c *client.Client) error { return a.rebuildRemote(ctx, c) })
 		}, opt(&dataDir, "data-dir"), opt(&a.reach.addr, "addr"),
 		exclusive("data-dir", "addr"), a.authFlags)
 }

@@ -329,18 +329,16 @@ func (a *app) exportCmd() *cobra.Command {
 	output, at := "yaml", ""
 	return group("export", a.plain("export definitions",
 		func(ctx context.Context, _ []string) error {
-			c, err := a.server()
-			if err != nil {
-				return err
-			}
-			d, err := c.Definitions(ctx, client.At(at))
-			if err != nil {
-				return refusal(err)
-			}
-			if output == "json" {
-				return a.wire(d)
-			}
-			return writeDefinitions(a.stdout, d)
+			return a.ask(func(c *client.Client) error {
+				d, err := c.Definitions(ctx, client.At(at))
+				if err != nil {
+					return err
+				}
+				if output == "json" {
+					return a.wire(d)
+				}
+				return writeDefinitions(a.stdout, d)
+			})
 		}, a.addrFlag, a.authFlags, opt(&at, "at"), outputFlag(&output, "yaml", "json")))
 }
 

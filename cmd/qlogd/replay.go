@@ -60,7 +60,13 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 		return err
 	}
 	if r.reach.addr != "" {
-		return r.remote(ctx)
+		return r.ask(func(c *client.Client) error {
+			err := r.askPast(ctx, c)
+			if errors.Is(err, client.ErrHistoryExpired) {
+				return usagef("%w", err)
+			}
+			return err
+		})
 	}
 	var err error
 	if r.log, err = r.files(ctx); err != nil {
@@ -285,18 +291,7 @@ func (r *replayer) state(body *stateBody) error {
 		})
 }
 
-// remote prints the past that a running server answers: its events, and its queues as they were.
-func (r *replayer) remote(ctx context.Context) error {
-	c, err := r.server()
-	if err != nil {
-		return err
-	}
-	if err = r.askPast(ctx, c); errors.Is(err, client.ErrHistoryExpired) {
-		return usagef("%w", err)
-	}
-	return refusal(err)
-}
-
+// askPast prints the past that a server answers: its events, and its queues as they were.
 func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 	// All requests must be about the same instant: now and durations move on.
 	from, to := r.fromText, r.toText

@@ -315,7 +315,7 @@ func (c *checker) findWrites() {
 	}
 }
 
-// statements checks all that stands in a file.
+// statements checks everything in a file.
 func (c *checker) statements(f *ast.File) {
 	sorted := map[ast.Expr]bool{} // calls of maps.Keys and so on that are sorted at once
 	ast.Inspect(f, func(n ast.Node) bool {

@@ -22,11 +22,11 @@ func WithAnswer(ctx context.Context, a *Answer) context.Context {
 	return context.WithValue(ctx, answerKey{}, a)
 }
 
-// told is a node's transport that tells a caller who asks (WithAnswer) about
-// the answer.
-type told struct{ n *Node }
+// recorder is a node's transport that records each answer for a caller that asks
+// for it (WithAnswer).
+type recorder struct{ n *Node }
 
-func (t told) RoundTrip(req *http.Request) (*http.Response, error) {
+func (t recorder) RoundTrip(req *http.Request) (*http.Response, error) {
 	a, _ := req.Context().Value(answerKey{}).(*Answer)
 	if a != nil {
 		*a = Answer{Node: t.n, Starts: t.n.Starts()}
@@ -39,4 +39,4 @@ func (t told) RoundTrip(req *http.Request) (*http.Response, error) {
 	return resp, err
 }
 
-func (t told) CloseIdleConnections() { t.n.transport.CloseIdleConnections() }
+func (t recorder) CloseIdleConnections() { t.n.transport.CloseIdleConnections() }

@@ -161,7 +161,7 @@ func (b *background) loop(pause time.Duration, do func()) {
 }
 
 // every calls do at each tick, whether the one before has ended or not, at most
-// so many at a time.
+// that many at a time.
 func (b *background) every(d time.Duration, most int, do func()) *atomic.Int64 {
 	missed := &atomic.Int64{}
 	room := make(chan struct{}, most)

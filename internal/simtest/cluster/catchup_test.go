@@ -100,12 +100,12 @@ func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	l.stop()
 }
 
-// load is an open loop: so many messages a second are offered, in batches of
+// load is an open loop: messages are offered, in batches of
 // 100, whether what was offered before is done or not.
 type load struct {
 	*background
 	rate   int
-	missed *atomic.Int64 // batches that were not even sent, for so many were under way
+	missed *atomic.Int64 // batches that were not sent, since too many were under way
 
 	mu      sync.Mutex
 	began   time.Time
@@ -144,7 +144,7 @@ func (l *load) soFar() int {
 	return l.done
 }
 
-// window ends the time that is looked at, tells about it, and begins the next
+// window ends the time that is measured, prints it, and starts the next
 // one. It returns the share of what was offered that was done.
 func (l *load) window(t *testing.T, what string) float64 {
 	t.Helper()

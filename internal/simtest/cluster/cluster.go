@@ -191,7 +191,7 @@ type byName struct{ c *Cluster }
 func (b byName) RoundTrip(req *http.Request) (*http.Response, error) {
 	for _, n := range b.c.nodes {
 		if n.name == req.URL.Host {
-			return told{n}.RoundTrip(req)
+			return recorder{n}.RoundTrip(req)
 		}
 	}
 	return nil, fmt.Errorf("there is no node %s", req.URL.Host)

@@ -198,13 +198,13 @@ func (e *eraser) completed(id string, nodes int) {
 func (e *eraser) verified() {
 	e.t.Helper()
 	for _, n := range e.c.Nodes() {
-		out, err := n.Run("replay", "--verify", "--data-dir", n.Dir(), "--output", "json")
-		var told struct {
+		text, err := n.Run("replay", "--verify", "--data-dir", n.Dir(), "--output", "json")
+		var out struct {
 			Verify struct{ Erased int }
 		}
-		jerr := json.Unmarshal([]byte(lastLine(string(out))), &told)
-		if err != nil || jerr != nil || told.Verify.Erased < len(e.gone)/2 {
-			e.t.Errorf("%s: replay --verify: %v, %v\n%s", n.Name(), err, jerr, out)
+		jerr := json.Unmarshal([]byte(lastLine(string(text))), &out)
+		if err != nil || jerr != nil || out.Verify.Erased < len(e.gone)/2 {
+			e.t.Errorf("%s: replay --verify: %v, %v\n%s", n.Name(), err, jerr, text)
 		}
 	}
 }

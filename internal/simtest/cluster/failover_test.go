@@ -77,16 +77,16 @@ func stopLeaders(t *testing.T, c *cluster.Cluster, stops int, timed bool) {
 		for _, all := range clients {
 			all.first(t, time.Now())
 		}
-		told := time.Now()
+		asked := time.Now()
 		leader.Term()
 		gone := time.Now()
 		c.WaitLeader(leader)
 		for name, all := range clients {
 			all.first(t, time.Now())
-			gap := all.gap(told)
+			gap := all.gap(asked)
 			gaps = append(gaps, gap)
 			t.Logf("stop %d (%s, gone after %s): the client that began with %s waited at most %s",
-				i+1, leader.Name(), gone.Sub(told).Round(time.Millisecond),
+				i+1, leader.Name(), gone.Sub(asked).Round(time.Millisecond),
 				name, gap.Round(time.Millisecond))
 		}
 		b.stop()

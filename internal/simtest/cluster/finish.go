@@ -71,7 +71,7 @@ func (c *Cluster) finish() {
 	}
 }
 
-// keep copies what tells about a failure out of the test's folder.
+// keep copies what explains a failure out of the test's folder.
 func (c *Cluster) keep() {
 	dir, err := os.MkdirTemp("", "qlogd-failed-"+strings.NewReplacer("/", "-", " ",
 		"-").Replace(c.t.Name())+"-")

@@ -12,8 +12,8 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// TestWebhooksGuide runs the commands of docs/webhooks.md as they stand there (but
-// for the server's address), and holds what they tell against what it says: … is
+// TestWebhooksGuide runs the commands of docs/webhooks.md as they are there (but
+// for the server's address), and compares what they print with what it says: … is
 // whatever it is.
 func TestWebhooksGuide(t *testing.T) {
 	t.Parallel()

@@ -108,7 +108,7 @@ func (n *Node) Addr() string { return n.httpAddr }
 func (n *Node) URL() string { return "http://" + n.httpAddr }
 
 // HTTP returns an HTTP client whose requests to any host go to the node.
-func (n *Node) HTTP() *http.Client { return &http.Client{Transport: told{n}} }
+func (n *Node) HTTP() *http.Client { return &http.Client{Transport: recorder{n}} }
 
 // Client returns a client of the node that goes on over restarts.
 func (n *Node) Client(opts ...client.Option) *client.Client {
@@ -153,8 +153,8 @@ func (n *Node) Pid() int { return n.process().cmd.Process.Pid }
 // Name returns the node's id.
 func (n *Node) Name() string { return n.name }
 
-// Starts returns how often the program was started: what a process has told is
-// comparable only with what the same one told before.
+// Starts returns how often the program was started: what a process has answered is
+// comparable only with earlier answers of the same one.
 func (n *Node) Starts() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -240,7 +240,7 @@ func (n *Node) Quit() error {
 	return n.Wait(ctx)
 }
 
-// Wait returns how the program ended by itself.
+// Wait returns how the program ended.
 func (n *Node) Wait(ctx context.Context) error {
 	p := n.process()
 	select {
@@ -252,7 +252,7 @@ func (n *Node) Wait(ctx context.Context) error {
 	}
 }
 
-// Pause stops the program as it stands (SIGSTOP): its connections stay open and
+// Pause stops the program (SIGSTOP): its connections stay open and
 // nobody answers.
 func (n *Node) Pause() {
 	n.t.Helper()

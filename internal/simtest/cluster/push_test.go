@@ -280,7 +280,7 @@ func TestPush(t *testing.T) {
 	}
 }
 
-// TestPushTerm: a node that is told to end gives back what it has not sent, waits
+// TestPushTerm: a node that is asked to end returns what it has not sent, waits
 // for what is on its way, and the next start delivers the rest.
 func TestPushTerm(t *testing.T) {
 	t.Parallel()

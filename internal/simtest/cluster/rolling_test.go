@@ -68,7 +68,7 @@ func TestRollingRestart(t *testing.T) {
 	queue(t, cl, "held", `{"delivery":{"lease_ms":3600000}}`)
 	b, all := work(t, c)
 	all.first(t, time.Now())
-	// The leader last, as an operator would; and one more time whoever leads then.
+	// The leader last, as an operator would; and one more time the leader of then.
 	leader := c.WaitLeader()
 	for i, n := range append(c.Others(leader), leader) {
 		// A lease that is held while the node goes, whichever node gave it.

@@ -39,18 +39,18 @@ func has(t *testing.T, n *cluster.Node, ids []string) {
 	}
 }
 
-// ended waits until a program has ended by itself, with an error.
+// ended waits until a program has ended on its own, with an error.
 func ended(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := n.Wait(ctx); err == nil || ctx.Err() != nil {
-		t.Fatalf("%s does not end by itself: %v\n%s", n.Name(), err, n.Log())
+		t.Fatalf("%s does not end: %v\n%s", n.Name(), err, n.Log())
 	}
 }
 
 // TestRemovedNode: a node that was taken out stays out, with its old directory;
-// with an empty one it is taken in anew.
+// with an empty one it is taken in again.
 func TestRemovedNode(t *testing.T) {
 	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})

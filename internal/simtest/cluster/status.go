@@ -138,7 +138,7 @@ func (c *Cluster) WaitVoters() {
 }
 
 // WaitEqual returns once every running node has applied all that any of them
-// had when it was called, and all tell the same chain at the same head.
+// had when it was called, and all report the same chain at the same head.
 func (c *Cluster) WaitEqual(timeout time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), timeout)
 	defer cancel()
@@ -154,7 +154,7 @@ func (c *Cluster) WaitEqual(timeout time.Duration) error {
 		return m, nil
 	}
 	var goal uint64
-	chains := map[uint64]string{} // head → chain, of whoever told it first
+	chains := map[uint64]string{} // head → chain, of the first to report it
 	teller := map[uint64]string{}
 	err := Poll(ctx, func() error {
 		for _, n := range c.running() {
@@ -176,7 +176,8 @@ func (c *Cluster) WaitEqual(timeout time.Duration) error {
 				return err
 			}
 			if was, ok := chains[m.LogHead]; ok && was != m.ChainHash {
-				c.t.Errorf("at head %d %s tells the chain %s and %s told %s", m.LogHead, n.name,
+				c.t.Errorf("at head %d %s reports the chain %s and %s reported %s", m.LogHead,
+					n.name,
 					m.ChainHash, teller[m.LogHead], was)
 			}
 			chains[m.LogHead], teller[m.LogHead] = m.ChainHash, n.name
@@ -188,7 +189,7 @@ func (c *Cluster) WaitEqual(timeout time.Duration) error {
 	})
 }
 
-// describe says how it stands with each node.
+// describe returns the state of each node.
 func (c *Cluster) describe() string {
 	out := ""
 	for _, n := range c.nodes {

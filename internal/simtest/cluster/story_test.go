@@ -119,7 +119,7 @@ func (s *story) once(cl *client.Client) {
 		}
 		switch {
 		case err != nil:
-			continue // of unknown outcome: the log tells in the end
+			continue // of unknown outcome: the log shows it in the end
 		case out[0].Status != want && out[0].Code != "lease_lost":
 			s.Errorf("message %d: %+v", i, out[0])
 		}
@@ -151,7 +151,7 @@ func (s *story) replay(dead int64) *wire.Task {
 	dry, _, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
 		DryRun: true})
 	if err != nil || dry.Replayed != dead {
-		s.Fatalf("a dry run tells %+v %v, %d died", dry, err, dead)
+		s.Fatalf("a dry run says %+v %v, %d died", dry, err, dead)
 	}
 	rate := max(dead/2, 1) // about 2 s
 	_, task, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
@@ -197,7 +197,7 @@ func (s *story) run(killLeader bool) {
 }
 
 // runPaused replays while nothing is leased, so that what died and what waits
-// stand side by side.
+// are side by side.
 func (s *story) runPaused() {
 	s.faulty.Store(true)
 	// Some of each key die, and some of each key wait.
@@ -247,7 +247,7 @@ func (s *story) acked() int {
 	return int(q.Stats.AckedTotal)
 }
 
-// check holds what was processed, as the log tells it, against what was
+// check holds what was processed, as the log shows it, against what was
 // enqueued: all, once each, and each key's in their order. Of the first before
 // messages, processed ahead of the replay, only the former is said.
 func (s *story) check(before int) {

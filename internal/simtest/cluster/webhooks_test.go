@@ -326,8 +326,8 @@ func TestWebhooks(t *testing.T) {
 	t.Logf("%d webhooks through 3 nodes: taken in %s, processed in %s; %d tries repeated while "+
 		"the leader was away, "+
 		"%d sent twice; %d were processed at a later attempt, %d of these for the second time",
-		count, sent.Round(time.Millisecond), took.Round(time.Millisecond), repeats.Load(), twice.Load(),
-		p.later, p.lines-count)
+		count, sent.Round(time.Millisecond), took.Round(time.Millisecond), repeats.Load(),
+		twice.Load(), p.later, p.lines-count)
 	p.mu.Unlock()
 
 	original(t, c, bodies[0], messages[0])

@@ -93,7 +93,7 @@ type pipe struct {
 	gone    bool // the reader is closed
 	readBy  time.Time
 	writeBy time.Time
-	changed chan struct{} // closed, and another made, at each change
+	changed chan struct{} // closed and replaced at each change
 }
 
 // chunk is bytes, or the end if err is set. It can be read from at on.
@@ -210,7 +210,7 @@ func (p *pipe) abandon() {
 	}
 }
 
-// over tells whether the writer's end has arrived, read or not.
+// over reports whether the writer's end has arrived, read or not.
 func (p *pipe) over() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

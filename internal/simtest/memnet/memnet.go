@@ -38,7 +38,7 @@ type Network struct {
 	conns     map[*conn]struct{}
 	cuts      map[way]struct{}
 	ports     int
-	changed   chan struct{} // closed, and another made, at each change of listeners or cuts
+	changed   chan struct{} // closed and replaced at each change of listeners or cuts
 }
 
 // way is a direction between two hosts.
@@ -164,7 +164,7 @@ func (n *Network) Crash(host string) {
 	}
 }
 
-// set cuts or mends, and tells all who wait.
+// set cuts or mends, and wakes all who wait.
 func (n *Network) set(cut bool, ways ...way) {
 	n.mu.Lock()
 	for _, w := range ways {

@@ -30,7 +30,7 @@ func (w *world) call(ctx context.Context, node int,
 		op.Life = l.no
 		c.engine = l.eng.Load()
 		if c.engine == nil || !c.enter() {
-			return errRefused // 503, as while the engine is opened anew
+			return errRefused // 503, as while the engine is reopened
 		}
 		defer c.leave()
 		ctx, cancel := context.WithTimeout(ctx, patience)
@@ -256,7 +256,7 @@ func (c *conn) fresh(ctx context.Context) error {
 	return c.replica.Barrier(ctx)
 }
 
-// Get implements crashtest.Conn. Of a message that has left the log tells.
+// Get implements crashtest.Conn. The log shows a message that has left.
 func (c *conn) Get(ctx context.Context, kind crashtest.Kind, message string) (string, error) {
 	if kind == crashtest.Get {
 		if err := c.fresh(ctx); err != nil {

@@ -24,7 +24,7 @@ const (
 	marksEvery  = 50       // entries
 )
 
-// engine is cmd's, below HTTP and without read models: what stands on a data
+// engine is cmd's, below HTTP and without read models: what uses a data
 // directory, from its opening to its closing.
 type engine struct {
 	l       *life
@@ -56,7 +56,7 @@ func (e *engine) enter() bool {
 
 func (e *engine) leave() { e.inUse.Done() }
 
-// retire waits until no request is in hand.
+// retire waits until no request is in flight.
 func (e *engine) retire() {
 	e.mu.Lock()
 	e.gone = true
@@ -229,7 +229,7 @@ func (e *engine) fetchLacking() {
 	}
 }
 
-// stop ends an engine when no request is in hand any more. A crash may come in
+// stop ends an engine when no request is in flight any more. A crash may come in
 // the middle of a clean stop: who comes second waits.
 func (e *engine) stop(ctx context.Context) error {
 	if !e.stopping.CompareAndSwap(false, true) {

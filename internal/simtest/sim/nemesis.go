@@ -20,7 +20,7 @@ func (w *world) nemesis() {
 	if d := w.plan.Until - time.Since(began); d > 0 {
 		w.sleep(d)
 	}
-	// What is under way ends by itself.
+	// What is under way ends on its own.
 	w.wait(time.Hour, func() bool { return w.busy.Load() == 0 })
 }
 

@@ -40,7 +40,7 @@ type node struct {
 	disk   *vfs.Mem
 	life   *life // nil: it is down
 	lives  int
-	wanted bool // it is to run: who ends by itself is started again
+	wanted bool // it must run: a process that ends on its own is started again
 }
 
 // now returns the process that runs, nil for none.
@@ -77,7 +77,7 @@ type life struct {
 	once  sync.Once
 }
 
-// change is why the engine is opened anew, and what is done to the directory
+// change is why the engine is reopened, and what is done to the directory
 // while it is closed.
 type change struct {
 	why string
@@ -167,7 +167,7 @@ func (l *life) dial(ctx context.Context, addr string) (net.Conn, error) {
 }
 
 // keep forms or finds the cluster where that is still to be done, and opens the
-// engine anew when it is asked to.
+// engine again when it is asked to.
 func (l *life) keep(ctx context.Context) {
 	if l.card.Blank() {
 		err := raft.Bootstrap(ctx, raft.BootstrapOptions{
@@ -202,7 +202,7 @@ const drainTime = 8 * time.Second
 
 // reopen exchanges the engine.
 func (l *life) reopen(c change) error {
-	l.n.w.say(l.n, "opens anew: %s", c.why)
+	l.n.w.say(l.n, "reopens: %s", c.why)
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	if old := l.eng.Swap(nil); old != nil {
@@ -219,7 +219,7 @@ func (l *life) reopen(c change) error {
 	return l.open()
 }
 
-// ask lets keep open the engine anew. A second wish while one waits is the
+// ask lets keep reopen the engine. A second wish while one waits is the
 // same one.
 func (l *life) ask(c change) {
 	select {
@@ -228,7 +228,7 @@ func (l *life) ask(c change) {
 	}
 }
 
-// outOfCluster is told that this directory is no member any more.
+// outOfCluster learns that this directory is no member any more.
 func (l *life) outOfCluster(why error) {
 	l.n.w.say(l.n, "is out of the cluster: %v", why)
 	if errors.Is(why, raft.ErrRolledBack) {
@@ -255,7 +255,7 @@ func (l *life) reincarnate() error {
 	return nil
 }
 
-// joined is told that the cluster's configuration has this directory.
+// joined learns that the cluster's configuration has this directory.
 func (l *life) joined() {
 	l.cardMu.Lock()
 	defer l.cardMu.Unlock()

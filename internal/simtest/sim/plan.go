@@ -56,7 +56,7 @@ var weights = []struct {
 type Step struct {
 	At   time.Duration // since the clients began
 	Kind Kind
-	// Whom: 0 to 2 a node, -1 whoever leads then, -2 somebody who follows, by
+	// Whom: 0 to 2 a node, -1 the leader of then, -2 somebody who follows, by
 	// Dice; -3 the first who does, -4 the last.
 	Whom int
 	For  time.Duration // until it ends

@@ -54,16 +54,16 @@ func TestSeeds(t *testing.T) {
 			})
 		}
 	})
-	var told []string
+	var list []string
 	for k, n := range counts {
-		told = append(told, fmt.Sprintf("%s %d", k, n))
+		list = append(list, fmt.Sprintf("%s %d", k, n))
 	}
-	slices.Sort(told)
+	slices.Sort(list)
 	slices.Sort(mended)
 	t.Logf("all well again after %v in half of them, %v in 95 of 100, %v at most",
 		mended[len(mended)/2], mended[len(mended)*95/100], mended[len(mended)-1])
 	t.Logf("%d seeds, %d failed, %v simulated, %d operations: %s", seeds, failed,
-		simulated.Round(time.Second), ops, strings.Join(told, ", "))
+		simulated.Round(time.Second), ops, strings.Join(list, ", "))
 }
 
 // run does one run in a bubble, under a watch of real time: a mistake that lets

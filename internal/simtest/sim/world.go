@@ -31,7 +31,7 @@ type Options struct {
 	// Plan, if set, is done in place of the seed's own.
 	Plan *Plan
 	// Heartbeat is Raft's heartbeat and election timeout, Commit how often an
-	// idle leader tells what is committed: each beat is work.
+	// idle leader announces the commit index: each beat is work.
 	Heartbeat, Commit time.Duration
 	// Log takes what the nodes log, if set.
 	Log slog.Handler
@@ -145,7 +145,7 @@ func (w *world) addrs() (out []string) {
 	return out
 }
 
-// sleep lets time pass, and tells whether the run still goes on.
+// sleep lets time pass, and reports whether the run still goes on.
 func (w *world) sleep(d time.Duration) bool {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -175,7 +175,7 @@ func (w *world) count(what string) {
 	w.counts[what]++
 }
 
-func (w *world) tell(who, format string, args []any) string {
+func (w *world) line(who, format string, args []any) string {
 	return fmt.Sprintf("%8.3fs %s ", time.Since(w.start).Seconds(), who) +
 		fmt.Sprintf(format, args...)
 }
@@ -186,7 +186,7 @@ func (w *world) say(n *node, format string, args ...any) {
 	if n != nil {
 		who = n.name
 	}
-	line := w.tell(who, format, args)
+	line := w.line(who, format, args)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trace = append(w.trace, line)
@@ -194,14 +194,14 @@ func (w *world) say(n *node, format string, args ...any) {
 
 // find writes down what must not be.
 func (w *world) find(format string, args ...any) {
-	line := w.tell("!!", format, args)
+	line := w.line("!!", format, args)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.trace = append(w.trace, line)
 	w.findings = append(w.findings, line)
 }
 
-// expected tells whether a process may end of that: what was done to it says so.
+// expected reports whether a process may end of that: what was done to it says so.
 func (w *world) expected(l *life, err error) bool {
 	at := int(l.failAt.Load())
 	switch {
@@ -210,7 +210,7 @@ func (w *world) expected(l *life, err error) bool {
 	case errors.Is(err, errDisk), l.n.flipped.Load():
 		return true
 	case at > 0 && l.mem.Ops() >= at:
-		return true // raft-wal's rotation fails in the background, and tells at the next write
+		return true // raft-wal's rotation fails in the background, and reports it at the next write
 	}
 	return l.n.stalled.Load() && strings.Contains(err.Error(), "the disk did not answer within")
 }

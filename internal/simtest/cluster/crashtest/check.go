@@ -493,7 +493,7 @@ func (c *check) leftAt(m *message) int64 {
 		// It died of its last attempt, some time after that began.
 		at = min(at, m.deliveries[n-1].invoke)
 	default:
-		// It died of attempts of which nobody was told: any time.
+		// It died of attempts that nobody heard of: any time.
 		at = min(at, m.requested.invoke)
 	}
 	return at

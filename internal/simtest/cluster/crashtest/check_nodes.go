@@ -82,7 +82,7 @@ func (c *check) read(m *message, op *Op) {
 }
 
 // indexes checks that writes which were not under way at the same time are in
-// entries of the same order. A repeat may be told the entry of an earlier
+// entries of the same order. A repeat may get the entry of an earlier
 // attempt, so a request and its repeats are one.
 func (c *check) indexes(ops []Op) {
 	type write struct {

@@ -191,7 +191,7 @@ func good() *story {
 	l = s.lease("f", "k", "e", 1)
 	s.settle(Ack, "e", l, "acked")
 	s.produce("f", "k", "g", "h")
-	// g's only attempt, of which nobody was told
+	// g's only attempt, which nobody heard of
 	s.add(Op{Kind: Lease, Queue: "f", Outcome: Unknown})
 	s.now += 200
 	l = s.lease("f", "k", "h", 1)
@@ -356,7 +356,7 @@ func TestPlantedMistakes(t *testing.T) {
 			s.settle(Ack, "z", l, "acked")
 			s.settle(Ack, "z", l, "rejected")
 		}},
-		{"the attempts begin anew after the crash", Attempts, func(s *story) {
+		{"the attempts start again after the crash", Attempts, func(s *story) {
 			s.produce("pool", "", "z")
 			s.settle(Retry, "z", s.lease("pool", "", "z", 1), "retried")
 			s.settle(Ack, "z", s.lease("pool", "", "z", 1), "acked")

@@ -102,7 +102,7 @@ func (c *campaign) run(faults []fault) {
 	}
 	c.t.Logf("drained in %s", time.Since(start).Round(time.Millisecond))
 	judge(c.t, h, true)
-	tell(c.t, h)
+	summarize(c.t, h)
 }
 
 // crash returns a fault in which all nodes are dead at one moment.
@@ -162,8 +162,8 @@ func judge(t *testing.T, h *History, atEnd bool) {
 	}
 }
 
-// tell says what the run was made of, so that an empty one is seen.
-func tell(t *testing.T, h *History) {
+// summarize prints what the run consisted of, and fails an empty one.
+func summarize(t *testing.T, h *History) {
 	t.Helper()
 	count := map[string]int{}
 	for _, op := range h.Ops() {

@@ -271,12 +271,12 @@ func (w *worker) call(node int, do func(context.Context, Conn) error) Op {
 }
 
 // repeat runs one request until its outcome is known, or the client gives up,
-// and records each attempt. tell adds what the request was about.
-func (w *worker) repeat(do func(context.Context, Conn) error, tell func(Op) []Op) {
+// and records each attempt. about adds what the request was about.
+func (w *worker) repeat(do func(context.Context, Conn) error, about func(Op) []Op) {
 	giveUp := w.r.IntN(20) == 0
 	for again := false; ; again = true {
 		op := w.call(w.where(again), do)
-		w.d.History.Add(tell(op)...)
+		w.d.History.Add(about(op)...)
 		switch {
 		case op.Outcome == OK && w.r.IntN(20) > 0:
 			return // else once more, to see whether the answer is the same

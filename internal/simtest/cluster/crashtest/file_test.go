@@ -39,5 +39,5 @@ func TestHistoryFile(t *testing.T) {
 		t.Error(v)
 	}
 	t.Logf("%d lanes could not be decided in time", undecided)
-	tell(t, h)
+	summarize(t, h)
 }

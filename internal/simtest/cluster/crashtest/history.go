@@ -39,7 +39,7 @@ const (
 	Stale   Kind = "stale"   // the same with consistency=stale
 	Fault   Kind = "fault"   // something was done to one node or its lines; Error says what
 	Crash   Kind = "crash"   // at Return none of the program's processes was alive
-	Barrier Kind = "barrier" // a write behind a crash, of which nothing is told
+	Barrier Kind = "barrier" // a write after a crash
 )
 
 // Op is one request and its answer; a settle of several leases is one Op each.
@@ -52,7 +52,7 @@ type Op struct {
 	Outcome Outcome `json:"outcome,omitempty"`
 	Error   string  `json:"error,omitempty"`
 
-	// Who answered, in which of its lives, and the entry that it told
+	// Who answered, in which of its lives, and the entry that it named
 	// (X-Qlogd-Index), if any.
 	Node  string `json:"node,omitempty"`
 	Life  int    `json:"life,omitempty"`

@@ -39,7 +39,7 @@ type laneOp struct {
 	lease   string
 	expires int64  // lease, extend
 	refused bool   // a settle that was rejected
-	state   string // get: how the message was told to be
+	state   string // get: the state that was answered
 }
 
 // laneState is a lane's: the messages that have not left, in order, and the
@@ -260,10 +260,10 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 	return lanes
 }
 
-// sightings are what a history tells of messages beside the answers to those
+// sightings are what a history shows of messages beside the answers to those
 // who wrote them.
 type sightings struct {
-	seen   map[string]int64   // uid → the earliest end of a request that was told of it
+	seen   map[string]int64   // uid → the earliest end of a request that showed it
 	leases map[string][]lease // uid → in order
 	acked  map[string]int64   // uid → the earliest end of an ack that was done
 }

@@ -40,11 +40,6 @@ type bisection struct {
 	holds Predicate
 }
 
-func (t *bisection) ask(state *projections.State) (bool, error) {
-	t.Cost.Asked++
-	return t.holds(state)
-}
-
 func (t *bisection) stateAt(ctx context.Context, at event.Instant) (*projections.State, error) {
 	state, cost, err := t.StateAt(ctx, at)
 	t.Cost.Blocks += cost.Blocks
@@ -66,7 +61,11 @@ func (t *bisection) turned(holds bool, state *projections.State) *Turn {
 // InstantStart is the earliest state that can be rebuilt.
 func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predicate,
 	exhaustive bool, progress func(done, total int64)) (*Turn, error) {
-	t := &bisection{Source: s, holds: holds}
+	t := &bisection{Source: s}
+	t.holds = func(state *projections.State) (bool, error) {
+		t.Cost.Asked++
+		return holds(state)
+	}
 	if from.Kind == event.InstantStart {
 		var err error
 		if from, err = s.Earliest(); err != nil {
@@ -77,7 +76,7 @@ func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predi
 	if err != nil {
 		return nil, err
 	}
-	if t.Already, err = t.ask(low); err != nil || t.Already {
+	if t.Already, err = t.holds(low); err != nil || t.Already {
 		return t.turned(t.Already, low), err
 	}
 	first := low.Index()
@@ -90,7 +89,7 @@ func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predi
 		if err != nil {
 			return nil, err
 		}
-		if ok, err := t.ask(high); err != nil || !ok {
+		if ok, err := t.holds(high); err != nil || !ok {
 			return &t.Turn, err
 		}
 		if low, last, err = t.halve(ctx, low, last); err != nil {
@@ -106,7 +105,7 @@ func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predi
 		if progress != nil {
 			progress(int64(b.Index-first), int64(last-first))
 		}
-		if ok, err := t.ask(low); err != nil {
+		if ok, err := t.holds(low); err != nil {
 			return nil, err
 		} else if ok {
 			return t.turned(true, low), t.within(ctx, b, begin)
@@ -116,7 +115,7 @@ func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predi
 		return &t.Turn, nil
 	}
 	low.Advance(to.Time) // after the last entry only time has passed
-	ok, err := t.ask(low)
+	ok, err := t.holds(low)
 	return t.turned(ok, low), err
 }
 
@@ -146,7 +145,7 @@ func (t *bisection) halve(ctx context.Context, low *projections.State, last uint
 			return nil, 0, err
 		}
 		t.Cost.Checkpoints++
-		ok, err := t.ask(state)
+		ok, err := t.holds(state)
 		if err != nil {
 			return nil, 0, err
 		}
@@ -168,11 +167,11 @@ func (t *bisection) within(ctx context.Context, b *event.Block, begin uint64) (e
 	t.Cost.Blocks += cost.Blocks
 	defer foldFailed(b, &err)
 	state.Begin(b.Index, b.Time)
-	held, err := t.ask(state)
+	held, err := t.holds(state)
 	for i := 0; i < len(b.Events) && err == nil; i++ {
 		state.Apply(&b.Events[i])
 		var now bool
-		if now, err = t.ask(state); !now {
+		if now, err = t.holds(state); !now {
 			t.Event = nil
 		} else if !held {
 			t.Event = &b.Events[i]

@@ -68,15 +68,28 @@ func (w *writer) setFile(file vfs.File) (err error) {
 // An error of b itself leaves the log as it was; an error of the disk breaks it
 // for good.
 func (l *Log) Append(b *event.Block) error {
-	raw := rawBlock{Index: b.Index, Time: b.Time, Records: make([]record, len(b.Events))}
-	headers := make([]byte, 0, 64*len(b.Events)) // most are shorter
+	buf := buffers.Get().(*buffer)
+	raw := rawBlock{Index: b.Index, Time: b.Time,
+		Records: slices.Grow(buf.records[:0], len(b.Events))[:len(b.Events)]}
+	headers := buf.headers[:0]
 	for i := range b.Events {
 		raw.Records[i], headers = toRecord(&b.Events[i], headers)
 	}
 	err := l.append(&raw)
 	b.Chain = raw.Chain
+	clear(raw.Records) // they hold contents
+	buf.records, buf.headers = raw.Records, headers
+	buffers.Put(buf)
 	return err
 }
+
+// buffer has the records of a block while it is appended, and their headers.
+type buffer struct {
+	records []record
+	headers []byte
+}
+
+var buffers = sync.Pool{New: func() any { return &buffer{} }}
 
 func (l *Log) append(b *rawBlock) (err error) {
 	defer wrap(&err, "append block %d", b.Index)

@@ -35,16 +35,15 @@ func (a *app) tokenNewCmd() *cobra.Command {
 	var e tokenEntry
 	var file string
 	var ttl time.Duration
-	return a.local("token new",
-		func(context.Context, []string) error {
-			if ttl < 0 || ttl > 0 && e.Expires != "" {
-				return usagef("--ttl must be positive, and does not go with --expires")
-			}
-			if ttl > 0 {
-				e.Expires = time.Now().Add(ttl).UTC().Format(time.RFC3339)
-			}
-			return a.newToken(e, file)
-		}, opt(&e.Name, "name"), opt(&e.Roles, "role"), opt(&e.Queues, "queues"),
+	return a.local("token new", func(context.Context, []string) error {
+		if ttl < 0 || ttl > 0 && e.Expires != "" {
+			return usagef("--ttl must be positive, and does not go with --expires")
+		}
+		if ttl > 0 {
+			e.Expires = time.Now().Add(ttl).UTC().Format(time.RFC3339)
+		}
+		return a.newToken(e, file)
+	}, opt(&e.Name, "name"), opt(&e.Roles, "role"), opt(&e.Queues, "queues"),
 		opt(&e.Expires, "expires"), opt(&ttl, "ttl"), opt(&file, "append"),
 		func(cmd *cobra.Command) {
 			_ = cmd.MarkFlagRequired("name")

@@ -26,11 +26,10 @@ func (a *app) benchCmd() *cobra.Command {
 		Duration: 10 * time.Second, Warmup: time.Second,
 	}
 	var queue string
-	return a.local("bench",
-		func(ctx context.Context, _ []string) error {
-			return a.ask(func(c *client.Client) error { return a.bench(ctx, c, queue, load) },
-				client.WithSpread())
-		}, a.addrFlag, a.authFlags, fields(&load), opt(&queue, "queue"))
+	return a.local("bench", func(ctx context.Context, _ []string) error {
+		return a.ask(func(c *client.Client) error { return a.bench(ctx, c, queue, load) },
+			client.WithSpread())
+	}, a.addrFlag, a.authFlags, fields(&load), opt(&queue, "queue"))
 }
 
 // benchLoad describes the load of qlogd bench.

@@ -28,61 +28,59 @@ func (a *app) clusterCmd() *cobra.Command {
 }
 
 func (a *app) clusterListCmd() *cobra.Command {
-	return a.remote("cluster list",
-		func(c request) error {
-			v, err := c.Cluster(c.ctx)
-			if err != nil {
-				return err
-			}
-			if a.output == "json" {
-				return a.wire(v)
-			}
-			fmt.Fprintf(a.stderr, "cluster %s, leader %s, term %d, asked %s\n",
-				v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
-			return list(a, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain",
-				func(n *wire.Node) []any {
-					role, reachable := "non-voter", "no"
-					if n.Voter {
-						role = "voter"
-					}
-					if n.Leader {
-						role = "leader"
-					}
-					if n.Reachable || n.ID == v.NodeID {
-						reachable = "yes"
-					}
-					return []any{n.ID, role, reachable, n.RaftAddr, cmp.Or(n.HTTPAddr, "-"),
-						n.AppliedIndex, n.LogHead,
-						cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-")}
-				})
-		})
+	return a.remote("cluster list", func(c request) error {
+		v, err := c.Cluster(c.ctx)
+		if err != nil {
+			return err
+		}
+		if a.output == "json" {
+			return a.wire(v)
+		}
+		fmt.Fprintf(a.stderr, "cluster %s, leader %s, term %d, asked %s\n",
+			v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
+		return list(a, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain",
+			func(n *wire.Node) []any {
+				role, reachable := "non-voter", "no"
+				if n.Voter {
+					role = "voter"
+				}
+				if n.Leader {
+					role = "leader"
+				}
+				if n.Reachable || n.ID == v.NodeID {
+					reachable = "yes"
+				}
+				return []any{n.ID, role, reachable, n.RaftAddr, cmp.Or(n.HTTPAddr, "-"),
+					n.AppliedIndex, n.LogHead,
+					cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-")}
+			})
+	})
 }
 
 func (a *app) clusterAddCmd() *cobra.Command {
 	var n wire.NewNode
 	var nonVoter bool
-	return a.remote("cluster add",
-		func(c request) error {
-			n.ID, n.RaftAddr = c.args[0], c.args[1]
-			if nonVoter {
-				n.Voter = new(bool)
-			}
-			node, created, err := c.AddNode(c.ctx, n)
-			if err != nil {
-				return err
-			}
-			what := "added"
-			switch {
-			case created:
-			case nonVoter:
-				what = "is in already, without a vote"
-			case node.Voter:
-				what = "is in already"
-			default:
-				what = "is in already; it gets its vote once it has caught up"
-			}
-			return a.say(node, "%s %s", node.ID, what)
-		}, opt(&n.HTTPAddr, "http-addr"), opt(&nonVoter, "non-voter"))
+	return a.remote("cluster add", func(c request) error {
+		n.ID, n.RaftAddr = c.args[0], c.args[1]
+		if nonVoter {
+			n.Voter = new(bool)
+		}
+		node, created, err := c.AddNode(c.ctx, n)
+		if err != nil {
+			return err
+		}
+		what := "added"
+		switch {
+		case created:
+		case nonVoter:
+			what = "is in already, without a vote"
+		case node.Voter:
+			what = "is in already"
+		default:
+			what = "is in already; it gets its vote once it has caught up"
+		}
+		return a.say(node, "%s %s", node.ID, what)
+	}, opt(&n.HTTPAddr, "http-addr"), opt(&nonVoter, "non-voter"))
 }
 
 func (a *app) clusterRemoveCmd() *cobra.Command {
@@ -149,25 +147,24 @@ func (a *app) clusterSnapshotCmd() *cobra.Command {
 // that wait for a node.
 func (a *app) readyCmd() *cobra.Command {
 	var wait time.Duration
-	return a.plain("ready",
-		func(ctx context.Context, _ []string) error {
-			for addr := range strings.SplitSeq(a.addr(), ",") {
-				c, err := a.connect(addr)
-				if err != nil {
-					return err
-				}
-				err = askReady(ctx, c)
-				for err != nil && ctx.Err() == nil && time.Since(a.started) < wait {
-					pause(ctx, 100*time.Millisecond)
-					err = askReady(ctx, c)
-				}
-				if err != nil {
-					return fmt.Errorf("%s is not ready: %w", c.Addr(), err)
-				}
+	return a.plain("ready", func(ctx context.Context, _ []string) error {
+		for addr := range strings.SplitSeq(a.addr(), ",") {
+			c, err := a.connect(addr)
+			if err != nil {
+				return err
 			}
-			_, err := fmt.Fprintln(a.stdout, "ready")
-			return err
-		}, opt(&wait, "wait"), a.addrFlag, a.caFlag)
+			err = askReady(ctx, c)
+			for err != nil && ctx.Err() == nil && time.Since(a.started) < wait {
+				pause(ctx, 100*time.Millisecond)
+				err = askReady(ctx, c)
+			}
+			if err != nil {
+				return fmt.Errorf("%s is not ready: %w", c.Addr(), err)
+			}
+		}
+		_, err := fmt.Fprintln(a.stdout, "ready")
+		return err
+	}, opt(&wait, "wait"), a.addrFlag, a.caFlag)
 }
 
 func askReady(ctx context.Context, c *client.Client) error {
@@ -199,14 +196,13 @@ func (a *app) projections(p *wire.Projections, err error) error {
 
 func (a *app) projectionsRebuildCmd() *cobra.Command {
 	var dataDir string
-	return a.local("projections rebuild",
-		func(ctx context.Context, _ []string) error {
-			if a.reach.addr == "" {
-				a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
-				return a.rebuildStopped(ctx, dataDir)
-			}
-			return a.ask(func(c *client.Client) error { return a.rebuildRemote(ctx, c) })
-		}, opt(&dataDir, "data-dir"), opt(&a.reach.addr, "addr"),
+	return a.local("projections rebuild", func(ctx context.Context, _ []string) error {
+		if a.reach.addr == "" {
+			a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
+			return a.rebuildStopped(ctx, dataDir)
+		}
+		return a.ask(func(c *client.Client) error { return a.rebuildRemote(ctx, c) })
+	}, opt(&dataDir, "data-dir"), opt(&a.reach.addr, "addr"),
 		exclusive("data-dir", "addr"), a.authFlags)
 }
 

@@ -326,22 +326,21 @@ func (a *app) configCmd() *cobra.Command {
 	c := newConfig()
 	var flags *pflag.FlagSet
 	return group("config",
-		a.local("config check",
-			func(context.Context, []string) error {
-				if err := c.load(flags, a.getenv); err != nil {
-					return err
+		a.local("config check", func(context.Context, []string) error {
+			if err := c.load(flags, a.getenv); err != nil {
+				return err
+			}
+			out := map[string]string{}
+			var rows [][]any
+			flags.VisitAll(func(f *pflag.Flag) {
+				if f.Name != "help" && f.Name != "output" && f.Name != "config" {
+					out[f.Name] = f.Value.String()
+					rows = append(rows, []any{f.Name, f.Value.String()})
 				}
-				out := map[string]string{}
-				var rows [][]any
-				flags.VisitAll(func(f *pflag.Flag) {
-					if f.Name != "help" && f.Name != "output" && f.Name != "config" {
-						out[f.Name] = f.Value.String()
-						rows = append(rows, []any{f.Name, f.Value.String()})
-					}
-				})
-				if a.output == "json" {
-					return a.json(out)
-				}
-				return a.table("setting,value", rows)
-			}, c.flags, func(cmd *cobra.Command) { flags = cmd.Flags() }))
+			})
+			if a.output == "json" {
+				return a.json(out)
+			}
+			return a.table("setting,value", rows)
+		}, c.flags, func(cmd *cobra.Command) { flags = cmd.Flags() }))
 }

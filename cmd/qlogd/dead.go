@@ -87,37 +87,35 @@ func (a *app) deadListCmd() *cobra.Command {
 func (a *app) deadGroupsCmd() *cobra.Command {
 	var d deadFilter
 	limit := 100
-	return a.remote("dead groups",
-		func(c request) error {
-			out, err := c.DeadGroups(c.ctx, c.args[0],
-				client.DeadQuery{DeadFilter: d.DeadFilter, Limit: limit})
-			return list(a, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
-				func(g *wire.DeadGroup) []any {
-					return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt),
-						a.when(g.LastFailedAt), short(g.Error, 100)}
-				})
-		}, fields(&d.DeadFilter), opt(&limit, "limit"))
+	return a.remote("dead groups", func(c request) error {
+		out, err := c.DeadGroups(c.ctx, c.args[0],
+			client.DeadQuery{DeadFilter: d.DeadFilter, Limit: limit})
+		return list(a, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
+			func(g *wire.DeadGroup) []any {
+				return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt),
+					a.when(g.LastFailedAt), short(g.Error, 100)}
+			})
+	}, fields(&d.DeadFilter), opt(&limit, "limit"))
 }
 
 func (a *app) deadShowCmd() *cobra.Command {
-	return a.remote("dead show",
-		func(c request) error {
-			m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
-			d := deadOf(m)
-			var replayed, result any
-			if m.ReplayedAt != 0 {
-				replayed, result = a.when(m.ReplayedAt)+" as "+m.NewMessageID, m.ReplayResult
-			}
-			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
-			return a.show(m, err, "dead message", m.ID, [][]any{
-				{"died in", d.Queue + " as " + d.MessageID}, {"failed", a.when(d.FailedAt)},
-				{"reason", d.Reason}, {"attempts", d.Attempts},
-				{"first enqueued", a.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
-				{"now in", m.Queue + ", " + m.State}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
-				{"replayed", replayed}, {"which is", result},
-				{"error", short(d.Error, 2000)}, {"payload", short(payload, 2000)},
-			})
+	return a.remote("dead show", func(c request) error {
+		m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
+		d := deadOf(m)
+		var replayed, result any
+		if m.ReplayedAt != 0 {
+			replayed, result = a.when(m.ReplayedAt)+" as "+m.NewMessageID, m.ReplayResult
+		}
+		payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
+		return a.show(m, err, "dead message", m.ID, [][]any{
+			{"died in", d.Queue + " as " + d.MessageID}, {"failed", a.when(d.FailedAt)},
+			{"reason", d.Reason}, {"attempts", d.Attempts},
+			{"first enqueued", a.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
+			{"now in", m.Queue + ", " + m.State}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
+			{"replayed", replayed}, {"which is", result},
+			{"error", short(d.Error, 2000)}, {"payload", short(payload, 2000)},
 		})
+	})
 }
 
 func (a *app) deadReplayCmd() *cobra.Command {
@@ -259,15 +257,14 @@ func (a *app) taskCmd() *cobra.Command {
 
 func (a *app) taskListCmd() *cobra.Command {
 	var status string
-	return a.remote("task list",
-		func(c request) error {
-			tasks, err := c.Tasks(c.ctx, status)
-			return list(a, tasks, err, "task,type,queue,status,done,of,skipped,created,ended",
-				func(t *wire.Task) []any {
-					return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
-						a.when(t.CreatedAt), a.when(t.EndedAt)}
-				})
-		}, opt(&status, "status"))
+	return a.remote("task list", func(c request) error {
+		tasks, err := c.Tasks(c.ctx, status)
+		return list(a, tasks, err, "task,type,queue,status,done,of,skipped,created,ended",
+			func(t *wire.Task) []any {
+				return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
+					a.when(t.CreatedAt), a.when(t.EndedAt)}
+			})
+	}, opt(&status, "status"))
 }
 
 func (a *app) task(t *wire.Task, err error) error {

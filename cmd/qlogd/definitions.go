@@ -327,19 +327,19 @@ func find(n *yaml.Node, name string) (key, value *yaml.Node) {
 
 func (a *app) exportCmd() *cobra.Command {
 	output, at := "yaml", ""
-	return group("export", a.plain("export definitions",
-		func(ctx context.Context, _ []string) error {
-			return a.ask(func(c *client.Client) error {
-				d, err := c.Definitions(ctx, client.At(at))
-				if err != nil {
-					return err
-				}
-				if output == "json" {
-					return a.wire(d)
-				}
-				return writeDefinitions(a.stdout, d)
-			})
-		}, a.addrFlag, a.authFlags, opt(&at, "at"), outputFlag(&output, "yaml", "json")))
+	cmd := a.plain("export definitions", func(ctx context.Context, _ []string) error {
+		return a.ask(func(c *client.Client) error {
+			d, err := c.Definitions(ctx, client.At(at))
+			if err != nil {
+				return err
+			}
+			if output == "json" {
+				return a.wire(d)
+			}
+			return writeDefinitions(a.stdout, d)
+		})
+	}, a.addrFlag, a.authFlags, opt(&at, "at"), outputFlag(&output, "yaml", "json"))
+	return group("export", cmd)
 }
 
 // writeDefinitions writes definitions as YAML. What is not set is left out, and a

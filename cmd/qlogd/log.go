@@ -174,27 +174,26 @@ func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 
 func (a *app) logSegmentsCmd() *cobra.Command {
 	s := &logSource{app: a}
-	return a.local("log segments",
-		func(ctx context.Context, _ []string) error {
-			out, err := s.segments(ctx)
-			if err != nil {
-				return err
+	return a.local("log segments", func(ctx context.Context, _ []string) error {
+		out, err := s.segments(ctx)
+		if err != nil {
+			return err
+		}
+		if a.output == "json" {
+			return a.wire(out)
+		}
+		row := func(g *wire.LogSegment) []any {
+			state := "open"
+			if g.Archived {
+				state = "archived"
+			} else if g.Sealed {
+				state = "sealed"
 			}
-			if a.output == "json" {
-				return a.wire(out)
-			}
-			row := func(g *wire.LogSegment) []any {
-				state := "open"
-				if g.Archived {
-					state = "archived"
-				} else if g.Sealed {
-					state = "sealed"
-				}
-				return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state,
-					g.LastTime.String(), g.ChainHash[:16] + "…"}
-			}
-			return list(a, out.Segments, nil, "segment,first,last,bytes,state,last time,chain", row)
-		}, s.flags)
+			return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state,
+				g.LastTime.String(), g.ChainHash[:16] + "…"}
+		}
+		return list(a, out.Segments, nil, "segment,first,last,bytes,state,last time,chain", row)
+	}, s.flags)
 }
 
 func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
@@ -407,43 +406,42 @@ type headsBody struct {
 func (a *app) logVerifyCmd() *cobra.Command {
 	s := &logSource{app: a}
 	var heads string
-	return a.local("log verify",
-		func(ctx context.Context, _ []string) error {
-			var kept []replay.Head
-			if heads != "" {
-				b, err := a.readInput(heads)
-				if err != nil {
-					return err
-				}
-				if kept, err = parseHeads(heads, b); err != nil {
-					return err
-				}
-			}
-			if s.reach.addr != "" {
-				if heads == "" {
-					return usagef("--addr wants --heads: " +
-						"only a data directory can be checked by itself")
-				}
-				chain, _, _, err := s.chain(ctx)
-				if err != nil {
-					return refusal(err)
-				}
-				return s.compareHeads(ctx, chain, kept)
-			}
-			l, err := s.files(ctx)
+	return a.local("log verify", func(ctx context.Context, _ []string) error {
+		var kept []replay.Head
+		if heads != "" {
+			b, err := a.readInput(heads)
 			if err != nil {
 				return err
 			}
-			if err := a.verifyDir(ctx, l); err != nil || heads == "" {
+			if kept, err = parseHeads(heads, b); err != nil {
 				return err
 			}
-			d, err := l.dir()
+		}
+		if s.reach.addr != "" {
+			if heads == "" {
+				return usagef("--addr wants --heads: " +
+					"only a data directory can be checked by itself")
+			}
+			chain, _, _, err := s.chain(ctx)
 			if err != nil {
-				return err
+				return refusal(err)
 			}
-			defer d.Close()
-			return s.compareHeads(ctx, d.Chain(), kept)
-		}, s.flags, opt(&heads, "heads"))
+			return s.compareHeads(ctx, chain, kept)
+		}
+		l, err := s.files(ctx)
+		if err != nil {
+			return err
+		}
+		if err := a.verifyDir(ctx, l); err != nil || heads == "" {
+			return err
+		}
+		d, err := l.dir()
+		if err != nil {
+			return err
+		}
+		defer d.Close()
+		return s.compareHeads(ctx, d.Chain(), kept)
+	}, s.flags, opt(&heads, "heads"))
 }
 
 // headFrom is the opposite of headOf.

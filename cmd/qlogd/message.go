@@ -23,55 +23,54 @@ func (a *app) messageCmd() *cobra.Command {
 }
 
 func (a *app) messageShowCmd() *cobra.Command {
-	return a.remote("message show",
-		func(c request) error {
-			m, err := c.Message(c.ctx, c.args[0])
-			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
-			if m.Erased {
-				payload = "(erased, or deleted by retention)"
+	return a.remote("message show", func(c request) error {
+		m, err := c.Message(c.ctx, c.args[0])
+		payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
+		if m.Erased {
+			payload = "(erased, or deleted by retention)"
+		}
+		rows := [][]any{
+			{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)},
+			{"kind", m.Kind}, {"priority", m.Priority}, {"attempt", m.Attempt},
+			{"enqueued", a.when(m.EnqueuedAt)},
+		}
+		add := func(set bool, row ...any) {
+			if set {
+				rows = append(rows, row)
 			}
-			rows := [][]any{
-				{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)},
-				{"kind", m.Kind}, {"priority", m.Priority}, {"attempt", m.Attempt},
-				{"enqueued", a.when(m.EnqueuedAt)},
-			}
-			add := func(set bool, row ...any) {
-				if set {
-					rows = append(rows, row)
-				}
-			}
-			add(m.AvailableAt != 0, "available", a.when(m.AvailableAt))
-			add(m.LeaseID != "", "lease", m.LeaseID)
-			add(m.LeaseID != "", "until", a.when(m.LeaseExpiresAt))
-			if to := m.MovedTo; to != nil {
-				add(true, "moved to", to.Queue+" as "+to.MessageID)
-			}
-			if d := m.Dead; d != nil {
-				add(true, "dead from", d.Queue+" ("+d.Reason+")")
-				add(true, "error", short(d.Error, 80))
-			}
-			for _, r := range m.ResurrectedAs {
-				add(true, "resurrected", "in "+r.Queue+" as "+r.MessageID)
-			}
-			if o := m.Origin; o != nil {
-				add(true, "came from", o.FromMessageID)
-				add(true, "first", o.FirstMessageID)
-				add(true, "replays", o.Replays)
-			}
-			rows = append(rows, []any{"payload", short(payload, 200)})
-			if err := a.show(m, err, "message", m.ID, rows); err != nil || a.output == "json" {
+		}
+		add(m.AvailableAt != 0, "available", a.when(m.AvailableAt))
+		add(m.LeaseID != "", "lease", m.LeaseID)
+		add(m.LeaseID != "", "until", a.when(m.LeaseExpiresAt))
+		if to := m.MovedTo; to != nil {
+			add(true, "moved to", to.Queue+" as "+to.MessageID)
+		}
+		if d := m.Dead; d != nil {
+			add(true, "dead from", d.Queue+" ("+d.Reason+")")
+			add(true, "error", short(d.Error, 80))
+		}
+		for _, r := range m.ResurrectedAs {
+			add(true, "resurrected", "in "+r.Queue+" as "+r.MessageID)
+		}
+		if o := m.Origin; o != nil {
+			add(true, "came from", o.FromMessageID)
+			add(true, "first", o.FirstMessageID)
+			add(true, "replays", o.Replays)
+		}
+		rows = append(rows, []any{"payload", short(payload, 200)})
+		if err := a.show(m, err, "message", m.ID, rows); err != nil || a.output == "json" {
+			return err
+		}
+		fmt.Fprintln(a.stdout)
+		if len(m.Attempts) > 0 {
+			header := "attempt,queue,leased,took,worker,outcome,error"
+			if err := list(a, m.Attempts, nil, header, attemptRow); err != nil {
 				return err
 			}
 			fmt.Fprintln(a.stdout)
-			if len(m.Attempts) > 0 {
-				header := "attempt,queue,leased,took,worker,outcome,error"
-				if err := list(a, m.Attempts, nil, header, attemptRow); err != nil {
-					return err
-				}
-				fmt.Fprintln(a.stdout)
-			}
-			return list(a, m.History, nil, eventHeader, eventRow)
-		})
+		}
+		return list(a, m.History, nil, eventHeader, eventRow)
+	})
 }
 
 func attemptRow(t *wire.Attempt) []any {
@@ -89,11 +88,10 @@ func attemptRow(t *wire.Attempt) []any {
 }
 
 func (a *app) messageHistoryCmd() *cobra.Command {
-	return a.remote("message history",
-		func(c request) error {
-			events, err := c.History(c.ctx, c.args[0])
-			return list(a, events, err, eventHeader, eventRow)
-		})
+	return a.remote("message history", func(c request) error {
+		events, err := c.History(c.ctx, c.args[0])
+		return list(a, events, err, eventHeader, eventRow)
+	})
 }
 
 func (a *app) messageListCmd() *cobra.Command {
@@ -140,19 +138,18 @@ func (a *app) messageDeleteCmd() *cobra.Command {
 func (a *app) messageResurrectCmd() *cobra.Command {
 	var r wire.ResurrectRequest
 	var payload *string
-	return a.remote("message resurrect",
-		func(c request) error {
-			if payload != nil {
-				v, err := readValue("payload", *payload)
-				if err != nil {
-					return err
-				}
-				r.Edit = &wire.ReplayEdit{Payload: v}
+	return a.remote("message resurrect", func(c request) error {
+		if payload != nil {
+			v, err := readValue("payload", *payload)
+			if err != nil {
+				return err
 			}
-			out, err := c.Resurrect(c.ctx, c.args[0], r)
-			return a.answer(out, err, "%s is in %s as %s",
-				out.MessageID, out.Queue, out.NewMessageID)
-		}, opt(&r.Queue, "queue"), opt(&payload, "payload"))
+			r.Edit = &wire.ReplayEdit{Payload: v}
+		}
+		out, err := c.Resurrect(c.ctx, c.args[0], r)
+		return a.answer(out, err, "%s is in %s as %s",
+			out.MessageID, out.Queue, out.NewMessageID)
+	}, opt(&r.Queue, "queue"), opt(&payload, "payload"))
 }
 
 // readValue returns a flag's JSON, or that of the file which @FILE names.
@@ -171,25 +168,24 @@ func readValue(flag, v string) (jsontext.Value, error) {
 }
 
 func (a *app) messageEditsCmd() *cobra.Command {
-	return a.remote("message edits",
-		func(c request) error {
-			edits, err := c.Edits(c.ctx, c.args[0])
-			if err != nil || a.output == "json" {
-				return list(a, edits, err, "", nil)
+	return a.remote("message edits", func(c request) error {
+		edits, err := c.Edits(c.ctx, c.args[0])
+		if err != nil || a.output == "json" {
+			return list(a, edits, err, "", nil)
+		}
+		var rows [][]any
+		for _, e := range edits {
+			if e.Note != "" {
+				rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID,
+					"-", "", "", e.Note})
 			}
-			var rows [][]any
-			for _, e := range edits {
-				if e.Note != "" {
-					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID,
-						"-", "", "", e.Note})
-				}
-				for _, c := range e.Changes {
-					rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID,
-						c.Op, c.Path, short(string(c.Old), 60), short(string(c.Value), 60)})
-				}
+			for _, c := range e.Changes {
+				rows = append(rows, []any{a.when(e.Time), e.Type, e.NewMessageID,
+					c.Op, c.Path, short(string(c.Old), 60), short(string(c.Value), 60)})
 			}
-			return a.table("time,by,new message,op,path,before,after", rows)
-		})
+		}
+		return a.table("time,by,new message,op,path,before,after", rows)
+	})
 }
 
 // payloadText is a payload as it is printed.

@@ -13,15 +13,13 @@ import (
 func (a *app) queueCmd() *cobra.Command {
 	return group("queue",
 		a.queueListCmd(), a.queueShowCmd(), a.queueStatsCmd(),
-		a.policyCmd("queue create",
-			func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
-				q, _, err := c.PutQueue(c.ctx, c.args[0], u)
-				return q, err
-			}),
-		a.policyCmd("queue update",
-			func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
-				return c.UpdateQueue(c.ctx, c.args[0], u)
-			}),
+		a.policyCmd("queue create", func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
+			q, _, err := c.PutQueue(c.ctx, c.args[0], u)
+			return q, err
+		}),
+		a.policyCmd("queue update", func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
+			return c.UpdateQueue(c.ctx, c.args[0], u)
+		}),
 		a.queueDeleteCmd(),
 		a.remote("queue pause", func(c request) error {
 			return a.answer(wire.Paused{Paused: true}, c.PauseQueue(c.ctx, c.args[0]),
@@ -36,22 +34,21 @@ func (a *app) queueCmd() *cobra.Command {
 
 func (a *app) queueListCmd() *cobra.Command {
 	var namespace, at string
-	return a.remote("queue list",
-		func(c request) error {
-			queues, err := c.Queues(c.ctx, namespace, client.At(at))
-			return list(a, queues, err,
-				"queue,ordering,state,depth,scheduled,in flight,bytes,enqueued,acked,dead",
-				func(q *wire.Queue) []any {
-					state := "running"
-					if q.Paused {
-						state = "paused"
-					}
-					s := &q.Stats
-					return []any{q.Name, q.Ordering, state, s.Depth, s.Scheduled, s.InFlight,
-						humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal,
-						s.DeadLetteredTotal}
-				})
-		}, opt(&namespace, "namespace"), opt(&at, "at"))
+	return a.remote("queue list", func(c request) error {
+		queues, err := c.Queues(c.ctx, namespace, client.At(at))
+		return list(a, queues, err,
+			"queue,ordering,state,depth,scheduled,in flight,bytes,enqueued,acked,dead",
+			func(q *wire.Queue) []any {
+				state := "running"
+				if q.Paused {
+					state = "paused"
+				}
+				s := &q.Stats
+				return []any{q.Name, q.Ordering, state, s.Depth, s.Scheduled, s.InFlight,
+					humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal,
+					s.DeadLetteredTotal}
+			})
+	}, opt(&namespace, "namespace"), opt(&at, "at"))
 }
 
 func (a *app) queueShowCmd() *cobra.Command {
@@ -99,33 +96,32 @@ func (a *app) queue(q *wire.Queue, err error) error {
 
 func (a *app) queueStatsCmd() *cobra.Command {
 	var minutes int
-	return a.remote("queue stats",
-		func(c request) error {
-			s, err := c.QueueStats(c.ctx, c.args[0], minutes)
-			rate := "not known"
-			if s.MessagesPerMinute != nil {
-				rate = fmt.Sprint(*s.MessagesPerMinute)
-			}
-			rows := [][]any{{"counted to index", s.Index}, {"messages a minute", rate},
-				{"oldest message, seconds", s.OldestMessageAgeSeconds}}
-			for _, t := range sortedKeys(s.Totals) {
-				rows = append(rows, []any{t, s.Totals[t]})
-			}
-			for _, r := range sortedKeys(s.DeadByReason) {
-				rows = append(rows, []any{"dead: " + r, s.DeadByReason[r]})
-			}
-			err = a.show(s, err, "queue", s.Queue, rows)
-			if err != nil || a.output == "json" || len(s.Minutes) == 0 {
-				return err
-			}
-			fmt.Fprintln(a.stdout)
-			return list(a, s.Minutes, nil,
-				"minute,enqueued,leased,acked,retried,lease expired,dead,discarded,replayed",
-				func(m *wire.Minute) []any {
-					return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
-						m.LeaseExpired, m.DeadLettered, m.Discarded, m.Replayed}
-				})
-		}, opt(&minutes, "minutes"))
+	return a.remote("queue stats", func(c request) error {
+		s, err := c.QueueStats(c.ctx, c.args[0], minutes)
+		rate := "not known"
+		if s.MessagesPerMinute != nil {
+			rate = fmt.Sprint(*s.MessagesPerMinute)
+		}
+		rows := [][]any{{"counted to index", s.Index}, {"messages a minute", rate},
+			{"oldest message, seconds", s.OldestMessageAgeSeconds}}
+		for _, t := range sortedKeys(s.Totals) {
+			rows = append(rows, []any{t, s.Totals[t]})
+		}
+		for _, r := range sortedKeys(s.DeadByReason) {
+			rows = append(rows, []any{"dead: " + r, s.DeadByReason[r]})
+		}
+		err = a.show(s, err, "queue", s.Queue, rows)
+		if err != nil || a.output == "json" || len(s.Minutes) == 0 {
+			return err
+		}
+		fmt.Fprintln(a.stdout)
+		return list(a, s.Minutes, nil,
+			"minute,enqueued,leased,acked,retried,lease expired,dead,discarded,replayed",
+			func(m *wire.Minute) []any {
+				return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
+					m.LeaseExpired, m.DeadLettered, m.Discarded, m.Replayed}
+			})
+	}, opt(&minutes, "minutes"))
 }
 
 // policyCmd returns a command that changes the policy of a queue.
@@ -169,58 +165,55 @@ func (a *app) policyMembers() []member {
 
 func (a *app) queueDeleteCmd() *cobra.Command {
 	var force bool
-	return a.remote("queue delete",
-		func(c request) error {
-			name := c.args[0]
-			q, err := c.Queue(c.ctx, name)
-			if err != nil {
-				return err
-			}
-			n := q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight
-			what := fmt.Sprintf("delete queue %s with %s", name, messages(n))
-			if a.dryRun && n > 0 && !force {
-				what += " (refused without --force)"
-			}
-			return a.destroy(what, name+" deleted",
-				func() error { return c.DeleteQueue(c.ctx, name, force) })
-		}, a.destroyFlags, opt(&force, "force"))
+	return a.remote("queue delete", func(c request) error {
+		name := c.args[0]
+		q, err := c.Queue(c.ctx, name)
+		if err != nil {
+			return err
+		}
+		n := q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight
+		what := fmt.Sprintf("delete queue %s with %s", name, messages(n))
+		if a.dryRun && n > 0 && !force {
+			what += " (refused without --force)"
+		}
+		return a.destroy(what, name+" deleted",
+			func() error { return c.DeleteQueue(c.ctx, name, force) })
+	}, a.destroyFlags, opt(&force, "force"))
 }
 
 func (a *app) queuePurgeCmd() *cobra.Command {
-	return a.remote("queue purge",
-		func(c request) error {
-			q, err := c.Queue(c.ctx, c.args[0])
-			if err != nil {
-				return err
-			}
-			what := fmt.Sprintf("purge %s from %s",
-				messages(q.Stats.Depth+q.Stats.Scheduled), c.args[0])
-			return a.destroy(what, "", func() error {
-				n, err := c.PurgeQueue(c.ctx, c.args[0])
-				return a.answer(wire.Purged{Purged: n}, err, "%s purged", messages(n))
-			})
-		}, a.destroyFlags)
+	return a.remote("queue purge", func(c request) error {
+		q, err := c.Queue(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("purge %s from %s",
+			messages(q.Stats.Depth+q.Stats.Scheduled), c.args[0])
+		return a.destroy(what, "", func() error {
+			n, err := c.PurgeQueue(c.ctx, c.args[0])
+			return a.answer(wire.Purged{Purged: n}, err, "%s purged", messages(n))
+		})
+	}, a.destroyFlags)
 }
 
 func (a *app) queueExplainCmd() *cobra.Command {
 	var message string
 	var key *string
-	return a.remote("queue explain",
-		func(c request) error {
-			x, err := c.Explain(c.ctx, c.args[0], message, key)
-			what, can := "nothing", "is not delivered now"
-			if x.MessageID != nil {
-				what = "message " + *x.MessageID
-			}
-			if x.Deliverable {
-				can = "can be delivered now"
-			}
-			text := fmt.Sprintf("%s of %s %s:", what, x.Queue, can)
-			for _, r := range x.Reasons {
-				text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
-			}
-			return a.answer(x, err, "%s", text)
-		}, opt(&key, "key"), opt(&message, "message"), exclusive("key", "message"))
+	return a.remote("queue explain", func(c request) error {
+		x, err := c.Explain(c.ctx, c.args[0], message, key)
+		what, can := "nothing", "is not delivered now"
+		if x.MessageID != nil {
+			what = "message " + *x.MessageID
+		}
+		if x.Deliverable {
+			can = "can be delivered now"
+		}
+		text := fmt.Sprintf("%s of %s %s:", what, x.Queue, can)
+		for _, r := range x.Reasons {
+			text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
+		}
+		return a.answer(x, err, "%s", text)
+	}, opt(&key, "key"), opt(&message, "message"), exclusive("key", "message"))
 }
 
 func (a *app) messageEraseCmd() *cobra.Command {

@@ -18,14 +18,13 @@ import (
 )
 
 func (a *app) serveCmd() *cobra.Command {
-	return a.plain("serve",
-		func(ctx context.Context, _ []string) error {
-			c, err := a.loadConfig()
-			if err != nil {
-				return err
-			}
-			return a.serve(ctx, c)
-		}, newConfig().flags)
+	return a.plain("serve", func(ctx context.Context, _ []string) error {
+		c, err := a.loadConfig()
+		if err != nil {
+			return err
+		}
+		return a.serve(ctx, c)
+	}, newConfig().flags)
 }
 
 // loadConfig reads the settings of the command line, the environment and the file.

@@ -169,10 +169,9 @@ func (a *app) retryCmd() *cobra.Command {
 
 func (a *app) deadLetterCmd() *cobra.Command {
 	var r wire.DeadLetterOne
-	return a.settleCmd("dead-letter",
-		func(c request, id string) (*wire.SettleResult, error) {
-			return c.DeadLetterOne(c.ctx, id, r)
-		}, opt(&r.Error, "error"))
+	return a.settleCmd("dead-letter", func(c request, id string) (*wire.SettleResult, error) {
+		return c.DeadLetterOne(c.ctx, id, r)
+	}, opt(&r.Error, "error"))
 }
 
 func (a *app) extendCmd() *cobra.Command {

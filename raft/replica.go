@@ -218,6 +218,7 @@ func (r *Replica) start() error {
 			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
 		}
 	}
+	r.trans.begin()
 	r.handle(true)
 	r.run.wg.Go(r.watchLeadership)
 	r.run.wg.Go(r.confirmReads)

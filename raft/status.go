@@ -395,11 +395,6 @@ func (r *Replica) handle(on bool) {
 		rpcAdmin:      r.forCluster(serve(r.serveAdmin)),
 		callForward:   r.forMembers(r.b.serveForward),
 		callReadIndex: r.forMembers(r.serveReadIndex),
-
-		callAppendEntries: r.forCluster(handleRPC[hraft.AppendEntriesRequest](r.trans)),
-		callVote:          r.forCluster(handleRPC[hraft.RequestVoteRequest](r.trans)),
-		callPreVote:       r.forCluster(handleRPC[hraft.RequestPreVoteRequest](r.trans)),
-		callTimeoutNow:    r.forCluster(handleRPC[hraft.TimeoutNowRequest](r.trans)),
 	} {
 		if !on {
 			h = nil

@@ -59,6 +59,7 @@ var routine = map[string]bool{
 	"failed to heartbeat to": true, "failed to appendEntries to": true,
 	"failed to send snapshot to": true, "failed to get previous log": true,
 	"appendEntries rejected, sending older logs": true, "failed to make requestVote RPC": true,
+	"failed to decode incoming command": true, "failed to flush response": true,
 }
 
 // electionStarts comes with the last leader's address and id.

@@ -1,24 +1,21 @@
 package raft
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"io"
+	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
-	"github.com/vmihailenco/msgpack/v5"
 
-	"github.com/qlogd/qlogd/internal/msgpackcheck"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// transport carries hashicorp/raft's requests as calls between nodes, with this package's
-// guards:
+// transport is hashicorp/raft's NetworkTransport with this package's guards:
 //
 //	only admitted nodes take part               handle, RequestVote: see rollback.go
 //	no bulk through the library                 InstallSnapshot: see catchup.go
@@ -28,12 +25,15 @@ import (
 //	no back-off after a node has returned       AppendEntries
 type transport struct {
 	r         *Replica
+	net       *hraft.NetworkTransport
 	local     hraft.ServerAddress
 	in        chan hraft.RPC // for hashicorp/raft's main loop
 	heartbeat atomic.Pointer[func(hraft.RPC)]
-	ctx       context.Context // of the calls to others; ends with Close
+	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
-	running   sync.RWMutex // held for reading while a request of another node is handled
+	// running is held for reading while a request of another node is handled, and locked
+	// before begin and after wait.
+	running sync.RWMutex
 }
 
 var (
@@ -45,75 +45,57 @@ var (
 // rpcTimeout is how long another node may take to respond to hashicorp/raft, its disk included.
 const rpcTimeout = 10 * time.Second
 
-const (
-	callAppendEntries = "raft.append_entries"
-	callVote          = "raft.vote"
-	callPreVote       = "raft.pre_vote"
-	callTimeoutNow    = "raft.timeout_now"
-)
-
 func newTransport(r *Replica) *transport {
 	t := &transport{r: r, local: r.o.self().serverAddress(), in: make(chan hraft.RPC)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.running.Lock()
+	t.net = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
+		Stream: streams{r.o.Net.Raft()}, MaxPool: 4, Timeout: rpcTimeout,
+		Logger: hlog(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
+	})
+	t.net.SetHeartbeatHandler(t.take)
+	go func() {
+		for {
+			select {
+			case rpc := <-t.net.Consumer():
+				t.take(rpc)
+			case <-t.ctx.Done():
+				return
+			}
+		}
+	}()
 	return t
 }
 
-// handleRPC answers requests of one type.
-func handleRPC[Q any](t *transport) peer.Handler {
-	return func(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
-		if !t.running.TryRLock() {
-			return nil, hraft.ErrTransportShutdown
-		}
-		defer t.running.RUnlock()
-		q := new(Q)
-		if err := msgpackcheck.Check(body); err != nil {
-			return nil, err
-		}
-		if err := msgpack.Unmarshal(body, q); err != nil {
-			return nil, err
-		}
-		answer, err := t.handle(ctx, q)
-		if err != nil {
-			return nil, err
-		}
-		return msgpack.Marshal(answer)
+// streams are the connections between replicas. hashicorp/raft dials what dialled returns: the
+// other side must be that very incarnation.
+type streams struct{ *peer.RaftLayer }
+
+// Dial implements hraft.StreamLayer.
+func (s streams) Dial(addr hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	id, hostport, _ := strings.Cut(string(addr), " ")
+	if announced(hraft.ServerID(id)) {
+		return nil, errAnnounced
 	}
+	to := memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target()
+	return s.RaftLayer.Dial(to, timeout)
 }
 
-// requests are buffers for requests, which are as large as the entries in them.
-var requests = sync.Pool{New: func() any { return new(bytes.Buffer) }}
-
-// call sends a request of hashicorp/raft. The other side must be that very incarnation.
-func (t *transport) call(id hraft.ServerID, addr hraft.ServerAddress, name string,
-	args, resp any) error {
-	if announced(id) {
-		return errAnnounced
-	}
-	body := requests.Get().(*bytes.Buffer)
-	defer requests.Put(body)
-	body.Reset()
-	if err := msgpack.NewEncoder(body).Encode(args); err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(t.ctx, rpcTimeout)
-	defer cancel()
-	answer, _, err := t.r.o.Net.Call(ctx, memberOf(id, addr).target(), name, body.Bytes())
-	if err == nil {
-		err = msgpackcheck.Check(answer)
-	}
-	if err == nil {
-		err = msgpack.Unmarshal(answer, resp)
-	}
-	return err
+// dialled is what streams.Dial takes apart.
+func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
+	return hraft.ServerAddress(string(id) + " " + memberOf(id, addr).RaftAddr)
 }
 
-// Close implements hraft.WithClose: nothing more is sent, and no request is answered.
+// begin lets requests of other nodes in: from now on hashicorp/raft answers them.
+func (t *transport) begin() { t.running.Unlock() }
+
+// Close implements hraft.WithClose: it closes all connections, in both directions.
 func (t *transport) Close() error {
 	t.cancel()
-	return nil
+	return t.net.Close()
 }
 
-// wait returns when no request of another node is handled any more, after Close.
+// wait returns when no request of another node is handled any more, after begin and Close.
 func (t *transport) wait() { t.running.Lock() } // and never unlocked
 
 // LocalAddr implements hraft.Transport.
@@ -134,23 +116,35 @@ func (t *transport) DecodePeer(b []byte) hraft.ServerAddress {
 // Consumer implements hraft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
 
+// take handles a request, or answers it with an error.
+func (t *transport) take(rpc hraft.RPC) {
+	err := error(hraft.ErrTransportShutdown)
+	if t.running.TryRLock() {
+		defer t.running.RUnlock()
+		err = t.handle(rpc)
+	}
+	if err == nil {
+		return
+	}
+	if rpc.Reader != nil {
+		_, _ = io.Copy(io.Discard, rpc.Reader) // else it would be read as the next request
+	}
+	rpc.Respond(nil, err)
+}
+
 // handle passes a request on to hashicorp/raft's main loop, or handles a heartbeat without it. What
 // it looks at may have changed by the time the main loop has the request.
-func (t *transport) handle(ctx context.Context, request any) (any, error) {
-	switch {
-	case t.ctx.Err() != nil:
-		return nil, hraft.ErrTransportShutdown
-	case !t.r.admitted():
-		return nil, errHeld
+func (t *transport) handle(rpc hraft.RPC) error {
+	if !t.r.admitted() {
+		return errHeld
 	}
-	answered := make(chan hraft.RPCResponse, 1)
-	rpc := hraft.RPC{Command: request, RespChan: answered}
-	switch a := request.(type) {
+	switch a := rpc.Command.(type) {
+	case *hraft.InstallSnapshotRequest:
+		return errNoBulk
 	case *hraft.AppendEntriesRequest:
 		if isHeartbeat(a) { // does not refer to the log
 			if t.fastPath(rpc, a.Term) {
-				r := <-answered
-				return r.Response, r.Error
+				return nil
 			}
 			break
 		}
@@ -162,21 +156,14 @@ func (t *transport) handle(ctx context.Context, request any) (any, error) {
 	case *hraft.RequestVoteRequest:
 		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
 		if err := t.r.rollback.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	select {
 	case t.in <- rpc:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+		return nil
 	case <-t.ctx.Done():
-		return nil, hraft.ErrTransportShutdown
-	}
-	select {
-	case r := <-answered:
-		return r.Response, r.Error
-	case <-t.ctx.Done():
-		return nil, hraft.ErrTransportShutdown
+		return hraft.ErrTransportShutdown
 	}
 }
 
@@ -263,7 +250,7 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
 func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	trim(args)
-	err := t.call(id, addr, callAppendEntries, args, resp)
+	err := t.net.AppendEntries(id, dialled(id, addr), args, resp)
 	if err == nil && resp.Success {
 		t.r.rollback.evidence.acked(id, args.Term, lastOf(args))
 	}
@@ -317,7 +304,7 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress,
 	if !t.r.admitted() {
 		return errHeld
 	}
-	err := t.call(id, addr, callVote, args, resp)
+	err := t.net.RequestVote(id, dialled(id, addr), args, resp)
 	if err == nil && resp.Granted {
 		err = t.r.rollback.evidence.voted(id, args.Term)
 	}
@@ -330,13 +317,13 @@ func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress,
 	if !t.r.admitted() {
 		return errHeld
 	}
-	return t.call(id, addr, callPreVote, args, resp)
+	return t.net.RequestPreVote(id, dialled(id, addr), args, resp)
 }
 
 // TimeoutNow implements hraft.Transport.
 func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
-	return t.call(id, addr, callTimeoutNow, args, resp)
+	return t.net.TimeoutNow(id, dialled(id, addr), args, resp)
 }
 
 // InstallSnapshot implements hraft.Transport. The snapshot is offered, and never sent.

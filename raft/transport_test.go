@@ -28,9 +28,10 @@ func heartbeatThatDeposes(t *testing.T) {
 	h := tr.header()
 	h.ID, h.Addr = []byte("next"), []byte("next 127.0.0.1:1")
 	a := &hraft.AppendEntriesRequest{RPCHeader: h, Term: l.raft.CurrentTerm() + 1}
-	r, err := tr.handle(t.Context(), a)
-	if err != nil || !r.(*hraft.AppendEntriesResponse).Success {
-		t.Errorf("%+v, %v", r, err)
+	answers := make(chan hraft.RPCResponse, 1)
+	tr.take(hraft.RPC{Command: a, RespChan: answers})
+	if r := <-answers; r.Error != nil || !r.Response.(*hraft.AppendEntriesResponse).Success {
+		t.Errorf("%+v", r)
 	}
 	if past.Load() {
 		t.Error("it went past the main loop")

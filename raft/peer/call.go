@@ -1,143 +1,99 @@
 package peer
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
-	"sync"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"strings"
 	"time"
 )
 
-// After the handshake a connection carries one call at a time, in frames:
+// A call is one HTTP/1.1 request: POST /NAME with its bytes. The response is 200 and the
+// handler's bytes, or one of these and an Error as JSON:
 //
-//	kind         1 byte
-//	length of n  1 byte
-//	length of b  4 bytes, little-endian
-//	n            the call's name
-//	b            bytes
+//	404  there is no handler of that name: nothing was done
+//	500  the handler returned an error
 //
-// The side that has connected sends a call: its name and body. The other side responds with an
-// answer, or with an Error as JSON: a failure is the handler's, a refusal says that no handler
-// ran. To cancel a call, the connection is closed. Each side sends a beat at intervals, so that
-// the other one knows within seconds when it is gone.
+// To cancel a call, its connection is closed. While one takes long, the other node is called in
+// between: it may be gone, or the line cut, without the connection showing it.
 const (
-	frameBeat byte = iota
-	frameCall
-	frameAnswer
-	frameFailure
-	frameRefusal
+	callPing    = "ping"
+	pingEvery   = 1500 * time.Millisecond
+	pingTimeout = 2 * pingEvery
+	maxIdle     = 8 // connections to one target
+	// keepIdle is how long the side that has connected keeps them. The other one keeps them
+	// longer: it must not close a connection on which a call is just being sent.
+	keepIdle = time.Minute
 )
 
-const (
-	beatEvery = 1500 * time.Millisecond
-	silence   = 3 * beatEvery // after which the other side is gone
-	maxIdle   = 8             // connections to one target
-)
-
-// allowed is how long a number of bytes may take: silence, and a second for each MB.
-func allowed(size int) time.Duration { return silence + time.Duration(size)*time.Microsecond }
-
-type frame struct {
-	kind byte
-	name string
-	body []byte
+// allowed returns a deadline for a number of bytes: a second for each MB, and some.
+func allowed(size int64) time.Time {
+	return time.Now().Add(greetTimeout + time.Duration(size)*time.Microsecond)
 }
 
-// conn is a connection to another node, in either direction.
-type conn struct {
-	net.Conn // TLS, or raw itself
-	raw      net.Conn
-	net      *Net
-	peer     Identity
-
-	in      *bufio.Reader
-	sending sync.Mutex
-	beat    *time.Timer
-	// answers, at the side that has connected, gets the response to the call in progress. It
-	// is closed with the connection.
-	answers chan frame
-}
-
-func newConn(n *Net, raw net.Conn) *conn {
-	return &conn{Conn: raw, raw: raw, net: n, answers: make(chan frame, 1)}
-}
-
-// begin starts to carry frames.
-func (c *conn) begin() {
-	c.raw.SetDeadline(time.Time{})
-	c.in = bufio.NewReader(c.Conn)
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	c.beat = time.AfterFunc(beatEvery, func() {
-		if c.send(frame{kind: frameBeat}) == nil {
-			c.beat.Reset(beatEvery)
-		}
-	})
-}
-
-// Close closes at once, also where TLS would first send an alert to a peer that does not read.
-func (c *conn) Close() error {
-	c.net.mu.Lock()
-	delete(c.net.conns, c)
-	c.net.greetedLocked(c)
-	c.net.mu.Unlock()
-	return c.raw.Close()
-}
-
-// send sends a frame. If it fails, the other side does not get the whole of it, and the
-// connection is closed.
-func (c *conn) send(f frame) error {
-	head := binary.LittleEndian.AppendUint32([]byte{f.kind, byte(len(f.name))}, uint32(len(f.body)))
-	parts := net.Buffers{append(head, f.name...), f.body}
-	c.sending.Lock()
-	defer c.sending.Unlock()
-	c.raw.SetWriteDeadline(time.Now().Add(allowed(len(f.body))))
-	_, err := parts.WriteTo(c.Conn)
-	if err != nil {
-		c.Close()
+func (n *Net) newServer() *http.Server {
+	return &http.Server{
+		Handler:           http.HandlerFunc(n.serve),
+		ReadHeaderTimeout: 2 * keepIdle,
+		IdleTimeout:       2 * keepIdle,
+		ErrorLog:          slog.NewLogLogger(n.o.Logger.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return n.ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 	}
-	return err
 }
 
-// receive reads a frame. Memory grows with what has arrived, not with what was announced.
-func (c *conn) receive() (f frame, err error) {
-	c.raw.SetReadDeadline(time.Now().Add(silence))
-	var head [6]byte
-	if _, err := io.ReadFull(c.in, head[:]); err != nil {
-		return f, err
+type connKey struct{} // of the *conn in a request's context
+
+// newClient returns what keeps connections by target: the host of a request's URL is the
+// target in hex.
+func (n *Net) newClient() *http.Transport {
+	return &http.Transport{
+		DialContext: func(_ context.Context, _, host string) (net.Conn, error) {
+			host, _, _ = strings.Cut(host, ":")
+			b, err := hex.DecodeString(host)
+			if err != nil {
+				return nil, err
+			}
+			t := strings.SplitN(string(b), "\n", 3)
+			// Not with the request's context: others may wait for the connection too.
+			c, err := n.dial(n.ctx, Target{Addr: t[0], Node: t[1], Incarnation: t[2]}, kindHTTP)
+			if err != nil {
+				return nil, err
+			}
+			return c, nil
+		},
+		MaxIdleConnsPerHost: maxIdle,
+		IdleConnTimeout:     keepIdle,
+		DisableCompression:  true,
 	}
-	size := int(binary.LittleEndian.Uint32(head[2:]))
-	if size > maxCall {
-		return f, tooLarge(size)
-	}
-	name := make([]byte, head[1])
-	if _, err := io.ReadFull(c.in, name); err != nil {
-		return f, err
-	}
-	c.raw.SetReadDeadline(time.Now().Add(allowed(size)))
-	b := bytes.NewBuffer(make([]byte, 0, min(size, 1<<20)+bytes.MinRead))
-	if _, err := io.CopyN(b, c.in, int64(size)); err != nil {
-		return f, err
-	}
-	return frame{head[0], string(name), b.Bytes()}, nil
 }
 
-// Call calls the node at to and waits for its response, until ctx ends or nothing is heard
-// from that node for some seconds. It never repeats a request that a handler may have seen:
+// Call calls the node at to and waits for its response, until ctx ends or that node does not
+// answer anything for some seconds. It never repeats a request that a handler may have seen:
 // see NotSent. from is the node that responded, as far as known.
 func (n *Net) Call(
 	ctx context.Context, to Target, name string, body []byte,
 ) (out []byte, from Identity, err error) {
 	if len(body) > maxCall {
-		err = &notSent{tooLarge(len(body))}
+		err = &notSent{tooLarge(int64(len(body)))}
 	} else {
-		out, from, err = n.call(ctx, to, frame{frameCall, name, body})
+		watched, cancel := context.WithCancelCause(ctx)
+		watch := time.AfterFunc(pingEvery, func() { cancel(n.watch(watched, to)) })
+		out, from, err = n.call(watched, to, name, body)
+		watch.Stop()
+		cancel(nil)
+		err = outer(ctx, err)
 	}
 	if err != nil {
 		return nil, from, fmt.Errorf("call %s at %s: %w", name, to.Addr, err)
@@ -145,113 +101,75 @@ func (n *Net) Call(
 	return out, from, nil
 }
 
-func (n *Net) call(ctx context.Context, to Target, f frame) ([]byte, Identity, error) {
-	c, err := n.connection(ctx, to)
+// watch returns an error when the node at to does not answer any more, or nil when ctx ends.
+func (n *Net) watch(ctx context.Context, to Target) error {
+	for ctx.Err() == nil {
+		ping, cancel := context.WithTimeout(ctx, pingTimeout)
+		_, _, err := n.call(ping, to, callPing, nil)
+		cancel()
+		if err != nil {
+			return fmt.Errorf("no answer any more: %v", err) // NotSent is of the ping
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pingEvery):
+		}
+	}
+	return nil
+}
+
+func (n *Net) call(
+	ctx context.Context, to Target, name string, body []byte,
+) (out []byte, from Identity, err error) {
+	connected := false
+	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			connected, from = true, i.Conn.(*conn).peer
+		},
+	})
+	host := hex.EncodeToString([]byte(to.Addr + "\n" + to.Node + "\n" + to.Incarnation))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+"/"+name,
+		bytes.NewReader(body))
 	if err != nil {
-		return nil, Identity{}, err
+		return nil, from, &notSent{err}
 	}
-	stop := context.AfterFunc(ctx, func() { c.Close() })
-	if err := c.send(f); err != nil {
-		stop()
-		return nil, c.peer, &notSent{outer(ctx, err)}
+	r.Host = to.Addr
+	resp, err := n.client.RoundTrip(r)
+	if err != nil && !connected && !NotSent(err) {
+		err = &notSent{err}
 	}
-	a := <-c.answers
-	if stop() && a.kind != frameBeat {
-		n.release(c, to)
+	if err != nil {
+		return nil, from, err
 	}
+	defer resp.Body.Close()
+	b, err := readAll(resp.Body, resp.ContentLength)
 	e := &Error{}
 	switch {
-	case a.kind == frameAnswer:
-		return a.body, c.peer, nil
-	case a.kind == frameBeat: // none: answers is closed
-		return nil, c.peer, outer(ctx, errors.New("the connection is lost"))
-	case json.Unmarshal(a.body, e) != nil || e.Code == "":
-		return nil, c.peer, fmt.Errorf("unexpected response of kind %d", a.kind)
-	case a.kind == frameRefusal:
-		return nil, c.peer, &notSent{e}
+	case err != nil:
+		return nil, from, err
+	case resp.StatusCode == http.StatusOK:
+		return b, from, nil
+	case json.Unmarshal(b, e) != nil || e.Code == "":
+		return nil, from, fmt.Errorf("unexpected response with status %d", resp.StatusCode)
+	case resp.StatusCode == http.StatusNotFound:
+		return nil, from, &notSent{e}
 	}
-	return nil, c.peer, e
+	return nil, from, e
 }
 
-// connection returns a connection to a node on which no call is in progress. All its errors
-// are notSent.
-func (n *Net) connection(ctx context.Context, to Target) (*conn, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, &notSent{err}
-	}
-	n.mu.Lock()
-	for list := n.idle[to]; len(list) > 0; list = n.idle[to] {
-		c := list[len(list)-1]
-		n.idle[to] = list[:len(list)-1]
-		if _, open := n.conns[c]; open {
-			n.mu.Unlock()
-			return c, nil
-		}
-	}
-	delete(n.idle, to)
-	n.mu.Unlock()
-	c, err := n.dial(ctx, to, kindRPC)
+// serve answers one call. Its context ends with the connection: nobody waits for the answer
+// any more.
+func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
+	c := r.Context().Value(connKey{}).(*conn)
+	_ = c.SetReadDeadline(allowed(r.ContentLength))
+	body, err := readAll(r.Body, r.ContentLength)
 	if err != nil {
-		return nil, err
+		panic(http.ErrAbortHandler) // without the whole body nothing happens
 	}
-	c.begin()
-	go func() {
-		defer close(c.answers)
-		defer c.Close()
-		for {
-			f, err := c.receive()
-			if err != nil {
-				return
-			}
-			if f.kind == frameBeat {
-				continue
-			}
-			select {
-			case c.answers <- f:
-			default:
-				return // nobody has asked
-			}
-		}
-	}()
-	return c, nil
-}
-
-// release keeps a connection for the next call.
-func (n *Net) release(c *conn, to Target) {
+	_ = c.SetReadDeadline(time.Time{})
+	name := strings.TrimPrefix(r.URL.Path, "/")
 	n.mu.Lock()
-	_, keep := n.conns[c]
-	if keep = keep && len(n.idle[to]) < maxIdle; keep {
-		n.idle[to] = append(n.idle[to], c)
-	}
-	n.mu.Unlock()
-	if !keep {
-		c.Close()
-	}
-}
-
-// serve answers the calls on a connection until it ends. The context of a call ends with it:
-// nobody waits for the answer any more.
-func (n *Net) serve(c *conn) {
-	ctx, cancel := context.WithCancel(n.ctx)
-	var calls sync.WaitGroup
-	defer calls.Wait()
-	defer cancel()
-	c.begin()
-	for {
-		f, err := c.receive()
-		if err != nil {
-			return
-		}
-		if f.kind == frameCall {
-			calls.Go(func() { n.answer(ctx, c, f) })
-		}
-	}
-}
-
-// answer answers one call.
-func (n *Net) answer(ctx context.Context, c *conn, f frame) {
-	n.mu.Lock()
-	h := n.handlers[f.name]
+	h := n.handlers[name]
 	if n.closed {
 		h = nil
 	} else {
@@ -259,23 +177,29 @@ func (n *Net) answer(ctx context.Context, c *conn, f frame) {
 		defer n.running.Done()
 	}
 	n.mu.Unlock()
-	if h == nil {
-		detail := fmt.Sprintf("no handler for %.100q", f.name)
-		_ = c.send(frame{kind: frameRefusal, body: encode(&Error{"unknown_call", detail})})
-		return
+	status, out := http.StatusNotFound, []byte(nil)
+	if h == nil || r.Method != http.MethodPost {
+		err = &Error{"unknown_call", fmt.Sprintf("no handler for %.100q", name)}
+	} else {
+		status = http.StatusInternalServerError
+		out, err = h(r.Context(), c.peer, body)
+		if err == nil && len(out) > maxCall {
+			err = tooLarge(int64(len(out)))
+		}
 	}
-	out, err := h(ctx, c.peer, f.body)
-	if err == nil && len(out) > maxCall {
-		err = tooLarge(len(out))
+	if err == nil {
+		status = http.StatusOK
+	} else {
+		out = encode(err)
 	}
-	a := frame{kind: frameAnswer, body: out}
-	if err != nil {
-		a = frame{kind: frameFailure, body: encode(err)}
-	}
-	_ = c.send(a) // the caller sees an error
+	_ = c.SetWriteDeadline(allowed(int64(len(out))))
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(len(out)))
+	w.WriteHeader(status)
+	_, _ = w.Write(out) // the caller sees an error
 }
 
-func tooLarge(size int) *Error {
+func tooLarge(size int64) *Error {
 	return &Error{Code: "too_large", Detail: fmt.Sprintf("%d bytes, more than %d", size, maxCall)}
 }
 
@@ -290,4 +214,14 @@ func encode(err error) []byte {
 		panic(err) // strings
 	}
 	return b
+}
+
+// readAll reads size bytes. Memory grows with what has arrived, not with what was announced.
+func readAll(r io.Reader, size int64) ([]byte, error) {
+	if size < 0 || size > maxCall {
+		return nil, tooLarge(size)
+	}
+	b := bytes.NewBuffer(make([]byte, 0, min(size, 1<<20)+bytes.MinRead))
+	_, err := io.CopyN(b, r, size)
+	return b.Bytes(), err
 }

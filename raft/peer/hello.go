@@ -14,26 +14,28 @@ import (
 	"unicode"
 )
 
-// Each side begins with magic, the version (1 byte), a length (2 bytes,
-// little-endian) and that many bytes of JSON: a hello of the side that connects,
-// an answer of the other. These first bytes mean the same in every version, so
-// that another version can be refused in words.
+// Each side begins with the kind of connection (1 byte), magic, the version (1 byte), a length
+// (2 bytes, little-endian) and that many bytes of JSON: a hello of the side that connects, an
+// answer of the other. The bytes up to the version mean the same in every version, so that
+// another version can be refused in words.
 const (
-	magic    = "\x89qlogd\r\n"
-	version  = 1
-	headSize = len(magic) + 3
-	maxHello = 4 << 10
+	magic     = "qlogd\r\n"
+	version   = 1
+	versionAt = 1 + len(magic)
+	headSize  = versionAt + 3
+	maxHello  = 4 << 10
 )
 
-type kind string
+// kind is the first byte of a connection: what it carries after the handshake.
+type kind byte
 
 const (
-	kindRPC kind = "rpc" // calls
-	kindWho kind = "who" // the answer, then closed
+	kindRaft kind = 1 + iota // what hashicorp/raft's NetworkTransport sends
+	kindHTTP                 // calls
+	kindWho                  // nothing: it is closed
 )
 
 type hello struct {
-	Kind kind     `json:"kind"`
 	From Identity `json:"from"`
 	// Node and Incarnation are those that it looks for; "" any.
 	Node        string `json:"node"`
@@ -54,7 +56,7 @@ func (i Identity) check() error {
 	return nil
 }
 
-func write(w io.Writer, v any) error {
+func write(w io.Writer, k kind, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
@@ -62,7 +64,7 @@ func write(w io.Writer, v any) error {
 	if len(b) > maxHello {
 		return fmt.Errorf("identity of more than %d bytes", maxHello)
 	}
-	head := append([]byte(magic), version)
+	head := append(append([]byte{byte(k)}, magic...), version)
 	head = binary.LittleEndian.AppendUint16(head, uint16(len(b)))
 	_, err = w.Write(append(head, b...))
 	return err
@@ -78,26 +80,27 @@ func (v versionError) Error() string {
 }
 
 // read reads one hello or answer, and not a byte more.
-func read(r io.Reader, v any) error {
+func read(r io.Reader, v any) (kind, error) {
 	head := make([]byte, headSize)
 	if _, err := io.ReadFull(r, head); err != nil {
-		return err
+		return 0, err
 	}
-	if string(head[:len(magic)]) != magic {
-		return errUnknown
+	k := kind(head[0])
+	if string(head[1:versionAt]) != magic {
+		return k, errUnknown
 	}
-	if v := head[len(magic)]; v != version {
-		return versionError(v)
+	if v := head[versionAt]; v != version {
+		return k, versionError(v)
 	}
-	size := int(binary.LittleEndian.Uint16(head[headSize-2:]))
+	size := int(binary.LittleEndian.Uint16(head[versionAt+1:]))
 	if size > maxHello {
-		return fmt.Errorf("%d bytes announced, more than %d", size, maxHello)
+		return k, fmt.Errorf("%d bytes announced, more than %d", size, maxHello)
 	}
 	b := make([]byte, size)
 	if _, err := io.ReadFull(r, b); err != nil {
-		return err
+		return k, err
 	}
-	return json.Unmarshal(b, v)
+	return k, json.Unmarshal(b, v)
 }
 
 // dial opens a connection and does the handshake. All its errors are notSent: nothing was
@@ -117,14 +120,14 @@ func (n *Net) dial(ctx context.Context, to Target, k kind) (_ *conn, err error) 
 	if err != nil {
 		return nil, err
 	}
-	c := newConn(n, raw)
+	c := &conn{Conn: raw, raw: raw, net: n, kind: k}
 	if err := n.enter(c, false); err != nil {
 		raw.Close()
 		return nil, err
 	}
 	raw.SetDeadline(time.Now().Add(dialTimeout))
 	stop := context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })
-	err = n.introduce(ctx, c, to, k)
+	err = n.introduce(ctx, c, to)
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}
@@ -145,7 +148,7 @@ func outer(ctx context.Context, err error) error {
 }
 
 // introduce does the handshake at the side that connects.
-func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
+func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 	if n.o.Client != nil {
 		host, _, err := net.SplitHostPort(to.Addr)
 		if err != nil {
@@ -158,12 +161,12 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target, k kind) error {
 		c.Conn = t
 	}
 	self := n.Self() // after enter: see conns
-	h := hello{Kind: k, From: self, Node: to.Node, Incarnation: to.Incarnation}
-	if err := write(c.Conn, h); err != nil {
+	h := hello{From: self, Node: to.Node, Incarnation: to.Incarnation}
+	if err := write(c.Conn, c.kind, h); err != nil {
 		return err
 	}
 	var a answer
-	if err := read(c.Conn, &a); err != nil {
+	if _, err := read(c.Conn, &a); err != nil {
 		return fmt.Errorf("answer: %w", err)
 	}
 	if a.Refused != "" {
@@ -184,31 +187,32 @@ func (n *Net) Hello(ctx context.Context, addr string) (Identity, error) {
 }
 
 // listen reads the hello of a connection that came in.
-func (n *Net) listen(c *conn) (h hello, err error) {
+func (n *Net) listen(c *conn) (k kind, h hello, err error) {
 	if n.o.Server != nil {
 		t := tls.Server(c.raw, n.o.Server)
 		if err := t.HandshakeContext(n.ctx); err != nil {
-			return h, fmt.Errorf("TLS: %w", err)
+			return k, h, fmt.Errorf("TLS: %w", err)
 		}
 		c.Conn = t
 	}
-	if err = read(c.Conn, &h); err == nil {
+	if k, err = read(c.Conn, &h); err == nil {
 		err = h.From.check()
 	}
 	if v, ok := errors.AsType[versionError](err); ok {
-		_ = write(c.Conn, answer{Refused: v.Error()})
+		_ = write(c.Conn, k, answer{Refused: v.Error()})
 	}
-	return h, err
+	return k, h, err
 }
 
 // judge returns why a node is refused, or nil.
-func judge(self Identity, h hello) error {
-	switch h.Kind {
-	case kindWho:
+func judge(self Identity, k kind, h hello) error {
+	switch {
+	case k == kindWho:
 		return nil
-	case kindRPC:
-	default:
-		return fmt.Errorf("a connection of kind %q is not known here", h.Kind)
+	case k != kindRaft && k != kindHTTP:
+		return fmt.Errorf("a connection of kind %d is not known here", k)
+	case k == kindRaft && (self.Cluster == "" || h.From.Cluster == ""):
+		return errors.New("no Raft between nodes that do not both belong to a cluster")
 	}
 	if self.Cluster != "" && h.From.Cluster != "" && self.Cluster != h.From.Cluster {
 		return fmt.Errorf("node %q belongs to cluster %q, node %q to %q",

@@ -1,6 +1,7 @@
 // Package peer is the network between the nodes of a cluster: one port for all of it
 // (serve --raft-addr), on which each connection begins with a hello that says which node
-// connects and which one it looks for. After that it carries calls.
+// connects and which one it looks for. The first byte selects what it carries after that:
+// the streams of hashicorp/raft (RaftLayer), or HTTP/1.1: calls.
 package peer
 
 import (
@@ -10,6 +11,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -88,18 +90,20 @@ type Net struct {
 	cancel  context.CancelFunc
 	wg      sync.WaitGroup
 	running sync.WaitGroup // handlers; added to under mu, while not closed
+	server  *http.Server
+	client  *http.Transport
+	calls   *feed // connections for server
 
 	mu       sync.Mutex
 	closed   bool
 	self     Identity
 	handlers map[string]Handler
+	raft     *RaftLayer // nil: no replica runs here
 	// conns are all that are open, in both directions, from before their handshake on.
 	// Invariant: one whose handshake named an older self than self is not in it.
 	conns    map[*conn]struct{}
 	greeting []*conn // of conns: incoming ones during their handshake, the oldest first
-	// idle are connections to others that no call uses. Some may have been closed since.
-	idle   map[Target][]*conn
-	warned map[string]warning
+	warned   map[string]warning
 }
 
 // New starts to accept connections at once: calls that arrive before Handle are refused.
@@ -123,10 +127,15 @@ func New(o Options) (*Net, error) {
 	}
 	n := &Net{
 		o: o, self: o.Self, handlers: map[string]Handler{},
-		conns: map[*conn]struct{}{}, idle: map[Target][]*conn{}, warned: map[string]warning{},
+		conns: map[*conn]struct{}{}, warned: map[string]warning{}, calls: newFeed(o.Listener),
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
+	n.server, n.client = n.newServer(), n.newClient()
+	n.handlers[callPing] = func(context.Context, Identity, []byte) ([]byte, error) {
+		return nil, nil
+	}
 	n.wg.Go(n.accept)
+	n.wg.Go(func() { _ = n.server.Serve(n.calls) })
 	return n, nil
 }
 
@@ -180,18 +189,21 @@ func (n *Net) closeConns(f func(*conn) bool) {
 func (n *Net) Close() error {
 	n.mu.Lock()
 	n.closed = true
+	layer := n.raft
 	n.mu.Unlock()
 	err := n.o.Listener.Close()
-	// To the other side a broken connection would be an unknown outcome.
-	answered := make(chan struct{})
-	go func() { n.running.Wait(); close(answered) }()
-	select {
-	case <-answered:
-	case <-time.After(lastAnswers): // what is left is cut off
+	if layer != nil {
+		layer.Close()
 	}
+	// To the other side a broken connection would be an unknown outcome.
+	ctx, cancel := context.WithTimeout(n.ctx, lastAnswers)
+	_ = n.server.Shutdown(ctx) // what is left then is cut off
+	cancel()
 	n.cancel()
 	n.closeConns(func(*conn) bool { return true })
+	n.client.CloseIdleConnections()
 	n.wg.Wait()
+	n.running.Wait()
 	if errors.Is(err, net.ErrClosed) {
 		err = nil // closed before
 	}
@@ -221,23 +233,24 @@ func (n *Net) accept() {
 	}
 }
 
-// greet does the handshake with an incoming connection, and serves it.
+// greet does the handshake with an incoming connection, and delivers it.
 func (n *Net) greet(raw net.Conn) {
-	c := newConn(n, raw)
-	defer c.Close()
+	c := &conn{Conn: raw, raw: raw, net: n}
 	if n.enter(c, true) != nil {
+		raw.Close()
 		return
 	}
 	raw.SetDeadline(time.Now().Add(greetTimeout))
-	h, err := n.listen(c)
+	k, h, err := n.listen(c)
 	if err != nil {
 		n.warn("connection from an unknown host refused", "from", raw.RemoteAddr(), "error", err)
+		c.Close()
 		return
 	}
 	c.peer = h.From
-	self := n.Self()
-	if err = judge(self, h); err == nil && h.Kind != kindWho {
-		err = n.admit(c)
+	self, to := n.Self(), (*feed)(nil)
+	if err = judge(self, k, h); err == nil && k != kindWho {
+		to, err = n.admit(c, k)
 	}
 	a := answer{From: self}
 	if err != nil {
@@ -245,9 +258,12 @@ func (n *Net) greet(raw net.Conn) {
 		n.warn("node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
 			"cluster", h.From.Cluster, "from", raw.RemoteAddr(), "error", err)
 	}
-	if werr := write(c.Conn, a); werr == nil && err == nil && h.Kind != kindWho {
-		n.serve(c)
+	if werr := write(c.Conn, k, a); werr != nil || to == nil {
+		c.Close()
+		return
 	}
+	raw.SetDeadline(time.Time{})
+	to.deliver(c)
 }
 
 // enter adds a connection to the open ones. Where too many have not sent their hello, the
@@ -255,7 +271,7 @@ func (n *Net) greet(raw net.Conn) {
 func (n *Net) enter(c *conn, incoming bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed {
+	if n.closed || c.kind == kindRaft && n.raft == nil {
 		return net.ErrClosed
 	}
 	n.conns[c] = struct{}{}
@@ -270,22 +286,130 @@ func (n *Net) enter(c *conn, incoming bool) error {
 	return nil
 }
 
-// admit lets an incoming connection stay after its handshake.
-func (n *Net) admit(c *conn) error {
+// admit lets an incoming connection stay after its handshake, and returns who serves it.
+func (n *Net) admit(c *conn, k kind) (*feed, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if _, in := n.conns[c]; !in {
-		return net.ErrClosed // meanwhile
+		return nil, net.ErrClosed // meanwhile
 	}
 	if open := len(n.conns) - len(n.greeting); open >= maxConns {
-		return fmt.Errorf("%d connections are open, no more are accepted", open)
+		return nil, fmt.Errorf("%d connections are open, no more are accepted", open)
+	}
+	if k == kindRaft && n.raft == nil {
+		return nil, errors.New("no replica runs here yet")
 	}
 	n.greetedLocked(c)
-	return nil
+	if c.kind = k; k == kindRaft {
+		return n.raft.feed, nil
+	}
+	return n.calls, nil
 }
 
 func (n *Net) greetedLocked(c *conn) {
 	n.greeting = slices.DeleteFunc(n.greeting, func(o *conn) bool { return o == c })
+}
+
+// conn is a connection to another node, in either direction. It is not a *tls.Conn even where
+// there is TLS below: net/http would begin with a TLS handshake.
+type conn struct {
+	net.Conn // TLS, or raw itself
+	raw      net.Conn
+	net      *Net
+	peer     Identity
+	kind     kind // guarded by net.mu; of an incoming one 0 before it is admitted
+}
+
+// Close closes at once, also where TLS would first send an alert to a peer that does not read.
+func (c *conn) Close() error {
+	c.net.mu.Lock()
+	delete(c.net.conns, c)
+	c.net.greetedLocked(c)
+	c.net.mu.Unlock()
+	return c.raw.Close()
+}
+
+// feed is a listener that is given its connections.
+type feed struct {
+	net.Listener // for Addr
+	conns        chan net.Conn
+	done         chan struct{}
+	once         sync.Once
+}
+
+func newFeed(l net.Listener) *feed {
+	return &feed{Listener: l, conns: make(chan net.Conn), done: make(chan struct{})}
+}
+
+func (f *feed) deliver(c net.Conn) {
+	select {
+	case f.conns <- c:
+	case <-f.done:
+		c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (f *feed) Accept() (net.Conn, error) {
+	select {
+	case c := <-f.conns:
+		return c, nil
+	case <-f.done:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (f *feed) Close() error {
+	f.once.Do(func() { close(f.done) })
+	return nil
+}
+
+// RaftLayer is the listener and dialer of package raft's transport.
+type RaftLayer struct {
+	*feed
+	net *Net
+}
+
+// Raft returns the layer on which Raft's connections arrive until it is closed. There is one at
+// a time: it must be closed before the next one.
+func (n *Net) Raft() *RaftLayer {
+	l := &RaftLayer{net: n, feed: newFeed(n.o.Listener)}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.closed {
+		l.feed.Close()
+	} else {
+		n.raft = l
+	}
+	return l
+}
+
+// Dial opens a connection to another node's Raft. It takes at most timeout.
+func (l *RaftLayer) Dial(t Target, timeout time.Duration) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(l.net.ctx, timeout)
+	defer cancel()
+	c, err := l.net.dial(ctx, t, kindRaft)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Close ends Accept and closes all of Raft's connections, in both directions.
+func (l *RaftLayer) Close() error {
+	n := l.net
+	n.mu.Lock()
+	mine := n.raft == l
+	if mine {
+		n.raft = nil
+	}
+	n.mu.Unlock()
+	l.feed.Close()
+	if mine {
+		n.closeConns(func(c *conn) bool { return c.kind == kindRaft })
+	}
+	return nil
 }
 
 // warning is logged at most once a minute, with how often there was cause for it since: nobody

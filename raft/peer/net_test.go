@@ -296,7 +296,13 @@ func TestSetSelf(t *testing.T) {
 		return nil, ctx.Err()
 	})
 	b.Handle("echo", func(_ context.Context, from Identity, _ []byte) ([]byte, error) { return []byte(from.Incarnation), nil })
+	b.Raft()
+	layer := a.Raft()
 	for i, n := range []*Net{a, b} {
+		raft, err := layer.Dial(at(b), time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
 		done := make(chan error)
 		go func() {
 			_, _, err := a.Call(t.Context(), at(b), "wait", nil)
@@ -317,6 +323,9 @@ func TestSetSelf(t *testing.T) {
 		}
 		if err := <-done; err == nil || NotSent(err) {
 			t.Errorf("%d: call: %v", i, err)
+		}
+		if _, err := raft.Read(make([]byte, 1)); err == nil {
+			t.Errorf("%d: Raft's connection is open", i)
 		}
 		got, from, err := a.Call(t.Context(), at(b), "echo", nil)
 		if err != nil || string(got) != a.Self().Incarnation || from != b.Self() {
@@ -347,6 +356,12 @@ func TestClose(t *testing.T) {
 	})
 	running.Go(func() { a.Call(t.Context(), at(b), "wait", nil) })
 	<-in
+	layer := b.Raft()
+	running.Go(func() {
+		if c, err := layer.Accept(); err == nil {
+			t.Errorf("accepted %v", c.RemoteAddr())
+		}
+	})
 	silent, err := net.Dial("tcp", b.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -366,8 +381,10 @@ func TestClose(t *testing.T) {
 		t.Errorf("again: %v", err)
 	}
 	for what, f := range map[string]func() error{
-		"call":  func() error { _, _, err := b.Call(t.Context(), at(a), "x", nil); return err },
-		"hello": func() error { _, err := b.Hello(t.Context(), a.Addr()); return err },
+		"call":   func() error { _, _, err := b.Call(t.Context(), at(a), "x", nil); return err },
+		"hello":  func() error { _, err := b.Hello(t.Context(), a.Addr()); return err },
+		"raft":   func() error { _, err := b.Raft().Dial(at(a), time.Minute); return err },
+		"accept": func() error { _, err := b.Raft().Accept(); return err },
 	} {
 		if err := f(); !errors.Is(err, net.ErrClosed) {
 			t.Errorf("%s after Close: %v", what, err)
@@ -378,13 +395,62 @@ func TestClose(t *testing.T) {
 	}
 }
 
+// TestRaftLayers: there is one at a time, and its connections end with it.
+func TestRaftLayers(t *testing.T) {
+	a, b := start(t, "a"), start(t, "b")
+	la, lb := a.Raft(), b.Raft()
+	pair := func() (near, far net.Conn) {
+		t.Helper()
+		near, err := la.Dial(Target{Addr: lb.Addr().String(), Node: "b"}, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if far, err = b.raft.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		if n, f := near.(*conn).peer, far.(*conn).peer; n != b.Self() || f != a.Self() {
+			t.Errorf("between %+v and %+v", f, n)
+		}
+		return near, far
+	}
+	closed := func(what string, cs ...net.Conn) {
+		t.Helper()
+		for _, c := range cs {
+			if _, err := c.Read(make([]byte, 1)); err == nil {
+				t.Errorf("%s: a connection is open", what)
+			}
+		}
+	}
+	near, far := pair()
+	lb.Close()
+	closed("closed over there", near, far)
+	lb2 := b.Raft()
+	if _, err := lb.Accept(); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("accept on the one before: %v", err)
+	}
+	lb.Close() // long since: takes nothing from the new one
+	near, far = pair()
+	la.Close()
+	closed("closed here", near, far)
+	if _, err := la.Dial(at(b), time.Minute); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("dial on a closed one: %v", err)
+	}
+	la = a.Raft()
+	near, far = pair()
+	lb2.Close()
+	closed("closed over there", near, far)
+	if _, err := la.Dial(at(b), time.Minute); !NotSent(err) {
+		t.Errorf("dial to none: %v", err)
+	}
+}
+
 // TestStrangers: those that speak something else are gone, in words where they
 // can be read, and do not fill the disk with messages.
 func TestStrangers(t *testing.T) {
 	var logged lockedBuffer
 	n := start(t, "a", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
 	var hi bytes.Buffer
-	if err := write(&hi, hello{Kind: kindRPC, From: Identity{Node: "x"}}); err != nil {
+	if err := write(&hi, kindHTTP, hello{From: Identity{Node: "x"}}); err != nil {
 		t.Fatal(err)
 	}
 	set := func(at int, b ...byte) []byte {
@@ -400,8 +466,8 @@ func TestStrangers(t *testing.T) {
 		"TLS":           {[]byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), ""},
 		"too long":      {set(headSize-2, 0xff, 0xff), ""},
 		"no JSON":       {set(headSize, 'x'), ""},
-		"newer version": {set(len(magic), 2), "protocol version 2 is not known here, only 1"},
-		"unknown kind":  {bytes.Replace(hi.Bytes(), []byte("rpc"), []byte("cpr"), 1), `kind "cpr" is not known`},
+		"newer version": {set(versionAt, 2), "protocol version 2 is not known here, only 1"},
+		"unknown kind":  {set(0, 9), "kind 9 is not known"},
 		"control":       {bytes.Replace(set(headSize-2, byte(hi.Len()-headSize+5)), []byte(`"x"`), []byte(`"x\u000a"`), 1)[:hi.Len()+5], ""},
 	} {
 		c2, err := net.Dial("tcp", n.Addr())
@@ -414,7 +480,8 @@ func TestStrangers(t *testing.T) {
 		// No timeout: the other side must end it.
 		got, _ := io.ReadAll(c2)
 		var a answer
-		if c.says == "" && len(got) > 0 || c.says != "" && (read(bytes.NewReader(got), &a) != nil || !strings.Contains(a.Refused, c.says)) {
+		_, err = read(bytes.NewReader(got), &a)
+		if c.says == "" && len(got) > 0 || c.says != "" && (err != nil || !strings.Contains(a.Refused, c.says)) {
 			t.Errorf("%s: answered with %q", name, got)
 		}
 		c2.Close()
@@ -468,19 +535,19 @@ func TestRefused(t *testing.T) {
 	is := func(f func(i *Identity)) func(*Options) { return func(o *Options) { f(&o.Self) } }
 	cluster := func(c string) func(*Options) { return is(func(i *Identity) { i.Cluster = c }) }
 	for _, c := range []struct {
-		name     string
-		from, to func(*Options)
-		target   Target
-		want     string // "" is success
+		name             string
+		from, to         func(*Options)
+		target           Target
+		rpc, raft, hello string // what is said, "" is success
 	}{
 		{name: "same cluster"},
 		{name: "by name", target: Target{Node: "b", Incarnation: "i-b"}},
-		{name: "other cluster", from: cluster("d"), want: `belongs to cluster "c"`},
-		{name: "from none", from: cluster("")},
-		{name: "to none", to: cluster("")},
-		{name: "both none", from: cluster(""), to: cluster("")},
-		{name: "other node", target: Target{Node: "x"}, want: `this is node "b", not "x"`},
-		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"}, want: `another data directory: incarnation "i-b", not "i-x"`},
+		{name: "other cluster", from: cluster("d"), rpc: `belongs to cluster "c"`, raft: `belongs to cluster "c"`},
+		{name: "from none", from: cluster(""), raft: "do not both belong"},
+		{name: "to none", to: cluster(""), raft: "do not both belong"},
+		{name: "both none", from: cluster(""), to: cluster(""), raft: "do not both belong"},
+		{name: "other node", target: Target{Node: "x"}, rpc: `this is node "b", not "x"`, raft: `this is node "b"`},
+		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"}, rpc: `"i-b", not "i-x"`, raft: "another data directory"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var a, b *Net
@@ -492,6 +559,7 @@ func TestRefused(t *testing.T) {
 			}
 			a, b = start(t, "a", c.from), start(t, "b", c.to)
 			b.Handle("echo", echo)
+			b.Raft()
 			c.target.Addr = b.Addr()
 			check := func(what, want string, err error) {
 				t.Helper()
@@ -507,7 +575,12 @@ func TestRefused(t *testing.T) {
 				}
 			}
 			_, _, err := a.Call(t.Context(), c.target, "echo", nil)
-			check("call", c.want, err)
+			check("call", c.rpc, err)
+			conn, err := a.Raft().Dial(c.target, time.Minute)
+			check("raft", c.raft, err)
+			if err == nil {
+				conn.Close()
+			}
 			id, err := a.Hello(t.Context(), b.Addr())
 			check("hello", "", err)
 			if id != b.Self() {
@@ -515,4 +588,10 @@ func TestRefused(t *testing.T) {
 			}
 		})
 	}
+	t.Run("no replica", func(t *testing.T) {
+		a, b := start(t, "a"), start(t, "b")
+		if _, err := a.Raft().Dial(at(b), time.Minute); !NotSent(err) || !strings.Contains(err.Error(), "no replica") {
+			t.Error(err)
+		}
+	})
 }

@@ -15,7 +15,7 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // start makes a node n of cluster c on a port of its own.
-func start(t *testing.T, node string, set ...func(*Options)) *Net {
+func start(t testing.TB, node string, set ...func(*Options)) *Net {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -24,7 +24,7 @@ func start(t *testing.T, node string, set ...func(*Options)) *Net {
 	return startOn(t, l, node, set...)
 }
 
-func startOn(t *testing.T, l net.Listener, node string, set ...func(*Options)) *Net {
+func startOn(t testing.TB, l net.Listener, node string, set ...func(*Options)) *Net {
 	t.Helper()
 	o := Options{
 		Listener: l,
@@ -74,6 +74,17 @@ func TestCall(t *testing.T) {
 	}
 	if _, _, err := a.Call(t.Context(), at(b), "what", nil); !errors.As(err, &e) || e.Code != "unknown_call" || !NotSent(err) {
 		t.Errorf("what: %v", err)
+	}
+}
+
+func BenchmarkCall(b *testing.B) {
+	from, to := start(b, "a"), start(b, "b")
+	to.Handle("echo", echo)
+	b.ReportAllocs()
+	for b.Loop() {
+		if _, _, err := from.Call(b.Context(), at(to), "echo", make([]byte, 1<<10)); err != nil {
+			b.Fatal(err)
+		}
 	}
 }
 

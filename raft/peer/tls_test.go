@@ -91,6 +91,7 @@ func TestTLS(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	b := start(t, "b", ca.with(t, ca, "localhost", "127.0.0.1"))
 	b.Handle("echo", echo)
+	b.Raft()
 	_, port, err := net.SplitHostPort(b.Addr())
 	if err != nil {
 		t.Fatal(err)
@@ -126,6 +127,11 @@ func TestTLS(t *testing.T) {
 			check("call", err)
 			_, err = a.Hello(t.Context(), c.addr)
 			check("hello", err)
+			raft, err := a.Raft().Dial(to, time.Minute)
+			check("raft", err)
+			if err == nil {
+				raft.Close()
+			}
 		})
 	}
 }

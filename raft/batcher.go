@@ -79,7 +79,7 @@ type batch struct {
 
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
-		o: o, disk: newDisk(*o), clock: c, fsm: f, fatal: fatal,
+		o: o, disk: &disk{o: o}, clock: c, fsm: f, fatal: fatal,
 		wake: make(chan struct{}, 1), unavailable: func() *event.Problem { return nil },
 	}
 	b.forward.init()

@@ -283,10 +283,11 @@ func innermost(err error) error {
 
 // self is this node as it asks the configuration to name it.
 func (o *Options) self() Member {
-	m := Member{ID: o.NodeID, Incarnation: o.Incarnation, HTTPAddr: o.HTTPAddr, Voter: true}
+	m := Member{ID: o.NodeID, Incarnation: o.Incarnation, Voter: true}
 	m.RaftAddr = m.ID // of Seed: the first start corrects it
 	if o.Net != nil {
-		m.RaftAddr = cmp.Or(o.Net.Self().Raft, o.Net.Addr())
+		is := o.Net.Self()
+		m.RaftAddr, m.HTTPAddr = cmp.Or(is.Raft, o.Net.Addr()), is.HTTP
 	}
 	return m
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -117,17 +116,17 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 	if err := r.compareOffer(ask.Meta); err != nil {
 		// One leader's word ends nobody: it may be the one that is wrong. The marks decide by
 		// majority (I18).
-		if r.lacking.logged.due(time.Now()) {
+		if r.mismatch.due(time.Now()) {
 			r.o.Logger.Error("offered checkpoint does not match the event log",
 				"from", from.Node, "error", err)
 		}
 		return a, err
 	}
 	if a.Have = r.covers(ask.Index, ask.LogTerm); a.Have {
-		r.lacking.set(0, time.Time{})
+		r.lacking.Store(nil)
 		return a, nil
 	}
-	r.lacking.set(ask.Meta.HeadIndex, time.Now())
+	r.lacking.Store(&lack{ask.Meta.HeadIndex, time.Now()})
 	r.fsm.wake()
 	select {
 	case <-r.offers: // an older one that was not received
@@ -182,29 +181,19 @@ func (r *Replica) covers(index, term uint64) bool {
 
 // lack is what a leader's last offer showed to be missing.
 type lack struct {
-	mu     sync.Mutex
-	upTo   uint64
-	at     time.Time
-	logged throttle // an offer that does not match
+	upTo uint64
+	at   time.Time
 }
 
-func (l *lack) set(upTo uint64, at time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.upTo, l.at = upTo, at
-}
-
-// now returns up to which index the event log is missing. Offers are renewed each second
-// while that is so.
-func (l *lack) now() (upTo uint64, lacking bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.upTo, l.upTo > 0 && time.Since(l.at) < 10*time.Second
+// missing returns up to which index the event log is missing; 0: it is not. Offers are renewed
+// each second while it is.
+func (r *Replica) missing() (upTo uint64) {
+	if l := r.lacking.Load(); l != nil && time.Since(l.at) < 10*time.Second {
+		return l.upTo
+	}
+	return 0
 }
 
 // behind reports whether this node lacks a part of the log, and so cannot apply any more
 // entries before it has fetched that.
-func (r *Replica) behind() bool {
-	_, lacking := r.lacking.now()
-	return lacking
-}
+func (r *Replica) behind() bool { return r.missing() > 0 }

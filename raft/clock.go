@@ -18,7 +18,7 @@ import (
 // of its last status, plus what has passed since.
 type clock struct {
 	wall   func() time.Time
-	offset int64 // ms, Options.ClockOffset
+	offset int64 // ms, datadir.Node.ClockOffsetMS
 
 	mu    sync.Mutex
 	base  int64     // log time, Unix ms, at start; 0: nothing is known of it

@@ -3,7 +3,6 @@ package raft
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"math"
 	"sync"
 	"time"
@@ -14,30 +13,23 @@ import (
 // disk refuses writes before the disk is full: a Raft log that cannot be written ends the
 // process, while reads and the settling of leases could go on.
 type disk struct {
-	node    string
-	reserve uint64
-	logger  *slog.Logger
-	warned  throttle
+	o      *Options
+	warned throttle
 
 	mu   sync.Mutex
-	look func() (uint64, error) // nil: never full
-	left uint64                 // as of at
+	left uint64 // as of at
 	at   time.Time
-}
-
-func newDisk(o Options) *disk {
-	return &disk{look: o.FreeBytes, reserve: o.ReserveBytes, node: o.NodeID, logger: o.Logger}
 }
 
 // free returns the free space, as of 200 ms ago at most: it is needed for each write.
 func (d *disk) free() uint64 {
-	if d.look == nil {
+	if d.o.FreeBytes == nil {
 		return math.MaxUint64
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if now := time.Now(); d.at.IsZero() || now.Sub(d.at) >= 200*time.Millisecond {
-		left, err := d.look()
+		left, err := d.o.FreeBytes()
 		if err != nil {
 			left = math.MaxUint64 // not known: the writes themselves will show
 		}
@@ -49,7 +41,7 @@ func (d *disk) free() uint64 {
 // refuses returns insufficient_storage for a class that must not write now: produce below
 // the reserve, leases below a half of it, what makes room below a quarter.
 func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
-	limit := d.reserve
+	limit := d.o.ReserveBytes
 	switch c {
 	case event.ClassLease:
 		limit /= 2
@@ -60,10 +52,11 @@ func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
 		return nil
 	}
 	if d.warned.due(time.Now()) {
-		d.logger.Warn("disk is nearly full: refusing produce, then leases, then all writes",
-			"free_bytes", free, "reserve_bytes", d.reserve)
+		d.o.Logger.Warn("disk is nearly full: refusing produce, then leases, then all writes",
+			"free_bytes", free, "reserve_bytes", d.o.ReserveBytes)
 	}
-	detail := fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed", d.node)
+	detail := fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed",
+		d.o.NodeID)
 	return refused(CodeInsufficientStorage, detail, 5000)
 }
 

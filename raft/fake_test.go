@@ -320,9 +320,10 @@ func (n *node) untilApplied(ok func() bool) {
 // on returns options for a node on a disk in memory.
 func on(fsys vfs.FS) Options {
 	return Options{
-		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: fsys,
-		OpenKV:  func(name string) (types.MetaStore, error) { return filekv.Open(fsys, name) },
-		Initial: []datadir.Member{{ID: "n1"}}, SnapshotInterval: -1, SegmentBytes: 16 << 10,
+		Node: datadir.Node{NodeID: "n1", ClusterID: "c1", Initial: []datadir.Member{{ID: "n1"}}},
+		Dir:  "/raft", CheckpointDir: "/checkpoints", FS: fsys,
+		OpenKV:           func(name string) (types.MetaStore, error) { return filekv.Open(fsys, name) },
+		SnapshotInterval: -1, SegmentBytes: 16 << 10,
 		HeartbeatTimeout: 200 * time.Millisecond,
 	}
 }

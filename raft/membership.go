@@ -111,20 +111,15 @@ func (c configuration) otherVoters(but hraft.ServerID) (others []Member, need in
 // the start is applied it is the newest on disk, committed or not.
 func (r *Replica) known() configuration {
 	applied := r.fsm.progress().index
-	r.conf.mu.Lock()
-	defer r.conf.mu.Unlock()
-	if disk := r.stores.known; disk.Index > r.conf.newest.Index && applied < disk.Index {
+	newest := *r.conf.Load()
+	if disk := r.stores.known; disk.Index > newest.Index && applied < disk.Index {
 		return disk
 	}
-	return r.conf.newest
+	return newest
 }
 
 // configured is called with committed configurations, in their order.
-func (r *Replica) configured(c configuration) {
-	r.conf.mu.Lock()
-	defer r.conf.mu.Unlock()
-	r.conf.newest = c
-}
+func (r *Replica) configured(c configuration) { r.conf.Store(&c) }
 
 // servers are those of the newest configuration, committed or not.
 func (r *Replica) servers() []hraft.Server {
@@ -610,9 +605,7 @@ func (r *Replica) tendMembership() {
 	for {
 		// The newest configuration may have this node and never be committed: its leader may
 		// have failed. Only a committed one counts as having joined.
-		r.conf.mu.Lock()
-		_, joined := r.conf.newest.find(r.id)
-		r.conf.mu.Unlock()
+		_, joined := r.conf.Load().find(r.id)
 		self, member := r.find(r.id)
 		member = member && r.admitted()
 		if member {

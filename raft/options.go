@@ -52,30 +52,21 @@ type Metrics interface {
 
 // Options of a replica. What is zero gets its default. Callbacks must not block.
 type Options struct {
-	NodeID        string
-	ClusterID     string
-	Incarnation   string    // of the data directory, part of Raft's server id: see Member
+	datadir.Node            // the identity of the directory
 	Dir           string    // of the Raft log and the votes
 	CheckpointDir string    // of the checkpoints
 	FS            vfs.FS    // default: the operating system's
 	Net           *peer.Net // to other nodes
-	HTTPAddr      string    // where clients reach this node
 	Logger        *slog.Logger
 	Machine       Machine
 	Metrics       Metrics
 	Wall          func() time.Time // default time.Now
-	// Initial is the first configuration of a new cluster, the same on all of its nodes. It
-	// is ignored if there is a cluster on disk.
-	Initial []datadir.Member
 	// Contacts are Raft addresses to ask for admission while this node is in no
 	// configuration.
 	Contacts []string
 	// OnJoined is called, once, when the configuration has this node for the first time. It
-	// must make that durable.
+	// must set Node.Joined, durably.
 	OnJoined func()
-	// Joined is whether OnJoined was called for this incarnation before: a node that is in
-	// no configuration then was removed, and does not ask to join again.
-	Joined bool
 	// OnOut is called, once, when this directory is no member any more: with
 	// ErrRemoved or ErrRolledBack. It must have Shutdown called.
 	OnOut func(error)
@@ -106,9 +97,6 @@ type Options struct {
 
 	Limits Limits
 
-	// ClockOffset (ms) is added to the wall clock: a directory made by replay --into
-	// continues from its last instant.
-	ClockOffset int64
 	// Rules is the newest version of the rules that the Machine knows, default event.Rules.
 	Rules uint16
 	// A mark is proposed after this number of entries, or at this interval if anything

@@ -56,10 +56,11 @@ type Replica struct {
 	membership  membership
 	rollback    rollback
 	agreement   *agreement
-	lacking     lack       // catchup.go
-	offers      chan Offer // of capacity one
+	lacking     atomic.Pointer[lack] // catchup.go; nil: nothing
+	mismatch    throttle             // of logging an offer that does not match
+	offers      chan Offer           // of capacity one
 	checkpoints checkpoints
-	conf        committed
+	conf        atomic.Pointer[configuration] // the newest that is committed: see known
 	run         lifecycle
 }
 
@@ -109,19 +110,13 @@ type checkpoints struct {
 	snapped atomic.Pointer[snapped]
 }
 
-// committed is the newest configuration that is known to be committed: see known.
-type committed struct {
-	mu     sync.Mutex
-	newest configuration
-}
-
 // Open starts a replica on what is on disk. The Machine must have recovered
 // before. It returns before a leader is known: see Ready.
 func Open(o Options) (_ *Replica, err error) {
 	if o, err = o.withDefaults(); err != nil {
 		return nil, err
 	}
-	r := &Replica{o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffset}}
+	r := &Replica{o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffsetMS}}
 	r.run.leads = make(chan bool, 8)
 	r.run.ctx, r.run.end = context.WithCancel(context.Background())
 	r.run.stop = r.run.ctx.Done()
@@ -161,9 +156,11 @@ func (r *Replica) start() error {
 		return err
 	}
 	r.id = r.o.self().serverID()
+	var committed configuration
 	if newest, ok := r.stores.snaps.newest(); ok {
-		r.conf.newest = configurationOf(newest)
+		committed = configurationOf(newest)
 	}
+	r.configured(committed)
 	var err error
 	if r.rollback.evidence, err = openEvidence(r.stores.votes); err != nil {
 		return err
@@ -177,7 +174,7 @@ func (r *Replica) start() error {
 	r.fsm.applied, r.fsm.configured = r.applied, r.configured
 	// The first configuration needs no commit: it was decided when the cluster was formed.
 	_, initial := r.o.first().find(r.id)
-	_, in := r.conf.newest.find(r.id)
+	_, in := r.conf.Load().find(r.id)
 	r.membership.joined.Store(initial || in || r.o.Joined)
 	shown, err := r.admission()
 	if err != nil {

@@ -190,10 +190,9 @@ func (r *Replica) serveStatus(_ context.Context, _ peer.Identity, s peerStatus) 
 
 func (r *Replica) ownStatus() peerStatus {
 	p := r.fsm.progress()
-	_, lacking := r.lacking.now()
 	return peerStatus{
 		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(),
-		Held: !r.admitted(), Lacking: lacking, Full: r.full(),
+		Held: !r.admitted(), Lacking: r.behind(), Full: r.full(),
 		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index,
 		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(),
 		Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.report(),
@@ -459,7 +458,7 @@ func (r *Replica) Ready() (bool, []string) {
 		}
 	}
 	applied, committed := r.fsm.progress(), r.lastContact().commit
-	if upTo, lacking := r.lacking.now(); lacking {
+	if upTo := r.missing(); upTo > 0 {
 		not("fetching the event log: %d of %d", applied.head, upTo)
 	}
 	// Raft's own commit index goes no further than this node's log.

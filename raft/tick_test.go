@@ -114,11 +114,11 @@ func TestClock(t *testing.T) {
 
 func TestTimeGoesOnAcrossRestarts(t *testing.T) {
 	o := on(vfs.NewMem())
-	o.ClockOffset = 3_600_000
+	o.ClockOffsetMS = 3_600_000
 	n := boot(t, o)
 	n.put("a")
 	n.down()
-	n.o.ClockOffset = 0 // as if the wall clock had been set back by an hour
+	n.o.ClockOffsetMS = 0 // as if the wall clock had been set back by an hour
 	n = n.again()
 	n.put("b")
 	ts := n.m.times()

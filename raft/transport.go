@@ -171,12 +171,12 @@ func isHeartbeat(a *hraft.AppendEntriesRequest) bool {
 	return a.PrevLogEntry == 0 && a.LeaderCommitIndex == 0 && len(a.Entries) == 0
 }
 
-// fastPath takes a heartbeat past hashicorp/raft's main loop, where it is refused as one of an older
-// term, or leaves this node a follower in its term. A newer term would otherwise be raised on a
-// leader that does not know yet that it is deposed, and is about to write an entry: that would have
-// the new leader's term and perhaps the index of another entry of that leader, two logs that seem
-// to agree and do not. And the term of a follower that becomes a candidate, or wins, would be set
-// back: it cannot raise its term meanwhile.
+// fastPath takes a heartbeat past hashicorp/raft's main loop, where it is refused as one of an
+// older term, or leaves this node a follower in its term. A newer term would otherwise be raised
+// on a leader that does not know yet that it is deposed, and is about to write an entry: that
+// would have the new leader's term and perhaps the index of another entry of that leader, two logs
+// that seem to agree and do not. And the term of a follower that becomes a candidate, or wins,
+// would be set back: it cannot raise its term meanwhile.
 func (t *transport) fastPath(rpc hraft.RPC, term uint64) bool {
 	handle := t.heartbeat.Load()
 	if handle == nil {

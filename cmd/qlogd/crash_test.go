@@ -43,8 +43,8 @@ func openStack(disk vfs.FS) (*stack, error) {
 	ctx, die := context.WithCancel(context.Background())
 	s := &stack{ctx: ctx, seen: map[uint64]string{}}
 	ro := raft.Options{
-		NodeID: "n1", ClusterID: "c1", Dir: "/raft", CheckpointDir: "/checkpoints", FS: disk,
-		Initial: []datadir.Member{{ID: "n1"}},
+		Node: datadir.Node{NodeID: "n1", ClusterID: "c1", Initial: []datadir.Member{{ID: "n1"}}},
+		Dir:  "/raft", CheckpointDir: "/checkpoints", FS: disk,
 		OpenKV: func(name string) (types.MetaStore, error) {
 			return filekv.Open(disk, name)
 		},

@@ -76,7 +76,6 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	ro := e.raftOptions(sink)
-	ro.OnOut, ro.OnJoined, ro.Joined = n.outOfCluster, n.joined, card.Joined
 
 	// The event log and its fold before Raft, which continues from them.
 	heldFrom, err := raft.Held(ro)
@@ -208,17 +207,16 @@ func (e *engine) checkBeginning(history uint64) error {
 func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 	c := e.c
 	return raft.Options{
-		NodeID: e.card.NodeID, ClusterID: e.card.ClusterID, Incarnation: e.card.Incarnation,
+		Node:          *e.card,
 		Dir:           datadir.Path(c.DataDir, datadir.RaftDir),
 		CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
 		FS:            vfs.OS{}, Wall: time.Now,
-		Net: e.peers, HTTPAddr: e.peers.Self().HTTP, Contacts: c.Join,
-		Logger: e.logger, Metrics: sink, OnFatal: e.fail,
+		Net: e.peers, Contacts: c.Join, Logger: e.logger, Metrics: sink,
+		OnFatal: e.fail, OnOut: e.outOfCluster, OnJoined: e.joined,
 		SnapshotThreshold: c.CheckpointEntries, SnapshotInterval: c.CheckpointInterval,
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEntries, 256), 4096),
-		ClockOffset:  e.card.ClockOffsetMS, Initial: e.card.Initial,
-		FreeBytes: func() (uint64, error) { return freeBytes(c.DataDir) },
+		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
 	}
 }
 

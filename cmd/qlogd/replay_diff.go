@@ -506,7 +506,7 @@ func (r *replayer) copyInto(ctx context.Context, d *replay.Dir) error {
 // seed gives a new data directory its Raft store: replay does not know Raft.
 func seed(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error {
 	return raft.Seed(raft.Options{
-		NodeID: node.NodeID, ClusterID: node.ClusterID, Incarnation: node.Incarnation, FS: vfs.OS{},
+		Node: *node, FS: vfs.OS{},
 		Dir:           datadir.Path(dir, datadir.RaftDir),
 		CheckpointDir: datadir.Path(dir, datadir.CheckpointDir),
 	}, meta, body)

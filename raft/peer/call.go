@@ -67,11 +67,7 @@ func (n *Net) newClient() *http.Transport {
 			}
 			t := strings.SplitN(string(b), "\n", 3)
 			// Not with the request's context: others may wait for the connection too.
-			c, err := n.dial(n.ctx, Target{Addr: t[0], Node: t[1], Incarnation: t[2]}, kindHTTP)
-			if err != nil {
-				return nil, err
-			}
-			return c, nil
+			return n.dial(n.ctx, Target{Addr: t[0], Node: t[1], Incarnation: t[2]}, kindHTTP)
 		},
 		MaxIdleConnsPerHost: maxIdle,
 		IdleConnTimeout:     keepIdle,

@@ -105,7 +105,7 @@ func read(r io.Reader, v any) (kind, error) {
 
 // dial opens a connection and does the handshake. All its errors are notSent: nothing was
 // requested yet.
-func (n *Net) dial(ctx context.Context, to Target, k kind) (_ *conn, err error) {
+func (n *Net) dial(ctx context.Context, to Target, k kind) (_ net.Conn, err error) {
 	defer func() {
 		if err != nil {
 			if err = outer(ctx, err); n.ctx.Err() != nil {
@@ -183,7 +183,7 @@ func (n *Net) Hello(ctx context.Context, addr string) (Identity, error) {
 		return Identity{}, fmt.Errorf("hello to %s: %w", addr, err)
 	}
 	defer c.Close()
-	return c.peer, nil
+	return c.(*conn).peer, nil
 }
 
 // listen reads the hello of a connection that came in.

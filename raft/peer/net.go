@@ -389,11 +389,7 @@ func (n *Net) Raft() *RaftLayer {
 func (l *RaftLayer) Dial(t Target, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.net.ctx, timeout)
 	defer cancel()
-	c, err := l.net.dial(ctx, t, kindRaft)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return l.net.dial(ctx, t, kindRaft)
 }
 
 // Close ends Accept and closes all of Raft's connections, in both directions.

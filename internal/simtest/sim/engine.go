@@ -105,12 +105,11 @@ func openEngine(l *life) (_ *engine, err error) {
 		}
 	}()
 	ro := raft.Options{
-		NodeID: l.n.name, ClusterID: l.card.ClusterID, Incarnation: l.card.Incarnation,
-		Dir: raftDir, CheckpointDir: checkpointDir, FS: l.fs,
+		Node: *l.card, Dir: raftDir, CheckpointDir: checkpointDir, FS: l.fs,
 		OpenKV: func(name string) (types.MetaStore, error) { return filekv.Open(l.fs, name) },
-		Net:    l.peers, HTTPAddr: l.n.name + ":7070", Contacts: w.addrs(),
+		Net:    l.peers, Contacts: w.addrs(),
 		Wall: l.n.wallNow, Logger: l.logger,
-		OnFatal: l.fail, OnOut: l.outOfCluster, OnJoined: l.joined, Joined: l.card.Joined,
+		OnFatal: l.fail, OnOut: l.outOfCluster, OnJoined: l.joined,
 		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1,
 		TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,
@@ -127,8 +126,7 @@ func openEngine(l *life) (_ *engine, err error) {
 				time.Sleep(time.Duration(d))
 			}
 		},
-		Limits:  raft.Limits{Entries: 4},
-		Initial: l.card.Initial,
+		Limits: raft.Limits{Entries: 4},
 	}
 	for _, dir := range []string{logDir, raftDir, checkpointDir} {
 		if err := l.fs.MkdirAll(dir); err != nil {

@@ -400,6 +400,7 @@ func (l *Log) deleteFirst() error {
 	seg := l.segments[0]
 	// A new slice: readers hold the old one.
 	l.segments = slices.Clone(l.segments[1:])
+	l.cache.dropUpTo(seg.Last) // Erase skips what is gone
 	l.mu.Unlock()
 	l.w.writeMu.Unlock()
 	// The side file first: without its segment it would be a leftover.

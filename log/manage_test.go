@@ -82,6 +82,31 @@ func TestEmptyLog(t *testing.T) {
 	}
 }
 
+// Deleted history is not read from the cache either: an erasure skips it, so its contents would be
+// served for as long as little is appended.
+func TestDeletedHistoryIsNotCached(t *testing.T) {
+	o := options(vfs.NewMem())
+	o.CacheBytes = 1 << 20
+	l := mustOpen(t, o)
+	for i := range uint64(40) {
+		must(t, l.append(block(i+1, rec("message", "a secret content of some bytes"))))
+	}
+	segments := l.Segments()
+	must(t, l.DeleteBefore(segments[len(segments)-1].First))
+	first := l.First()
+	if first < 3 {
+		t.Fatalf("the log begins at %d", first)
+	}
+	for index := uint64(1); index < first; index++ {
+		if _, err := l.record(event.Ref{Index: index}); !errors.Is(err, ErrGone) {
+			t.Fatalf("block %d was deleted: %v", index, err)
+		}
+	}
+	if _, err := l.record(event.Ref{Index: first}); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestReadOnlyRefusesToWrite(t *testing.T) {
 	disk, _ := written(t, 5)
 	l, err := OpenReadOnly(options(disk))

@@ -28,9 +28,21 @@ type cached struct {
 
 func (c *cache) add(b cached) {
 	c.blocks = append(c.blocks, b)
-	for c.used += int64(len(b.raw)); c.used > c.limit; c.blocks = c.blocks[1:] {
-		c.used -= int64(len(c.blocks[0].raw))
-		c.blocks[0] = cached{}
+	for c.used += int64(len(b.raw)); c.used > c.limit; {
+		c.dropFirst()
+	}
+}
+
+func (c *cache) dropFirst() {
+	c.used -= int64(len(c.blocks[0].raw))
+	c.blocks[0] = cached{}
+	c.blocks = c.blocks[1:]
+}
+
+// dropUpTo forgets the blocks up to an index.
+func (c *cache) dropUpTo(index uint64) {
+	for len(c.blocks) > 0 && c.blocks[0].index <= index {
+		c.dropFirst()
 	}
 }
 

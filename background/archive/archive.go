@@ -157,17 +157,8 @@ func (a *Archive) put(name string, r io.Reader) (err error) {
 	if err := a.fs.MkdirAll(dir); err != nil {
 		return err
 	}
-	names, err := a.fs.List(dir)
-	if err != nil {
+	if err := a.removeUnfinished(dir, path.Base(name)); err != nil {
 		return err
-	}
-	for _, old := range names {
-		if strings.HasPrefix(old, path.Base(name)+tempMark) {
-			err := a.fs.Remove(path.Join(dir, old))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
 	}
 	temp := target + tempMark + rand.Text()
 	f, err := a.fs.Create(temp)
@@ -192,6 +183,25 @@ func (a *Archive) put(name string, r io.Reader) (err error) {
 		return err
 	}
 	return a.fs.SyncDir(dir)
+}
+
+// removeUnfinished removes the unfinished files in a directory that would get this name; "": any.
+func (a *Archive) removeUnfinished(dir, name string) error {
+	names, err := a.fs.List(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	for _, old := range names {
+		target, _, unfinished := strings.Cut(old, tempMark)
+		if !unfinished || name != "" && target != name {
+			continue
+		}
+		err := a.fs.Remove(path.Join(dir, old))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
 }
 
 // sumOf returns the SHA-256 of the first n bytes of a file.
@@ -308,6 +318,10 @@ func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInf
 
 // Erase removes erased contents from the archive, and returns the number of segments that it wrote.
 func (a *Archive) Erase(ctx context.Context, erased []event.Ref) (n int, err error) {
+	// A crash leaves copies of segments that are not in the archive yet.
+	if err := a.removeUnfinished(a.folder(logFolder), ""); err != nil {
+		return 0, fmt.Errorf("archive %s: %w", a.dir, err)
+	}
 	there, err := a.Segments()
 	if err != nil {
 		return 0, err

@@ -399,6 +399,34 @@ func TestEraseReachesTheArchive(t *testing.T) {
 	}
 }
 
+// A copy that a crash has left unfinished is of a segment that the archive does not have, so it is
+// not erased in, and nobody writes that segment again before the erasure is reported.
+func TestEraseRemovesUnfinishedCopies(t *testing.T) {
+	w := begin(t)
+	w.grow(2)
+	w.write()
+	w.grow(1)
+	seg := w.log.Segments()[2]
+	copied, err := os.ReadFile(filepath.Join(w.dir, "log", seg.Name))
+	must(t, err)
+	w.disk.Put(at+"/log/"+seg.Name+tempMark+"CRASHED", copied)
+	mark := fmt.Sprintf("secret %d ", seg.First)
+	if len(w.files(mark)) != 1 {
+		t.Fatalf("%q was not found before: %v", mark, w.files(mark))
+	}
+	refs := []event.Ref{{Index: seg.First}}
+	must(t, w.log.Erase(refs))
+	if n, err := w.archive().Erase(t.Context(), refs); n != 0 || err != nil {
+		t.Errorf("%d erased, %v", n, err)
+	}
+	if in := w.files(mark); len(in) > 0 {
+		t.Errorf("%q is still in %v", mark, in)
+	}
+	if n := len(w.files("secret ")); n != 2 {
+		t.Errorf("%d segments are left of 2", n)
+	}
+}
+
 func TestCheckDir(t *testing.T) {
 	for _, name := range []string{"/a/b", "relative"} {
 		if err := CheckDir(name); err != nil {

@@ -73,5 +73,6 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 		state.Advance(key.clock)
 	}
 	p.known.Add(key, state)
+	p.idle.Reset(keepIdle) // folding may have taken longer
 	return state, nil
 }

@@ -31,10 +31,22 @@ func TestIdlePastForgets(t *testing.T) {
 		if n := p.known.Len(); n != 3 {
 			t.Fatalf("%d states are kept", n)
 		}
-		time.Sleep(2 * keepIdle) // the bubble's time
+		forgotten := func() {
+			time.Sleep(2 * keepIdle) // the bubble's time
+			synctest.Wait()
+			if n := p.known.Len(); n != 0 {
+				t.Fatalf("%d states are kept", n)
+			}
+		}
+		forgotten()
+		p.folding <- struct{}{} // folding takes longer than that
+		go p.At(t.Context(), event.Instant{Kind: event.InstantIndex, Index: 1})
+		forgotten()
+		<-p.folding
 		synctest.Wait()
-		if n := p.known.Len(); n != 0 {
+		if n := p.known.Len(); n != 1 {
 			t.Fatalf("%d states are kept", n)
 		}
+		forgotten()
 	})
 }

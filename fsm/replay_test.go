@@ -58,20 +58,6 @@ func codes(r event.Result) string {
 	return strings.Join(out, " ")
 }
 
-// drain leases and acks all that can be, one at a time, and tells their order.
-func (b *bench) drain(queue string) string {
-	b.t.Helper()
-	var out []string
-	for {
-		s := b.take(queue, 1)
-		if s == "" {
-			return strings.Join(out, " ")
-		}
-		out = append(out, s)
-		b.want(event.OpAck, s, event.StatusAcked)
-	}
-}
-
 func TestReplayRefusals(t *testing.T) {
 	start := func(t *testing.T) *bench {
 		b := setup(t)

@@ -2,8 +2,10 @@ package log
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -29,29 +31,76 @@ type ScannedSegment struct {
 	Side []byte
 }
 
+// openSegment opens the first limit bytes (limit < 0: all) of a segment that is in no log, and reads
+// its header. The caller closes l.files.
+func openSegment(fsys vfs.FS, dir string, first uint64, limit int64) (
+	l *Log, seg *segment, size int64, err error) {
+	if l, err = newLog(Options{FS: fsys, Dir: dir}, true); err != nil {
+		return nil, nil, 0, err
+	}
+	seg = newSegment(first)
+	l.segments = []*segment{seg}
+	size, err = l.size(seg.Name)
+	if limit >= 0 {
+		size = min(size, limit)
+	}
+	if err == nil {
+		err = loadHeader(l.file(seg), size, seg)
+	}
+	if err != nil {
+		l.files.close()
+	}
+	return l, seg, size, err
+}
+
 // SealedSegment describes a sealed segment by its header and its side file. If that is missing or
 // wrong, it reads the whole segment.
 func SealedSegment(fsys vfs.FS, dir string, first uint64) (_ SegmentInfo, err error) {
-	seg := newSegment(first)
-	defer wrap(&err, "segment %s", seg.Name)
-	l, err := newLog(Options{FS: fsys, Dir: dir}, true)
+	defer wrap(&err, "segment %s", SegmentName(first))
+	l, seg, size, err := openSegment(fsys, dir, first, -1)
 	if err != nil {
 		return SegmentInfo{}, err
 	}
 	defer l.files.close()
-	l.segments = []*segment{seg}
-	size, err := l.size(seg.Name)
-	if err == nil {
-		err = loadHeader(l.file(seg), size, seg)
-	}
-	if err == nil {
-		err = l.loadSide(seg, size)
-	}
+	err = l.loadSide(seg, size)
 	if err == nil && seg.index == nil {
 		err = (&recovery{Log: l}).whole(seg, size, false)
 	}
 	seg.Sealed = true
 	return seg.SegmentInfo, err
+}
+
+// EraseSegment returns the bytes of a sealed segment that is in no log, without the contents of
+// these records, and whether one of them was still there. It checks the whole segment, and writes
+// nothing.
+func EraseSegment(fsys vfs.FS, dir string, sealed SegmentInfo, refs []event.Ref) (
+	b []byte, found bool, err error) {
+	defer wrap(&err, "erase in segment %s", sealed.Name)
+	l, seg, size, err := openSegment(fsys, dir, sealed.First, -1)
+	if err != nil {
+		return nil, false, err
+	}
+	defer l.files.close()
+	if err := (&recovery{Log: l}).whole(seg, size, false); err != nil {
+		return nil, false, err
+	}
+	if seg.Chain != sealed.Chain {
+		return nil, false, errors.New("the segment does not match its side file")
+	}
+	if b, err = vfs.ReadFile(fsys, l.path(seg.Name)); err != nil {
+		return nil, false, err
+	}
+	for _, ref := range refs {
+		e, ok, err := l.erasureOf(ref)
+		if err != nil {
+			return nil, false, fmt.Errorf("record %s: %w", ref, err)
+		}
+		if ok {
+			copy(b[e.off:], appendErased(nil, e.n))
+			found = true
+		}
+	}
+	return b, found, nil
 }
 
 // SegmentHeaderSize is how long the header of a segment is.
@@ -70,23 +119,11 @@ func ScanSegment(
 	if !ok {
 		return out, fmt.Errorf("%q is no segment's name", name)
 	}
-	l, err := newLog(Options{FS: fsys, Dir: dir}, true)
+	l, seg, size, err := openSegment(fsys, dir, first, limit)
 	if err != nil {
 		return out, err
 	}
 	defer l.files.close()
-	seg := newSegment(first)
-	l.segments = []*segment{seg}
-	size, err := l.size(name)
-	if err != nil {
-		return out, err
-	}
-	if limit >= 0 {
-		size = min(size, limit)
-	}
-	if err := loadHeader(l.file(seg), size, seg); err != nil {
-		return out, err
-	}
 	if after != nil {
 		if err := seg.checkContinues(after); err != nil {
 			return out, err

@@ -337,49 +337,20 @@ func (a *Archive) Erase(ctx context.Context, erased []event.Ref) (n int, err err
 		if err := ctx.Err(); err != nil {
 			return n, err
 		}
-		wrote, err := a.eraseIn(s, refs)
+		b, found, err := log.EraseSegment(a.fs, a.folder(logFolder), *s, refs)
 		if err != nil {
-			return n, fmt.Errorf("archive %s: erase in segment %s: %w", a.dir, s.Name, err)
+			return n, fmt.Errorf("archive %s: %w", a.dir, err)
 		}
-		if wrote {
-			n++
+		if !found {
+			continue
 		}
+		// Its side file stays: the chain does not cover contents.
+		if err := a.put(path.Join(logFolder, s.Name), bytes.NewReader(b)); err != nil {
+			return n, err
+		}
+		n++
 	}
 	return n, nil
-}
-
-// eraseIn opens one archived segment as a log, erases in it, and writes it again if that changed
-// it; its side file stays. It does so in memory: the bytes must not be written anywhere else.
-func (a *Archive) eraseIn(s *log.SegmentInfo, refs []event.Ref) (wrote bool, err error) {
-	before, err := vfs.ReadFile(a.fs, path.Join(a.folder(logFolder), s.Name))
-	if err != nil {
-		return false, err
-	}
-	const dir = "/log"
-	disk := vfs.NewMem()
-	if err := disk.MkdirAll(dir); err != nil {
-		return false, err
-	}
-	disk.Put(path.Join(dir, s.Name), before)
-	l, err := log.Open(log.Options{
-		FS: disk, Dir: dir, SegmentSize: a.about.SegmentBytes, Durable: s.Last,
-	})
-	if err != nil {
-		return false, err
-	}
-	err = l.Erase(refs)
-	found := l.Segments()
-	if err = errors.Join(err, l.Close()); err != nil {
-		return false, err
-	}
-	if len(found) != 1 || found[0].Chain != s.Chain {
-		return false, errors.New("it is not what its side file says")
-	}
-	after := disk.Get(path.Join(dir, s.Name))
-	if bytes.Equal(before, after) {
-		return false, nil
-	}
-	return true, a.put(path.Join(logFolder, s.Name), bytes.NewReader(after))
 }
 
 // checkpointStep is how many segments have a checkpoint, so that a state is near every instant.

@@ -20,20 +20,20 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-const at = "/mnt/archive"
-
-// world is a log that grows, and a disk with its archive.
+// world is a log that grows, and its archive.
 type world struct {
 	t     *testing.T
 	dir   string
 	log   *log.Log
-	disk  *vfs.Mem
 	index uint64
+
+	disk vfs.FS
+	at   string // the archive's directory on disk
 }
 
 func begin(t *testing.T) *world {
 	t.Helper()
-	w := &world{t: t, dir: t.TempDir(), disk: vfs.NewMem()}
+	w := &world{t: t, dir: t.TempDir(), disk: vfs.OS{}, at: filepath.Join(t.TempDir(), "archive")}
 	var err error
 	if w.log, err = log.Open(log.Options{Dir: filepath.Join(w.dir, "log"),
 		SegmentSize: 8 << 10}); err != nil {
@@ -71,7 +71,7 @@ func (w *world) source() Source {
 
 func (w *world) archive() *Archive {
 	w.t.Helper()
-	a, err := OpenFor(w.disk, at, "c1", 8<<10)
+	a, err := OpenFor(w.disk, w.at, "c1", 8<<10)
 	must(w.t, err)
 	return a
 }
@@ -89,17 +89,13 @@ func (w *world) sealed() uint64 {
 	return s[len(s)-2].Last
 }
 
-// read reads a mounted archive to its end, and verifies it; the chain there
-// must be the log's.
-func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
+// read reads the archive in a directory to its end, and verifies it; the chain there must be the
+// log's.
+func (w *world) read(dir string) (last uint64, fsys *FS) {
 	w.t.Helper()
-	a, err := Open(w.disk, at)
+	a, err := Open(w.disk, w.at)
 	must(w.t, err)
-	dir := "virtual"
-	if base != nil {
-		dir = w.dir
-	}
-	fsys, err = a.Mount(w.t.Context(), base, dir)
+	fsys, err = a.Mount(w.t.Context(), dir)
 	must(w.t, err)
 	o := log.Options{FS: fsys, Dir: path.Join(dir, "log")}
 	if _, err := log.Verify(w.t.Context(), o, nil); err != nil {
@@ -129,10 +125,10 @@ func (w *world) read(base vfs.FS) (last uint64, fsys *FS) {
 // files returns the files of the archive that hold some bytes.
 func (w *world) files(mark string) (in []string) {
 	w.t.Helper()
-	names, err := w.disk.List(at + "/log")
+	names, err := w.disk.List(w.at + "/log")
 	must(w.t, err)
 	for _, name := range names {
-		b, err := vfs.ReadFile(w.disk, at+"/log/"+name)
+		b, err := vfs.ReadFile(w.disk, w.at+"/log/"+name)
 		must(w.t, err)
 		if bytes.Contains(b, []byte(mark)) {
 			in = append(in, name)
@@ -143,7 +139,7 @@ func (w *world) files(mark string) (in []string) {
 
 func TestArchiveHasWhatIsSealed(t *testing.T) {
 	w := begin(t)
-	if _, err := Open(w.disk, at); !errors.Is(err, ErrNone) {
+	if _, err := Open(w.disk, w.at); !errors.Is(err, ErrNone) {
 		t.Fatalf("nothing there: %v", err)
 	}
 	w.grow(4)
@@ -157,7 +153,7 @@ func TestArchiveHasWhatIsSealed(t *testing.T) {
 	if done := w.write(); done.Segments != 2 {
 		t.Errorf("more: %+v", done)
 	}
-	if last, fsys := w.read(nil); last != w.sealed() || fsys.Missing != "" {
+	if last, fsys := w.read(w.at); last != w.sealed() || fsys.Missing != "" {
 		t.Errorf("the archive ends at %d, not %d; %s", last, w.sealed(), fsys.Missing)
 	}
 }
@@ -176,13 +172,13 @@ func TestArchiveBeforeADirectory(t *testing.T) {
 	must(t, err)
 	w.grow(2)
 	must(t, w.log.DeleteBefore(w.log.Segments()[3].First))
-	if last, _ := w.read(vfs.OS{}); last != w.index {
+	if last, _ := w.read(w.dir); last != w.index {
 		t.Errorf("it ends at %d, not %d", last, w.index)
 	}
 	// An old copy of the directory, whose newest segment is only begun.
 	w.write()
 	w.dir = older
-	if last, _ := w.read(vfs.OS{}); last != w.sealed() {
+	if last, _ := w.read(w.dir); last != w.sealed() {
 		t.Errorf("with an old copy it ends at %d, not %d", last, w.sealed())
 	}
 }
@@ -195,34 +191,35 @@ func TestStoppedAnywhere(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, crash := range []bool{false, true} {
 		for op := 1; ; op++ {
-			w.disk = vfs.NewMem()
+			disk := vfs.NewMem()
+			w.disk = disk
 			if crash {
-				w.disk.CrashAt(op)
+				disk.CrashAt(op)
 			} else {
-				w.disk.FailAt(op, errors.New("no space"))
+				disk.FailAt(op, errors.New("no space"))
 			}
-			a, err := OpenFor(w.disk, at, "c1", 8<<10)
+			a, err := OpenFor(w.disk, w.at, "c1", 8<<10)
 			if err == nil {
 				_, err = a.Write(t.Context(), w.source(), nil)
 			}
-			if err == nil && w.disk.Ops() < op {
+			if err == nil && disk.Ops() < op {
 				break
 			}
 			if err == nil {
 				t.Errorf("operation %d failed unnoticed", op)
 			}
 			if crash {
-				w.disk = w.disk.Crash(rng)
+				w.disk = disk.Crash(rng)
 			}
 			if there, err := w.archive().Segments(); err != nil {
 				t.Fatal(err)
 			} else if len(there) > 0 {
-				w.read(nil)
+				w.read(w.at)
 			}
 			if done := w.write(); done.UpTo != w.sealed() {
 				t.Errorf("operation %d: %+v", op, done)
 			}
-			if last, _ := w.read(nil); last != w.sealed() {
+			if last, _ := w.read(w.at); last != w.sealed() {
 				t.Errorf("operation %d: it ends at %d", op, last)
 			}
 			if in := w.files(""); slices.ContainsFunc(in,
@@ -240,8 +237,8 @@ func TestWithoutSideFile(t *testing.T) {
 	w.grow(2)
 	w.write()
 	s := w.log.Segments()[0]
-	w.disk.Put(at+"/log/"+s.Name+tempMark+"x", []byte("secret 2 secret 2"))
-	must(t, w.disk.Remove(at+"/log/"+s.SideFile))
+	must(t, os.WriteFile(w.at+"/log/"+s.Name+tempMark+"x", []byte("secret 2 secret 2"), 0o600))
+	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
 	must(t, w.log.Erase([]event.Ref{{Index: 2}}))
 	if done := w.write(); done.Segments != 0 || done.Refreshed != 1 {
 		t.Errorf("%+v", done)
@@ -249,8 +246,8 @@ func TestWithoutSideFile(t *testing.T) {
 	if in := w.files("secret 2 secret 2"); len(in) > 0 {
 		t.Errorf("still in %v", in)
 	}
-	must(t, w.disk.Remove(at+"/log/"+s.SideFile))
-	if last, _ := w.read(nil); last != w.sealed() {
+	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
+	if last, _ := w.read(w.at); last != w.sealed() {
 		t.Errorf("it ends at %d", last)
 	}
 }
@@ -270,7 +267,7 @@ func TestErasedSegmentsAreArchivedAgain(t *testing.T) {
 	if in := w.files(secret); len(in) > 0 {
 		t.Errorf("still in %v", in)
 	}
-	if last, _ := w.read(nil); last != w.sealed() {
+	if last, _ := w.read(w.at); last != w.sealed() {
 		t.Errorf("it ends at %d", last)
 	}
 	if done := w.write(); done.Refreshed != 0 {
@@ -282,11 +279,11 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 	w := begin(t)
 	w.grow(3)
 	w.write()
-	if _, err := OpenFor(w.disk, at, "c2", 8<<10); !errors.Is(err, ErrOther) {
+	if _, err := OpenFor(w.disk, w.at, "c2", 8<<10); !errors.Is(err, ErrOther) {
 		t.Errorf("another cluster: %v", err)
 	}
 	other := begin(t)
-	other.disk = w.disk
+	other.at = w.at
 	must(t, other.log.Append(&event.Block{Index: 1, Time: 5}))
 	other.index = 1
 	other.grow(3)
@@ -301,20 +298,20 @@ func TestDamage(t *testing.T) {
 	w := begin(t)
 	w.grow(3)
 	w.write()
-	name := at + "/log/" + w.log.Segments()[0].Name
+	name := w.at + "/log/" + w.log.Segments()[0].Name
 	b, err := vfs.ReadFile(w.disk, name)
 	must(t, err)
 	b[len(b)/2] ^= 4
-	w.disk.Put(name, b)
-	fsys, err := w.archive().Mount(t.Context(), nil, "x")
+	must(t, os.WriteFile(name, b, 0o600))
+	fsys, err := w.archive().Mount(t.Context(), w.at)
 	must(t, err)
-	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: "x/log"}, nil)
+	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: w.at + "/log"}, nil)
 	if c, ok := errors.AsType[*log.CorruptionError](err); !ok ||
 		!strings.Contains(c.Error(), ".seg") {
 		t.Errorf("%v", err)
 	}
-	w.disk.Put(name, b[:len(b)-1])
-	if _, err = w.archive().Mount(t.Context(), nil, "x"); !strings.Contains(fmt.Sprint(err),
+	must(t, os.WriteFile(name, b[:len(b)-1], 0o600))
+	if _, err = w.archive().Mount(t.Context(), w.at); !strings.Contains(fmt.Sprint(err),
 		"event log is corrupt") {
 		t.Errorf("cut off: %v", err)
 	}
@@ -324,7 +321,7 @@ func TestDamage(t *testing.T) {
 	must(t, err)
 	b[len(b)/2] ^= 1
 	must(t, os.WriteFile(name, b, 0o600))
-	w.disk = vfs.NewMem()
+	w.at = filepath.Join(t.TempDir(), "archive")
 	done, err := w.archive().Write(t.Context(), w.source(), nil)
 	if _, ok := errors.AsType[*log.CorruptionError](err); !ok || done.Segments != 1 {
 		t.Errorf("%+v, %v", done, err)
@@ -333,9 +330,9 @@ func TestDamage(t *testing.T) {
 
 // History that is missing is named, in the archive and between it and a directory.
 func TestMissingHistory(t *testing.T) {
-	check := func(w *world, base vfs.FS, dir string, first uint64) {
+	check := func(w *world, dir string, first uint64) {
 		t.Helper()
-		fsys, err := w.archive().Mount(t.Context(), base, dir)
+		fsys, err := w.archive().Mount(t.Context(), dir)
 		if err != nil || !strings.Contains(fsys.Missing, "history is missing") {
 			t.Fatalf("%q, %v", fsys.Missing, err)
 		}
@@ -354,9 +351,9 @@ func TestMissingHistory(t *testing.T) {
 		t.Fatal(err)
 	}
 	must(t, w.log.DeleteBefore(all[5].First))
-	check(w, vfs.OS{}, w.dir, all[5].First)
-	must(t, w.disk.Remove(at+"/log/"+all[1].Name))
-	check(w, nil, "x", all[2].First)
+	check(w, w.dir, all[5].First)
+	must(t, w.disk.Remove(w.at+"/log/"+all[1].Name))
+	check(w, w.at, all[2].First)
 }
 
 // What is erased goes from the archive too: from segments that the log has, and
@@ -391,10 +388,10 @@ func TestEraseReachesTheArchive(t *testing.T) {
 	if len(w.files("secret ")) != 6 {
 		t.Errorf("other segments: %v", w.files("secret "))
 	}
-	if last, fsys := w.read(vfs.OS{}); last != w.index || fsys.Missing != "" {
+	if last, fsys := w.read(w.dir); last != w.index || fsys.Missing != "" {
 		t.Errorf("the whole ends at %d, not %d; %s", last, w.index, fsys.Missing)
 	}
-	if last, _ := w.read(nil); last != seg[5].Last {
+	if last, _ := w.read(w.at); last != seg[5].Last {
 		t.Errorf("the archive ends at %d, not %d", last, seg[5].Last)
 	}
 }
@@ -409,7 +406,7 @@ func TestEraseRemovesUnfinishedCopies(t *testing.T) {
 	seg := w.log.Segments()[2]
 	copied, err := os.ReadFile(filepath.Join(w.dir, "log", seg.Name))
 	must(t, err)
-	w.disk.Put(at+"/log/"+seg.Name+tempMark+"CRASHED", copied)
+	must(t, os.WriteFile(w.at+"/log/"+seg.Name+tempMark+"CRASHED", copied, 0o600))
 	mark := fmt.Sprintf("secret %d ", seg.First)
 	if len(w.files(mark)) != 1 {
 		t.Fatalf("%q was not found before: %v", mark, w.files(mark))

@@ -205,5 +205,5 @@ func (a *Archiver) Mount(ctx context.Context) (*FS, error) {
 	if arch == nil {
 		return nil, err
 	}
-	return arch.Mount(ctx, vfs.OS{}, a.o.DataDir)
+	return arch.Mount(ctx, a.o.DataDir)
 }

@@ -17,26 +17,21 @@ import (
 // FS is a data directory together with the files of an archive, for reading only. What both have is
 // read from the directory, except for a segment that the directory has only begun.
 type FS struct {
-	archive *Archive
-	dir     string // where it is mounted
-	base    vfs.FS
-	files   map[string]string // by path: that of a file in the archive
+	vfs.FS
+	dir   string
+	alone bool              // nothing but the archive
+	files map[string]string // those of the archive, by the path that they are shown at
 
 	// Missing describes the archived history that cannot be used because some after it is missing;
 	// "" if there is none.
 	Missing string
 }
 
-var _ vfs.FS = (*FS)(nil)
-
-// Mount shows an archive as a data directory at dir, together with the one that base has there;
-// base may be nil.
-func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, error) {
-	if base == nil {
-		base = vfs.NewMem()
-	}
-	f := &FS{archive: a, dir: dir, base: base, files: map[string]string{}}
-	if err := f.mountLog(ctx, datadir.Path(dir, datadir.LogDir)); err != nil {
+// Mount shows the archive's files in the data directory at dir. In the archive's own directory, which
+// has the same folders, it shows the archive alone.
+func (a *Archive) Mount(ctx context.Context, dir string) (*FS, error) {
+	f := &FS{FS: a.fs, dir: dir, alone: dir == a.dir, files: map[string]string{}}
+	if err := f.mountLog(ctx, a); err != nil {
 		return nil, err
 	}
 	checkpoints := datadir.Path(dir, datadir.CheckpointDir)
@@ -45,33 +40,37 @@ func (a *Archive) Mount(ctx context.Context, base vfs.FS, dir string) (*FS, erro
 		return nil, err
 	}
 	there, _, err := checkpoint.List(a.fs, a.folder(checkpointFolder))
-	if err != nil {
-		return nil, err
-	}
 	for _, m := range there {
 		if !slices.Contains(own, m.Name()) {
-			f.add(checkpoints, checkpointFolder, m.Name())
+			f.add(checkpoints, m.Name(), a.folder(checkpointFolder))
 		}
 	}
-	return f, nil
+	return f, err
 }
 
-// own returns the names in a directory of base.
-func (f *FS) own(dir string) ([]string, error) {
-	names, err := f.base.List(dir)
+// add shows a file of a folder of the archive in a directory.
+func (f *FS) add(dir, name, folder string) { f.files[path.Join(dir, name)] = path.Join(folder, name) }
+
+// own returns the names in a folder of the directory itself.
+func (f *FS) own(folder string) ([]string, error) {
+	if f.alone {
+		return nil, nil
+	}
+	names, err := f.FS.List(folder)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	return names, err
 }
 
-func (f *FS) mountLog(ctx context.Context, dir string) error {
+func (f *FS) mountLog(ctx context.Context, a *Archive) error {
+	dir := datadir.Path(f.dir, datadir.LogDir)
 	// The directory first: what retention deletes afterwards was archived before.
 	names, err := f.own(dir)
 	if err != nil {
 		return err
 	}
-	there, err := f.archive.Segments()
+	there, err := a.Segments()
 	if err != nil {
 		return err
 	}
@@ -86,7 +85,7 @@ func (f *FS) mountLog(ctx context.Context, dir string) error {
 	if len(own) > 0 {
 		// Only its header is read: an error about its blocks does not matter.
 		s, err := log.ScanSegment(
-			ctx, f.base, dir, log.SegmentName(own[0]), log.SegmentHeaderSize, nil)
+			ctx, f.FS, dir, log.SegmentName(own[0]), log.SegmentHeaderSize, nil)
 		if s.First != own[0] {
 			return err // retention has just deleted it, or it is damaged
 		}
@@ -103,23 +102,18 @@ func (f *FS) mountLog(ctx context.Context, dir string) error {
 		case prev > 0 && g.Last != prev:
 			f.Missing = fmt.Sprintf("archive %s: between index %d, where segment %s ends, and "+
 				"index %d history is missing; what lies before is left out",
-				f.archive, g.Last, g.Name, next)
+				a, g.Last, g.Name, next)
 			return nil
 		default:
 			next, prev = g.First, g.PrevIndex
 		}
-		f.add(dir, logFolder, g.Name)
-		f.add(dir, logFolder, g.SideFile)
+		f.add(dir, g.Name, a.folder(logFolder))
+		f.add(dir, g.SideFile, a.folder(logFolder))
 	}
 	return nil
 }
 
-// add shows a file of the archive in a directory.
-func (f *FS) add(dir, folder, name string) {
-	f.files[path.Join(dir, name)] = path.Join(f.archive.folder(folder), name)
-}
-
-// List implements vfs.FS. A live node goes on, so base is asked again.
+// List implements vfs.FS. A live node goes on, so the directory is listed again.
 func (f *FS) List(dir string) ([]string, error) {
 	names, err := f.own(dir)
 	if err != nil {
@@ -135,11 +129,11 @@ func (f *FS) List(dir string) ([]string, error) {
 }
 
 // at returns where a file is read.
-func (f *FS) at(name string) (vfs.FS, string) {
+func (f *FS) at(name string) string {
 	if archived, ok := f.files[path.Clean(name)]; ok {
-		return f.archive.fs, archived
+		return archived
 	}
-	return f.base, name
+	return name
 }
 
 // Stat implements vfs.FS. An archive has a log, even before a segment was archived.
@@ -147,25 +141,8 @@ func (f *FS) Stat(name string) (int64, error) {
 	if name == datadir.Path(f.dir, datadir.LogDir) {
 		return 0, nil
 	}
-	fsys, at := f.at(name)
-	return fsys.Stat(at)
+	return f.FS.Stat(f.at(name))
 }
 
 // OpenRead implements vfs.FS.
-func (f *FS) OpenRead(name string) (vfs.File, error) {
-	fsys, at := f.at(name)
-	return fsys.OpenRead(at)
-}
-
-func denied(name string) error {
-	return &fs.PathError{Op: "write", Path: name, Err: fs.ErrPermission}
-}
-
-// The other methods of vfs.FS write, and are refused.
-
-func (f *FS) Create(name string) (vfs.File, error)        { return nil, denied(name) }
-func (f *FS) OpenReadWrite(name string) (vfs.File, error) { return nil, denied(name) }
-func (f *FS) Remove(name string) error                    { return denied(name) }
-func (f *FS) Rename(name, _ string) error                 { return denied(name) }
-func (f *FS) MkdirAll(name string) error                  { return denied(name) }
-func (f *FS) SyncDir(name string) error                   { return denied(name) }
+func (f *FS) OpenRead(name string) (vfs.File, error) { return f.FS.OpenRead(f.at(name)) }

@@ -63,9 +63,8 @@ func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, 
 	if err != nil {
 		return nil, err
 	}
-	base := l.fs
 	if dataDir == "" {
-		base, l.path, l.name = nil, "archive:", arch.String()
+		l.path, l.name = arch.String(), arch.String()
 		l.node = &datadir.Node{ClusterID: arch.ClusterID(), NodeID: "archive"}
 	} else {
 		l.name += " behind " + arch.String()
@@ -75,7 +74,7 @@ func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, 
 				arch.ClusterID(), n.ClusterID)
 		}
 	}
-	mounted, err := arch.Mount(ctx, base, l.path)
+	mounted, err := arch.Mount(ctx, l.path)
 	if err != nil {
 		return nil, err
 	}

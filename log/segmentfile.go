@@ -31,8 +31,8 @@ type ScannedSegment struct {
 	Side []byte
 }
 
-// openSegment opens the first limit bytes (limit < 0: all) of a segment that is in no log, and reads
-// its header. The caller closes l.files.
+// openSegment opens the first limit bytes (limit < 0: all) of a segment that is in no log, and
+// reads its header. The caller closes l.files.
 func openSegment(fsys vfs.FS, dir string, first uint64, limit int64) (
 	l *Log, seg *segment, size int64, err error) {
 	if l, err = newLog(Options{FS: fsys, Dir: dir}, true); err != nil {

@@ -19,16 +19,16 @@ import (
 type FS struct {
 	vfs.FS
 	dir   string
-	alone bool              // nothing but the archive
-	files map[string]string // those of the archive, by the path that they are shown at
+	alone bool              // nothing but the archive is shown
+	files map[string]string // those of the archive, by the path at which they are shown
 
 	// Missing describes the archived history that cannot be used because some after it is missing;
 	// "" if there is none.
 	Missing string
 }
 
-// Mount shows the archive's files in the data directory at dir. In the archive's own directory, which
-// has the same folders, it shows the archive alone.
+// Mount shows the archive's files in the data directory at dir. In the archive's own directory,
+// which has the same folders, it shows the archive alone.
 func (a *Archive) Mount(ctx context.Context, dir string) (*FS, error) {
 	f := &FS{FS: a.fs, dir: dir, alone: dir == a.dir, files: map[string]string{}}
 	if err := f.mountLog(ctx, a); err != nil {
@@ -49,7 +49,9 @@ func (a *Archive) Mount(ctx context.Context, dir string) (*FS, error) {
 }
 
 // add shows a file of a folder of the archive in a directory.
-func (f *FS) add(dir, name, folder string) { f.files[path.Join(dir, name)] = path.Join(folder, name) }
+func (f *FS) add(dir, name, folder string) {
+	f.files[path.Join(dir, name)] = path.Join(folder, name)
+}
 
 // own returns the names in a folder of the directory itself.
 func (f *FS) own(folder string) ([]string, error) {

@@ -1,6 +1,7 @@
 package projections
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"encoding/binary"
 	"maps"
@@ -28,7 +29,7 @@ func (s *State) webhookPut(e *event.Event) {
 		s.impossible(e, "webhook %q is there: %v", e.Webhook, ok)
 	}
 	// Not in place: a frozen state reads what was.
-	h := &webhook{name: e.Webhook, queue: e.Queue, definition: e.Definition,
+	h := &webhook{name: e.Webhook, queue: e.Queue, definition: bytes.Clone(e.Definition),
 		sum: sha256.Sum256(e.Definition), revision: s.index, created: s.clock, updated: s.clock}
 	if ok {
 		h.created = was.created

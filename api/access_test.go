@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // who are the tokens of the tests: "ROLE PATTERN", and those that are nobody's.
@@ -40,9 +41,7 @@ func withAuth(t *testing.T, who ...string) (*harness, tokens, *Auth, string) {
 	add("expired", "admin", "", "  expires: 1999-01-01T00:00:00Z\n")
 	add("later", "admin", "", "  expires: 2120-01-01T00:00:00Z\n")
 	file := filepath.Join(t.TempDir(), "auth.yaml")
-	if err := os.WriteFile(file, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(text.String()), 0o600))
 	a, err := LoadAuth(file)
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text.String())
@@ -376,13 +375,9 @@ func TestOpenMetrics(t *testing.T) {
 	token, sum := NewToken()
 	file := filepath.Join(t.TempDir(), "auth.yaml")
 	text := "- {name: x, sha256: " + sum + ", roles: [read], queues: [a]}"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	auth, err := LoadAuth(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	open := setup(t, func(o *Options) { o.Auth, o.OpenMetrics = auth, true })
 	open.do("GET", "/metrics", "").want(200)
 	setup(t, func(o *Options) { o.Auth = auth }).as(token, "GET", "/metrics", "").want(403)

@@ -5,6 +5,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 var aSum = strings.Repeat("0a", 32)
@@ -52,9 +54,7 @@ func TestReloadKeepsTheOldOnAMistake(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "auth.yaml")
 	write := func(text string) {
 		t.Helper()
-		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 	}
 	if _, err := LoadAuth(file); err == nil {
 		t.Error("a missing file")
@@ -75,20 +75,14 @@ func TestReloadKeepsTheOldOnAMistake(t *testing.T) {
 		t.Error(err)
 	}
 	get(200)
-	if err := os.Chmod(file, 0o666); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(file, 0o666))
 	if err := a.Reload(); err == nil || !strings.Contains(err.Error(), "by everybody") {
 		t.Error(err)
 	}
-	if err := os.Chmod(file, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.Chmod(file, 0o600))
 	_, other := NewToken()
 	write("- {name: x, sha256: " + other + ", roles: [admin]}")
-	if err := a.Reload(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, a.Reload())
 	get(401)
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 
 	"github.com/qlogd/qlogd/internal/transcode"
 )
@@ -21,9 +22,7 @@ const aULID = "01JABCDEFGHJKMNPQRSTVWXYZ0"
 // table reads the lines of a file in testdata, of as many columns.
 func table(t *testing.T, name string, columns int) (out [][]string) {
 	text, err := os.ReadFile("testdata/" + name + ".txt")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for line := range strings.Lines(string(text)) {
 		line = strings.TrimSuffix(line, "\n")
 		if line == "" || line[0] == '#' {

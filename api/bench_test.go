@@ -15,6 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // still is a node, state and log that take no time.
@@ -102,9 +103,7 @@ func BenchmarkHandler(b *testing.B) {
 				if media == typeMsgpack {
 					body, err = msgpack.Marshal(c.body)
 				}
-				if err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
 				b.Run(fmt.Sprintf("%s%d/%s", c.name, n, media[12:]), func(b *testing.B) {
 					b.ReportAllocs()
 					r, _ := http.NewRequest("POST", "/v1/queues/q/"+c.call, nil)

@@ -15,6 +15,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -38,9 +39,7 @@ func TestDocumentIsValid(t *testing.T) {
 // The document says of each route what its rule says.
 func TestDocumentTellsRoles(t *testing.T) {
 	doc, err := openapi3.NewLoader().LoadFromData(openAPI("test"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	h := setup(t)
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
@@ -74,13 +73,9 @@ func TestDocumentTellsRoles(t *testing.T) {
 func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
 	t.Helper()
 	router, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	body, err := io.ReadAll(r.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	probe := r.Clone(context.Background())
 	if r.Method == http.MethodHead {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // replay and purge move dead letters of queue q.
@@ -459,9 +460,7 @@ func TestFirstDesign(t *testing.T) {
 	same(t, a.each("dead_letters", "id"), dead[1], dead[0])
 	at := h.do("GET", "/v1/queues/q/dead", "").str("dead.1.dead.failed_at")
 	when, err := time.Parse(time.RFC3339, at)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a.with("dead_letters.0.failed_at", float64(when.Unix()), "dead_letters.0.error", "boom 1",
 		"dead_letters.0.attempts", 1.0)
 	preview := a.str("dead_letters.0.preview")
@@ -545,9 +544,7 @@ func TestTaskIsAnsweredAgainWhenItIsForgotten(t *testing.T) {
 			fail := &event.UpdateTask{ID: res.ID, Op: event.TaskOpFail}
 			_, err = m.Propose(t.Context(), &event.Command{UpdateTask: fail})
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 	}
 	h.do("GET", "/v1/tasks/"+a.str("id"), "").want(404)
 	begin().repeats(a)

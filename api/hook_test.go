@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/internal/transcode"
 	"github.com/qlogd/qlogd/webhook"
 )
@@ -111,13 +112,9 @@ func sameJSON(a jsontext.Value, b string) bool {
 func (a answer) raw(path string) jsontext.Value {
 	a.t.Helper()
 	var v any
-	if err := wire.Unmarshal(a.Body.Bytes(), &v); err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, wire.Unmarshal(a.Body.Bytes(), &v))
 	b, err := wire.Marshal(a.get(path))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	require.NoError(a.t, err)
 	return b
 }
 

@@ -12,6 +12,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/internal/transcode"
 	"github.com/qlogd/qlogd/webhook"
 )
@@ -19,9 +20,7 @@ import (
 func packed(t testing.TB, v any) string {
 	t.Helper()
 	b, err := msgpack.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(b)
 }
 
@@ -43,9 +42,7 @@ func TestMsgpackInAndOut(t *testing.T) {
 	var got struct {
 		Messages []map[string]any `msgpack:"messages"`
 	}
-	if err := msgpack.Unmarshal(a.Body.Bytes(), &got); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, msgpack.Unmarshal(a.Body.Bytes(), &got))
 	payload := got.Messages[0]["payload"].(map[string]any)["a"]
 	if !reflect.DeepEqual(payload, list) || got.Messages[1]["payload_base64"] != "AAEC" {
 		t.Fatalf("%#v", got.Messages)
@@ -61,17 +58,13 @@ func TestMsgpackInAndOut(t *testing.T) {
 		t.Errorf("%x", text)
 	}
 	var again wire.LeaseResponse
-	if err := transcode.Decode(kept.Bytes(), &again, 1<<20); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, transcode.Decode(kept.Bytes(), &again, 1<<20))
 	first, second = again.Messages[0].LeaseID, again.Messages[1].LeaseID
 	ack := packed(t, map[string]any{"lease_ids": []string{first}})
 	// JSON, unless Accept asks for msgpack.
 	h.do("POST", "/v1/queues/q/ack", ack, in).want(200).with("results.0.status", "acked")
 	a = h.do("POST", "/v1/leases/"+second+"/ack", "\x80", in, out).want(200)
-	if err := msgpack.Unmarshal(a.Body.Bytes(), &map[string]any{}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, msgpack.Unmarshal(a.Body.Bytes(), &map[string]any{}))
 	// A problem is always JSON.
 	h.do("POST", "/v1/queues/nope/lease", "\x80", in, out).want(404).with("field", "queue")
 	deep := "\x81\xa8messages" + strings.Repeat("\x91", 10_000) + "\xc0"
@@ -200,15 +193,11 @@ func TestMsgpackIsJSON(t *testing.T) {
 		of := reflect.TypeOf(rapid.SampledFrom(requests).Draw(t, "request"))
 		body := anything(t, of)
 		text, err := wire.Marshal(body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var packed bytes.Buffer
 		enc := msgpack.NewEncoder(&packed)
 		enc.SetSortMapKeys(true)
-		if err := enc.Encode(body); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, enc.Encode(body))
 		want, got := reflect.New(of), reflect.New(of)
 		wantErr := decodeStrict(text, want.Interface(), "code")
 		err = decodeProblem(transcode.Decode(packed.Bytes(), got.Interface(), 1<<20), "code")
@@ -236,9 +225,7 @@ func TestLeasedMessageIsTheSame(t *testing.T) {
 	full.Dead = &wire.Dead{Queue: "p", MessageID: aULID, FailedAt: 1_600_000_000_000}
 	for _, m := range []wire.LeasedMessage{short, full} {
 		want, err := wire.Marshal(&m)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		got, err := appendLeased(nil, &m)
 		if err != nil || !sameJSON(got, string(want)) {
 			t.Errorf("%s, %v\nwant %s", got, err, want)

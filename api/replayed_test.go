@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections/store"
 )
 
@@ -36,9 +37,7 @@ func TestReplayedThatAreGone(t *testing.T) {
 	h.die("q", "e")
 	a := h.do("POST", "/v1/queues/q/dead/replay", `{"filter":{}}`).want(200)
 	kept, err := event.ParseID(a.str("messages.0.new_message_id"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	f := &replaysGone{kept: []event.ID{kept}, upTo: m.log.Head()}
 	for i := range uint32(450) { // numbers that no entry has: as good as gone
 		f.gone = append(f.gone, event.NewID(1, 1, 1000+i))

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // pipes is a listener of in-memory connections, whose deadlines follow the
@@ -90,9 +92,7 @@ func TestStrangers(t *testing.T) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		h.s.Drain()
-		if err := srv.Shutdown(ctx); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, srv.Shutdown(ctx))
 		h.s.Drain()
 	})
 }
@@ -181,9 +181,7 @@ func TestDrainLetsConnectionsGo(t *testing.T) {
 func TestH2C(t *testing.T) {
 	h := setup(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
 	go func() { _ = srv.Serve(l) }()
 	defer srv.Close()
@@ -191,9 +189,7 @@ func TestH2C(t *testing.T) {
 	tr.Protocols.SetUnencryptedHTTP2(true)
 	defer tr.CloseIdleConnections()
 	res, err := (&http.Client{Transport: tr}).Post("http://"+l.Addr().String()+"/v1/queues/q/lease", "application/json", strings.NewReader(`{}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer res.Body.Close()
 	if res.ProtoMajor != 2 || res.StatusCode != 404 {
 		t.Errorf("%s %d", res.Proto, res.StatusCode)

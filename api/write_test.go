@@ -11,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 const oneMessage = `{"messages":[{"payload":1}]}`
@@ -287,9 +288,7 @@ func TestLifeBroughtBack(t *testing.T) {
 			t.Fatalf("%d: no life", x.id)
 		}
 		m, err := h.s.pastMessage(l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if m.State != x.state || m.Queue != x.queue || m.Key != x.key || string(m.Payload) != x.payload || m.Size != x.size ||
 			int(m.Attempt) != x.attempt || len(m.ResurrectedAs) != x.resurrected {
 			t.Errorf("%d: %+v", x.id, m)

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // BenchmarkEnqueue measures what the client spends on a message of 1 KiB that 64 goroutines
@@ -20,9 +22,7 @@ func BenchmarkEnqueue(b *testing.B) {
 	}))
 	defer srv.Close()
 	c, err := New(srv.URL)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer c.Close()
 	payload := bytes.Repeat([]byte("q"), 1<<10)
 	b.ReportAllocs()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // fake answers requests from a list, and remembers them.
@@ -163,9 +164,7 @@ func TestFollowMissesNothing(t *testing.T) {
 	defer cancel()
 	var got []string
 	for e, err := range c.Follow(ctx, EventQuery{Queue: "q"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got = append(got, e.EventID); len(got) == 3 {
 			break
 		}
@@ -190,9 +189,7 @@ func TestAllEventsPages(t *testing.T) {
 	)
 	n := 0
 	for _, err := range c.AllEvents(t.Context(), EventQuery{From: "start"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		n++
 	}
 	if n != 3 || f.asked()[1].query.Get("after") != "01B" || f.asked()[1].query.Get("from") != "" {

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // several returns a client of several servers, each with its answers.
@@ -30,9 +32,7 @@ func several(t *testing.T, opts []Option, answers ...[]answer) (
 	first := (len(addrs) + 1) / 2 // the others are options
 	opts = append(opts, WithEndpoints(addrs[first:]...))
 	c, err := New(strings.Join(addrs[:first], ", "), opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var waits []time.Duration
 	c.sleep = func(d time.Duration) <-chan time.Time {
 		waits = append(waits, d)
@@ -163,9 +163,7 @@ func TestFollowGoesToTheNextNode(t *testing.T) {
 	c, f, _ := several(t, nil, all(says(200, line("01A")), stopping), all(says(200, line("01B"))))
 	var got []string
 	for e, err := range c.Follow(t.Context(), EventQuery{After: "019"}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if got = append(got, e.EventID); len(got) == 2 {
 			break
 		}
@@ -184,9 +182,7 @@ func TestRemoveNodeTwice(t *testing.T) {
 		t.Error(err)
 	}
 	c, _, _ = setup(t, hangup, missing)
-	if err := c.RemoveNode(t.Context(), "n2", false); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, c.RemoveNode(t.Context(), "n2", false))
 }
 
 func TestTLS(t *testing.T) {
@@ -196,9 +192,7 @@ func TestTLS(t *testing.T) {
 	srv.Config.ErrorLog = nil
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	block := &pem.Block{Type: "CERTIFICATE", Bytes: srv.Certificate().Raw}
-	if err := os.WriteFile(ca, pem.EncodeToMemory(block), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(ca, pem.EncodeToMemory(block), 0o600))
 	// An address without a scheme is https where a CA is named.
 	c, err := New(srv.Listener.Addr().String(), WithCACert(ca), WithToken("qlogd_x"))
 	if err != nil || !strings.HasPrefix(c.Addr(), "https://") {
@@ -211,9 +205,7 @@ func TestTLS(t *testing.T) {
 		t.Error(f.asked()[0].header)
 	}
 	c, err = New(srv.URL, WithRetry(Retry{Attempts: 1}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	_, err = c.Produce(t.Context(), "q", JSON(1))
 	if err == nil || !strings.Contains(err.Error(), "certificate") ||
 		errors.Is(err, ErrOutcomeUnknown) {

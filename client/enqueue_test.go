@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // shared is a server of produce and settle calls that reports the requests it got,
@@ -38,9 +39,7 @@ func newShared(t *testing.T, hold bool, refuse func(all []string) *wire.Problem)
 	s.srv = httptest.NewServer(s)
 	t.Cleanup(s.srv.Close)
 	c, err := New(s.srv.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	c.sleep = func(time.Duration) <-chan time.Time { return time.After(0) }
 	return s, c
@@ -264,9 +263,7 @@ func TestADeadlineEndsItsOwnWait(t *testing.T) {
 		t.Errorf("it was never sent: %v", err)
 	}
 	close(s.hold)
-	if err := <-ok; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, <-ok)
 	select {
 	case got := <-s.got:
 		t.Errorf("%v was sent", got)
@@ -332,9 +329,7 @@ func TestSettleSharesRequests(t *testing.T) {
 func TestLane(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New("http://nobody")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		var mu sync.Mutex
 		var sizes []int
 		send := func(_ context.Context, items []int) ([]int, error) {
@@ -401,9 +396,7 @@ func TestASlowRequestDoesNotHoldUpOthers(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			const calls, each = 100, 10 * time.Millisecond
 			client, err := New("http://nobody")
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			var requests atomic.Int32
 			send := func(_ context.Context, items []int) ([]int, error) {
 				requests.Add(1)

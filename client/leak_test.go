@@ -12,6 +12,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"go.uber.org/goleak"
 )
 
@@ -35,9 +36,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 	}))
 	defer srv.Close()
 	c, err := New(srv.URL)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var wg sync.WaitGroup
 	for range 100 {
 		wg.Go(func() {
@@ -57,9 +56,7 @@ func TestNothingIsLeftAfterClose(t *testing.T) {
 		}
 		return fmt.Errorf("no")
 	}, WorkerOptions{Logger: slog.New(slog.DiscardHandler)})
-	if err := w.Run(ctx); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, w.Run(ctx))
 	c.Close()
 	srv.Close()
 	goleak.VerifyNone(t, before)

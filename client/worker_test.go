@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // postOffice is a server without a network, in simulated time: a RoundTripper that
@@ -76,9 +77,7 @@ func (p *postOffice) RoundTrip(r *http.Request) (*http.Response, error) {
 			LeaseMS int64 `json:"lease_ms"`
 		} `json:"items"`
 	}{}
-	if err := wire.Unmarshal(bodyOf(r), &in); err != nil {
-		p.t.Error(err)
-	}
+	require.NoError(p.t, wire.Unmarshal(bodyOf(r), &in))
 	r.Body.Close()
 	select {
 	case <-time.After(time.Millisecond):
@@ -207,9 +206,7 @@ func bubble(t *testing.T, payloads []string, o WorkerOptions, h Handler,
 func working(t *testing.T, p *postOffice, o WorkerOptions, h Handler) (stop func() error) {
 	t.Helper()
 	c, err := New("http://post", WithHTTPClient(&http.Client{Transport: p}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -493,9 +490,7 @@ func TestWorkerAndRefusals(t *testing.T) {
 			return answerOf(404, wire.Problem{Code: "queue_not_found"})
 		}
 		c, err := New("http://post", WithHTTPClient(&http.Client{Transport: p}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer c.Close()
 		err = NewWorker(c, "q", nil, WorkerOptions{}).Run(t.Context())
 		if !errors.Is(err, ErrQueueNotFound) {

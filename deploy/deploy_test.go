@@ -18,6 +18,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestMain(m *testing.M) {
@@ -65,9 +66,7 @@ func takes(t *testing.T, what string, args []string, env map[string]string) {
 func read(t *testing.T, name string) string {
 	t.Helper()
 	b, err := os.ReadFile(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return string(b)
 }
 
@@ -82,9 +81,7 @@ func documents[T any](t *testing.T, text string) (all []T) {
 		if errors.Is(err, io.EOF) {
 			return all
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all = append(all, d)
 	}
 }
@@ -95,9 +92,7 @@ func TestYAMLParses(t *testing.T) {
 	n := 0
 	for _, pattern := range []string{"*.yaml", "*/*.yaml"} {
 		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, f := range files {
 			t.Run(f, func(t *testing.T) {
 				if len(documents[map[string]any](t, read(t, f))) == 0 {
@@ -232,9 +227,7 @@ func TestSecrets(t *testing.T) {
 		Data map[string]string `yaml:"stringData"`
 	}](t, read(t, "kubernetes/secrets.example.yaml"))[0]
 	file := filepath.Join(t.TempDir(), "auth.yaml")
-	if err := os.WriteFile(file, []byte(secret.Data["auth.yaml"]), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte(secret.Data["auth.yaml"]), 0o600))
 	out, err := exec.Command(cluster.Binary(t), "token", "check", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "1 token") {
 		t.Errorf("qlogd token check: %v\n%s", err, out)

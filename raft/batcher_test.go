@@ -10,6 +10,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -50,9 +51,7 @@ func TestClassesAndOrder(t *testing.T) {
 	}
 	release()
 	for _, done := range all {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, <-done)
 	}
 	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
 	if got := n.m.names(); !slices.Equal(got, want) {
@@ -125,9 +124,7 @@ func TestOverloaded(t *testing.T) {
 	fill(put("s"), 8)
 	release()
 	for _, done := range all {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, <-done)
 	}
 	if got := len(n.m.names()); got != 1+8 {
 		t.Errorf("%d commands were applied", got)
@@ -143,9 +140,7 @@ func TestOverloadedByBytes(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	release()
-	if err := <-first; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, <-first)
 	if p := n.refused(context.Background(), put(string(make([]byte,
 		6000)))); p.Code != CodePayloadTooLarge {
 		t.Errorf("%+v", p)
@@ -239,9 +234,7 @@ func TestShutdown(t *testing.T) {
 	if err := <-waiting; err != nil {
 		t.Errorf("what was taken is drained: %v", err)
 	}
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, <-ended)
 	if p := n.refused(context.Background(), put("later")); p.Code != CodeShuttingDown {
 		t.Errorf("%+v", p)
 	}
@@ -263,9 +256,7 @@ func TestShutdownCutShort(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	release()
-	if err := <-ended; err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, <-ended)
 }
 
 func TestApplyErrorIsFatal(t *testing.T) {
@@ -313,9 +304,7 @@ func TestGathering(t *testing.T) {
 	flying(1, 1, 2)
 	release()
 	for _, done := range all {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, <-done)
 	}
 }
 

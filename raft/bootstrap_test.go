@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -350,14 +351,10 @@ func TestFailedWrite(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1, 2)
 		l, err := w.net.Listen("n1:7071")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		self := peer.Identity{Node: "n1", Incarnation: "i1", Raft: "n1:7071"}
 		p, err := peer.New(peer.Options{Listener: l, Dial: w.net.Dialer("n1"), Self: self})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer p.Close()
 		broken := errors.New("input/output error")
 		w.machines[1].start()

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	hashi "github.com/hashicorp/go-metrics"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -56,9 +57,7 @@ func (r *recorder) Observe(name string, _ float64, l ...string) { r.add(name, l)
 
 func TestMetricsAreForwarded(t *testing.T) {
 	rec := &recorder{got: map[string]int{}}
-	if err := RouteLibraryMetrics(rec); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, RouteLibraryMetrics(rec))
 	t.Cleanup(func() { _ = RouteLibraryMetrics(noMetrics{}) })
 	o := on(vfs.NewMem())
 	o.Metrics = rec
@@ -106,7 +105,5 @@ func TestBarrierRounds(t *testing.T) {
 	}
 	n.b.setLeader(true)
 	n.ready()
-	if err := n.Barrier(context.Background()); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, n.Barrier(context.Background()))
 }

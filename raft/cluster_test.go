@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
@@ -132,9 +133,7 @@ func (c *nodes) fresh(name string) *member {
 // start starts a node on its disk, and its port.
 func (c *nodes) start(m *member) {
 	c.t.Helper()
-	if err := c.tryStart(m); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, c.tryStart(m))
 }
 
 func (c *nodes) tryStart(m *member) error {

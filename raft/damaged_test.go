@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -34,18 +35,12 @@ func TestDamagedBolt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			if err := os.CopyFS(dir, os.DirFS(made)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.CopyFS(dir, os.DirFS(made)))
 			file := filepath.Join(dir, "raft", c.file)
 			b, err := os.ReadFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			b = c.damage(b)
-			if err := os.WriteFile(file, b, 0o600); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, os.WriteFile(file, b, 0o600))
 			if _, err = Held(at(dir)); err == nil {
 				_, err = tryBoot(t, at(dir))
 			}

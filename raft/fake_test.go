@@ -20,6 +20,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -57,9 +58,7 @@ type fakeMachine struct {
 
 func openFake(t testing.TB, fsys vfs.FS, name string) *fakeMachine {
 	m, err := tryFake(fsys, name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return m
 }
 
@@ -311,9 +310,7 @@ type node struct {
 func (n *node) untilApplied(ok func() bool) {
 	n.t.Helper()
 	for more := n.fsm.progress().index + 1; !ok(); more = n.fsm.progress().index + 1 {
-		if err := n.b.waitApplied(n.t.Context(), more); err != nil {
-			n.t.Fatal(err)
-		}
+		require.NoError(n.t, n.b.waitApplied(n.t.Context(), more))
 	}
 }
 
@@ -332,9 +329,7 @@ func on(fsys vfs.FS) Options {
 func boot(t testing.TB, o Options) *node {
 	t.Helper()
 	n, err := tryBoot(t, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n.ready()
 	return n
 }
@@ -344,17 +339,13 @@ func lonely(t testing.TB, node, incarnation, cluster string) *peer.Net {
 	t.Helper()
 	network := memnet.New(memnet.Options{})
 	l, err := network.Listen(node + ":7071")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n, err := peer.New(peer.Options{
 		Listener: l, Dial: network.Dialer(node),
 		Self: peer.Identity{Cluster: cluster, Node: node, Incarnation: incarnation,
 			Raft: node + ":7071"},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = n.Close() })
 	return n
 }

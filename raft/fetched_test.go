@@ -8,6 +8,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -21,9 +22,7 @@ func fetched(t *testing.T, disk, from *vfs.Mem, n *node) {
 	for end < len(b) {
 		size := 8 + int(binary.BigEndian.Uint32(b[end:]))
 		var bl block
-		if err := json.Unmarshal(b[end+8:end+size], &bl); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, json.Unmarshal(b[end+8:end+size], &bl))
 		if bl.Index > newest.HeadIndex {
 			break
 		}
@@ -31,9 +30,7 @@ func fetched(t *testing.T, disk, from *vfs.Mem, n *node) {
 	}
 	disk.Put("/events", b[:end])
 	name := "/checkpoints/" + newest.Name()
-	if err := disk.MkdirAll("/checkpoints"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, disk.MkdirAll("/checkpoints"))
 	disk.Put(name, from.Get(name))
 }
 
@@ -43,19 +40,11 @@ func withStores(t *testing.T, disk *vfs.Mem, change func(*stores) error) {
 	o := on(disk)
 	o.Machine = openFake(t, disk, "/events")
 	o, err := o.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s, err := openStores(o, noFaults)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := change(s); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, change(s))
+	require.NoError(t, s.close())
 }
 
 // What a node brought from another is in place, and its own Raft store is what
@@ -113,9 +102,7 @@ func TestStartOnWhatWasFetched(t *testing.T) {
 			if again := n.m.names(); !slices.Equal(again, got) {
 				t.Errorf("after a restart %v, want %v", again, got)
 			}
-			if err := n.Snapshot(); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, n.Snapshot())
 		})
 	}
 }

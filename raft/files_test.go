@@ -3,6 +3,7 @@ package raft
 import (
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -12,17 +13,11 @@ func openLogOn(t testing.TB, disk vfs.FS, size int) *logStore {
 	o := on(disk)
 	o.SegmentBytes, o.Machine = size, noMachine{}
 	o, err := o.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := disk.MkdirAll(o.Dir); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, disk.MkdirAll(o.Dir))
 	fail := func(err error) { t.Error(err) }
 	s, err := openLog(o, faults{fail, fail}, func() uint64 { return 1 << 40 })
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.close() })
 	return s
 }

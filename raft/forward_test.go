@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -38,9 +39,7 @@ func newFollower(t testing.TB, l Limits) *follower {
 	o := on(vfs.NewMem())
 	o.Machine, o.Limits = openFake(t, o.FS, "/events"), l
 	o, err := o.withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	fsm := newFSM(o, nil, func(error) {})
 	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
 	fsm.applied = func(progress) {}
@@ -170,18 +169,12 @@ func allBack(_ context.Context, body []byte) ([]byte, error) {
 func unreached(t testing.TB) error {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n, err := peer.New(peer.Options{Listener: l, Self: peer.Identity{Cluster: "c1", Node: "n2"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer n.Close()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	gone.Close()
 	_, _, err = n.Call(context.Background(), peer.Target{Addr: gone.Addr().String()}, callForward,
 		nil)
@@ -353,9 +346,7 @@ func TestALeaderComes(t *testing.T) {
 		}
 		time.Sleep(f.o.LeaderWait - time.Second - time.Millisecond)
 		f.follow(toNode(n))
-		if got := <-done; got.err != nil {
-			t.Error(got.err)
-		}
+		require.NoError(t, (<-done).err)
 		if got := n.m.names(); !slices.Equal(got, []string{"a"}) {
 			t.Errorf("applied %v", got)
 		}
@@ -387,9 +378,7 @@ func TestForwardToTheCutOff(t *testing.T) {
 		f.to, f.call = peer.Target{Addr: "other:1"}, toNode(n)
 		f.mu.Unlock()
 		f.moved()
-		if got := <-next; got.err != nil {
-			t.Error(got.err)
-		}
+		require.NoError(t, (<-next).err)
 		if d := time.Since(began); d > 100*time.Millisecond {
 			t.Errorf("the next leader was asked after %v", d)
 		}
@@ -414,9 +403,7 @@ func TestForwardToTheCutOff(t *testing.T) {
 		f.known = true
 		f.mu.Unlock()
 		f.moved()
-		if got := <-slow; got.err != nil {
-			t.Error(got.err)
-		}
+		require.NoError(t, (<-slow).err)
 	})
 }
 
@@ -442,9 +429,7 @@ func TestForwardCancelled(t *testing.T) {
 	f.until(t.Context(), func() bool { return len(f.flight) == 0 })
 	f.apply(1 << 40)
 	f.follow(toNode(n))
-	if got := <-f.async(t.Context(), put("b")); got.err != nil {
-		t.Error(got.err)
-	}
+	require.NoError(t, (<-f.async(t.Context(), put("b"))).err)
 	if got := n.m.names(); !slices.Equal(got, []string{"b"}) {
 		t.Errorf("applied %v", got)
 	}
@@ -496,14 +481,10 @@ func TestServeForward(t *testing.T) {
 	})
 	release()
 	for _, done := range all {
-		if got := <-done; got.err != nil {
-			t.Error(got.err)
-		}
+		require.NoError(t, (<-done).err)
 	}
 	for _, done := range own {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, <-done)
 	}
 	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
 	if got := n.m.names(); !slices.Equal(got, want) {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -21,13 +22,9 @@ func strangersForwardNothing(t *testing.T) {
 		"a member's name": {Cluster: "c1", Node: "n1", Incarnation: "other"},
 	} {
 		lis, err := c.net.Listen("x:0")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		n, err := peer.New(peer.Options{Listener: lis, Dial: c.net.Dialer("x"), Self: id})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer n.Close()
 		group := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassProduce, Weight: 1,
 			Data: event.EncodeCommand(put("stranger"))}})

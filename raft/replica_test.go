@@ -10,6 +10,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -29,9 +30,7 @@ func TestProposeAppliesAndAnswers(t *testing.T) {
 	if got := n.m.names(); !slices.Equal(got, []string{"a", "b"}) {
 		t.Errorf("applied %v", got)
 	}
-	if err := n.Barrier(context.Background()); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, n.Barrier(context.Background()))
 	if ok, why := n.Ready(); !ok {
 		t.Error(why)
 	}
@@ -45,9 +44,7 @@ func TestOnRealFiles(t *testing.T) {
 	o.Machine = m
 	n := boot(t, o)
 	n.put("a")
-	if err := n.Snapshot(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.Snapshot())
 	n.put("b")
 	n.down()
 
@@ -90,9 +87,7 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 			n.put(name)
 			want = append(want, name)
 		}
-		if err := n.Snapshot(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.Snapshot())
 		if err := n.Snapshot(); err != nil { // nothing new is no error
 			t.Fatal(err)
 		}
@@ -176,9 +171,7 @@ func TestApplyDoesNotWaitForTheCheckpoints(t *testing.T) {
 	n.stores.snaps.mu.Lock()
 	_, err := n.Propose(ctx, put("meanwhile"))
 	n.stores.snaps.mu.Unlock()
-	if err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, err)
 }
 
 func TestManyProposersAreGrouped(t *testing.T) {

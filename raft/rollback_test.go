@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -157,9 +158,7 @@ func vouchedForWhereTheyAreNow(t *testing.T) {
 		c.put(fmt.Sprint(i))
 	}
 	was := c.leader()
-	if err := was.Snapshot(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, was.Snapshot())
 	inc, disk, initial := was.inc, was.disk, was.initial
 	was.stop()
 	one := c.fresh(was.name)
@@ -181,18 +180,14 @@ func vouchedForWhereTheyAreNow(t *testing.T) {
 func TestVoteIsNotedBeforeItCounts(t *testing.T) {
 	kv := &mapKV{err: errors.New("EIO")}
 	e, err := openEvidence(&votes{kv: kv, die: func(error) {}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for range 2 {
 		if err := e.voted("n2", 7); !errors.Is(err, kv.err) {
 			t.Errorf("it counts, and is not on disk: %v", err)
 		}
 	}
 	kv.err = nil
-	if err := e.voted("n2", 7); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, e.voted("n2", 7))
 	if e, err = openEvidence(e.votes); err != nil || e.get("n2").VoteTerm != 7 {
 		t.Errorf("%+v, %v", e.get("n2"), err)
 	}

@@ -7,6 +7,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -18,16 +19,12 @@ func (n *node) entries() map[uint64]*event.Entry {
 	last, _ := n.stores.log.LastIndex()
 	for ; i > 0 && i <= last; i++ {
 		var l hraft.Log
-		if err := n.stores.log.GetLog(i, &l); err != nil {
-			n.t.Fatal(err)
-		}
+		require.NoError(n.t, n.stores.log.GetLog(i, &l))
 		if l.Type != hraft.LogCommand {
 			continue
 		}
 		e, err := event.DecodeEntry(l.Data)
-		if err != nil {
-			n.t.Fatal(err)
-		}
+		require.NoError(n.t, err)
 		out[i] = e
 	}
 	return out

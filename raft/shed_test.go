@@ -12,6 +12,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -63,9 +64,7 @@ func TestShed(t *testing.T) {
 				if len(holds(t, disk, "marker-0-")) == 0 {
 					t.Fatal("the first entry was not found before")
 				}
-				if err := n.PurgeLog(context.Background(), last); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, n.PurgeLog(context.Background(), last))
 				if in := holds(t, disk, "marker-"); len(in) > 0 {
 					t.Errorf("still in %v", in)
 				}
@@ -95,17 +94,15 @@ func TestShedReplaced(t *testing.T) {
 	store := func(from, to uint64, data string) {
 		t.Helper()
 		for i := from; i <= to; i++ {
-			if err := s.StoreLog(&hraft.Log{Index: i, Term: 1, Type: hraft.LogCommand, Data: []byte(data)}); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t,
+				s.StoreLog(&hraft.Log{Index: i, Term: 1, Type: hraft.LogCommand,
+					Data: []byte(data)}))
 		}
 	}
 	store(1, 10, "stays")
 	store(11, 20, mark)
 	s.applied = func() uint64 { return 10 }
-	if err := s.DeleteRange(11, 20); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.DeleteRange(11, 20))
 	store(11, 30, "other")
 	if len(holds(t, disk, mark)) == 0 {
 		t.Fatal("what was replaced was not found before")
@@ -115,12 +112,8 @@ func TestShedReplaced(t *testing.T) {
 		t.Fatalf("%+v, %v", h, err)
 	}
 	// Of the two files one is full, as far as raft-wal knows.
-	if err := s.DeleteRange(1, h.to); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.reopen(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.DeleteRange(1, h.to))
+	require.NoError(t, s.reopen())
 	if h, err = s.holding(15); err != nil || h.files != 0 {
 		t.Errorf("%+v, %v", h, err)
 	}

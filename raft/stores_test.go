@@ -14,6 +14,7 @@ import (
 	waltypes "github.com/hashicorp/raft-wal/types"
 
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -31,9 +32,7 @@ func used(t *testing.T, puts int, change func(*Options)) (*vfs.Mem, *node, []str
 	for i := range puts {
 		n.put(fmt.Sprint(i))
 		if puts > 20 && i%10 == 9 {
-			if err := n.Snapshot(); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, n.Snapshot())
 		}
 	}
 	n.down()
@@ -50,9 +49,7 @@ func reopen(t *testing.T, n *node) (*node, error) {
 func remove(t *testing.T, disk *vfs.Mem, names ...string) {
 	t.Helper()
 	for _, name := range names {
-		if err := disk.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, disk.Remove(name))
 	}
 }
 
@@ -83,24 +80,15 @@ func TestLostStoreIsRefused(t *testing.T) {
 
 func TestHalfMadeStoreBoots(t *testing.T) {
 	disk := vfs.NewMem()
-	if err := disk.MkdirAll("/raft"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, disk.MkdirAll("/raft"))
 	kv, err := filekv.Open(disk, "/raft/"+metaFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := kv.CommitState(mustLoad(t, kv)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, kv.CommitState(mustLoad(t, kv)))
 	votesKV, err := filekv.Open(disk, "/raft/"+votesFile)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	// As hashicorp/raft's bootstrap is cut: the first term and no entry.
-	if err := (&votes{kv: votesKV, die: func(error) {}}).SetUint64([]byte(keyCurrentTerm), 1); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t,
+		(&votes{kv: votesKV, die: func(error) {}}).SetUint64([]byte(keyCurrentTerm), 1))
 	boot(t, on(disk)).put("a")
 }
 
@@ -108,9 +96,7 @@ func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
 	o := on(vfs.NewMem())
 	o.Initial, o.LeaderWait = nil, 100*time.Millisecond
 	n, err := tryBoot(t, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if ok, why := n.Ready(); ok || !slices.Contains(why, "no leader is known") {
 		t.Errorf("ready %v, %v", ok, why)
 	}
@@ -146,13 +132,9 @@ func TestLogOfAnotherTermIsEmptied(t *testing.T) {
 		Index: last, Term: 99, SnapshotVersion: 1, HeadIndex: head, Chain: chain, Digest: frozen.Digest(),
 		Configuration: hraft.EncodeConfiguration(hraft.Configuration{Servers: o.first().Servers}), ConfigurationIndex: 1, ClusterID: "c1",
 	}, frozen)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n, err = reopen(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if first, _ := n.stores.log.FirstIndex(); first <= last && first != 0 {
 		t.Errorf("the Raft log still begins at %d", first)
 	}
@@ -172,17 +154,13 @@ func TestNewestCheckpointIsBad(t *testing.T) {
 	b[20] ^= 1
 	disk.Put(name, b)
 	n, err := reopen(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n.ready()
 	n.put("more")
 	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
 		t.Errorf("%v", got)
 	}
-	if err := n.Snapshot(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, n.Snapshot())
 }
 
 func TestHoleBehindTheCheckpointIsRefused(t *testing.T) {
@@ -209,9 +187,7 @@ func TestFlippedBitInTheRaftLog(t *testing.T) {
 	mark := strings.Repeat("m", 64)
 	disk, n, _ := used(t, 0, nil)
 	n, err := reopen(t, n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	n.ready()
 	n.put(mark)
 	n.put("behind it")
@@ -256,9 +232,7 @@ func TestSeed(t *testing.T) {
 	o := on(into)
 	o.NodeID, o.ClusterID, o.Initial = "new", "c2", nil
 	meta := checkpoint.Meta{HeadIndex: head, Chain: chain, Clock: frozen.Clock(), Digest: frozen.Digest()}
-	if err := Seed(o, meta, frozen); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Seed(o, meta, frozen))
 	if err := Seed(o, meta, frozen); err == nil {
 		t.Error("seeded twice")
 	}
@@ -266,9 +240,7 @@ func TestSeed(t *testing.T) {
 	if res := n.put("more"); res.Index <= head {
 		t.Errorf("index %d at head %d", res.Index, head)
 	}
-	if err := n.Snapshot(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, n.Snapshot())
 	n = n.again()
 	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
 		t.Errorf("%v", got)
@@ -286,34 +258,24 @@ func (o Options) withTestMachine(t *testing.T) Options {
 func mustLoad(t *testing.T, m waltypes.MetaStore) (s waltypes.PersistentState) {
 	t.Helper()
 	s, err := m.Load("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return s
 }
 
 // TestStoreLogsInPieces: many large entries at once are all stored, in order.
 func TestStoreLogsInPieces(t *testing.T) {
 	o, err := on(vfs.NewMem()).withTestMachine(t).withDefaults()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	s, err := openStores(o, faults{func(err error) { t.Error(err) }, func(err error) { t.Error(err) }})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer s.close()
 	last, err := s.log.LastIndex()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var logs []*hraft.Log
 	for i, size := range []int{10, storeAtOnce, 700 << 10, 700 << 10, 700 << 10, storeAtOnce + 1, 0, 5} {
 		logs = append(logs, &hraft.Log{Index: last + 1 + uint64(i), Term: 9, Type: hraft.LogCommand, Data: bytes.Repeat([]byte{byte(i)}, size)})
 	}
-	if err := s.log.StoreLogs(logs); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.log.StoreLogs(logs))
 	for _, want := range logs {
 		var got hraft.Log
 		if err := s.log.GetLog(want.Index, &got); err != nil || got.Term != 9 || !bytes.Equal(got.Data, want.Data) {

@@ -8,6 +8,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // has tells whether a node has applied a name.
@@ -175,9 +177,7 @@ func stepDownFailsNobody(t *testing.T) {
 		l := c.leader()
 		w.more(t, 50)
 		began := time.Now()
-		if err := l.StepDown(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.StepDown(t.Context()))
 		handed := time.Since(began)
 		w.more(t, 1)
 		t.Logf("handed over in %v, the next write after %v", handed, time.Since(began))
@@ -276,9 +276,7 @@ func oneClockYearsOff(off time.Duration) func(*testing.T) {
 			jump.Add(int64(year)) // and jumps once more
 			c.put("a")
 			check("led by " + l.name)
-			if err := l.StepDown(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, l.StepDown(t.Context()))
 			c.put("b")
 		}
 		for _, m := range c.members() {

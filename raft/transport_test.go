@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	hraft "github.com/hashicorp/raft"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // A leader hears of a newer term on its main loop alone: else it could write what it
@@ -78,9 +79,7 @@ func deposedLeaderComesBack(t *testing.T) {
 		c.level(l.name)
 		for _, m := range c.members() {
 			if m != l {
-				if err := m.Snapshot(); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, m.Snapshot())
 			}
 		}
 	}

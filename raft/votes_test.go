@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -13,13 +14,9 @@ import (
 func voteStore(t *testing.T, disk *vfs.Mem) *votes {
 	t.Helper()
 	kv, err := filekv.Open(disk, "/votes")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	v, err := readVotes(kv, func(error) {})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return v
 }
 
@@ -34,13 +31,9 @@ func persistVote(v *votes, term uint64, candidate string) error {
 func wantVote(t *testing.T, v *votes, term uint64, candidate string) {
 	t.Helper()
 	gotTerm, err := v.GetUint64([]byte(keyLastVoteTerm))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	got, err := v.Get([]byte(keyLastVoteCand))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if gotTerm != term || string(got) != candidate {
 		t.Errorf("the vote is %q in term %d, not %q in %d", got, gotTerm, candidate, term)
 	}
@@ -50,21 +43,15 @@ func TestVotes(t *testing.T) {
 	disk := vfs.NewMem()
 	v := voteStore(t, disk)
 	wantVote(t, v, 0, "")
-	if err := v.SetUint64([]byte(keyCurrentTerm), 7); err != nil {
-		t.Fatal(err)
-	}
-	if err := persistVote(v, 7, "n2"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, v.SetUint64([]byte(keyCurrentTerm), 7))
+	require.NoError(t, persistVote(v, 7, "n2"))
 	v = voteStore(t, disk)
 	wantVote(t, v, 7, "n2")
 	if term, err := v.GetUint64([]byte(keyCurrentTerm)); err != nil || term != 7 {
 		t.Errorf("term %d, %v", term, err)
 	}
 	// A candidate may be empty bytes, but hashicorp/raft tells nil apart.
-	if err := persistVote(v, 8, ""); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, persistVote(v, 8, ""))
 	if got, _ := v.Get([]byte(keyLastVoteCand)); got == nil {
 		t.Error("an empty candidate came back as none")
 	}
@@ -76,9 +63,7 @@ func TestVoteCrash(t *testing.T) {
 	for at := 1; ; at++ {
 		disk := vfs.NewMem()
 		v := voteStore(t, disk)
-		if err := persistVote(v, 5, "n2"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, persistVote(v, 5, "n2"))
 		from := disk.Ops()
 		disk.CrashAt(from + at)
 		err := persistVote(v, 6, "n3")
@@ -101,12 +86,8 @@ func TestVoteCrash(t *testing.T) {
 func TestVoteTermAloneIsNoVote(t *testing.T) {
 	disk := vfs.NewMem()
 	v := voteStore(t, disk)
-	if err := persistVote(v, 5, "n2"); err != nil {
-		t.Fatal(err)
-	}
-	if err := v.SetUint64([]byte(keyLastVoteTerm), 6); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, persistVote(v, 5, "n2"))
+	require.NoError(t, v.SetUint64([]byte(keyLastVoteTerm), 6))
 	wantVote(t, v, 5, "n2")
 	wantVote(t, voteStore(t, disk.CrashWith(vfs.LoseNone, rng(1))), 5, "n2")
 }
@@ -114,9 +95,7 @@ func TestVoteTermAloneIsNoVote(t *testing.T) {
 func TestVoteFlippedBit(t *testing.T) {
 	kv := &mapKV{}
 	v := &votes{kv: kv, die: func(error) {}}
-	if err := persistVote(v, 5, "n2"); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, persistVote(v, 5, "n2"))
 	good := kv.m[keyVote]
 	for i := range good {
 		bad := bytes.Clone(good)

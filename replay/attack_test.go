@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -274,11 +275,9 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	}
 	add("swap", "all of the log with another cluster's", true, func(v *victim) {
 		for _, dir := range []string{"log", "checkpoints"} {
-			if err := errors.Join(os.RemoveAll(filepath.Join(v.dir, dir)),
+			require.NoError(v.t, errors.Join(os.RemoveAll(filepath.Join(v.dir, dir)),
 				os.CopyFS(filepath.Join(v.dir, dir),
-					os.DirFS(filepath.Join(v.foreign, dir)))); err != nil {
-				v.t.Fatal(err)
-			}
+					os.DirFS(filepath.Join(v.foreign, dir)))))
 		}
 	})
 

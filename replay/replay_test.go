@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -166,10 +167,8 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 	l.indexed()
 	must(t, l.log.Close())
 	files, _ := filepath.Glob(filepath.Join(l.dir, "log/*.seg"))
-	if err := errors.Join(os.Remove(files[0]),
-		os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Remove(files[0]),
+		os.Remove(strings.TrimSuffix(files[0], ".seg")+".idx")))
 	ckpts, _ := filepath.Glob(filepath.Join(l.dir, "checkpoints/*.ckpt"))
 	node := &datadir.Node{Fork: &datadir.Fork{Index: l.index}}
 	r, err := Verify(t.Context(), vfs.OS{}, l.dir, node, nil)

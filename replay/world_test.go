@@ -51,10 +51,8 @@ func begin(t *testing.T, seed uint64) *world {
 func startLive(t *testing.T, seed uint64, segmentSize int64) *world {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "data")
-	if err := errors.Join(os.MkdirAll(dir, 0o700),
-		datadir.NewNode("n1", segmentSize).Write(dir)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.MkdirAll(dir, 0o700),
+		datadir.NewNode("n1", segmentSize).Write(dir)))
 	return openWorld(t, seed, dir, log.Options{
 		FS: vfs.OS{}, Dir: datadir.Path(dir, datadir.LogDir), SegmentSize: segmentSize,
 	})

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // made returns a webhook with a scheme.
@@ -256,9 +257,7 @@ func TestNoLimitOfAge(t *testing.T) {
 	headers, err := w.Sign([]byte("x"), "s", time.Unix(1000, 0))
 	must(t, err)
 	get := func(name string) []string { return []string{headers[name]} }
-	if err := w.Verify(get, []byte("x"), []string{"s"}, time.Now()); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, w.Verify(get, []byte("x"), []string{"s"}, time.Now()))
 }
 
 // TestAlike: no secret and no signature is left out once another one has matched,

@@ -6,14 +6,13 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestTimeAndOptRoundTrip(t *testing.T) {
 	var u PolicyUpdate
 	in := `{"delivery":{"lease_ms":5,"dead_letter_queue":null},"message_schema":{"type" : "object"}}`
-	if err := Decode([]byte(in), &u); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Decode([]byte(in), &u))
 	d := u.Delivery.Value
 	if d.LeaseMS.Or(0) != 5 || !d.DeadLetterQueue.Null || d.OnRetry.Set {
 		t.Fatalf("%+v", d)
@@ -22,9 +21,7 @@ func TestTimeAndOptRoundTrip(t *testing.T) {
 		t.Fatalf("schema %s", got)
 	}
 	b, err := Marshal(u)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if want := `{"delivery":{"lease_ms":5,"dead_letter_queue":null},"message_schema":{"type":"object"}}`; string(b) != want {
 		t.Fatalf("%s", b)
 	}
@@ -56,7 +53,5 @@ func TestDecodeIsStrict(t *testing.T) {
 	if err := Decode([]byte(`{"messages":[{"payload":null}]}`), &r); err != nil || string(r.Messages[0].Payload) != "null" {
 		t.Fatalf("%v %+v", err, r.Messages)
 	}
-	if err := Unmarshal([]byte(`{"messages":[],"new":1}`), &r); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, Unmarshal([]byte(`{"messages":[],"new":1}`), &r))
 }

@@ -50,13 +50,11 @@ func (w *world) grow(n int) {
 		w.index++
 		id := event.NewID(int64(w.index), w.index, 0)
 		content := bytes.Repeat([]byte(fmt.Sprintf("secret %d ", w.index)), 60)
-		if err := w.log.Append(&event.Block{Index: w.index, Time: int64(w.index),
+		require.NoError(w.t, w.log.Append(&event.Block{Index: w.index, Time: int64(w.index),
 			Events: []event.Event{
 				{ID: id, Type: event.Enqueued, Subject: id,
 					Content: event.EncodeContent(&event.Content{Payload: content})},
-			}}); err != nil {
-			w.t.Fatal(err)
-		}
+			}}))
 	}
 	must(w.t, w.log.Sync())
 }

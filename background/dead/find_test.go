@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // corpses are dead messages, by id; asked is what they were asked for.
@@ -78,9 +79,7 @@ func TestSelect(t *testing.T) {
 		var got, want []event.ID
 		search := &Search{Queue: "q", Filter: c.f}
 		for v, err := range x.Select(t.Context(), search) {
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			got = append(got, v.ID)
 		}
 		for i := range state.views {

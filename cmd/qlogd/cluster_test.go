@@ -10,6 +10,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // canned is a server that gives the listed answers to requests with the token qlogd_t. Each line
@@ -73,9 +75,7 @@ func TestClusterCommands(t *testing.T) {
 	away := httptest.NewServer(nil)
 	away.Close()
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte("qlogd_t\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(file, []byte("qlogd_t\n"), 0o600))
 	for _, c := range []struct {
 		args string
 		exit int

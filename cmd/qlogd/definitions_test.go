@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 var texts = rapid.OneOf(rapid.StringN(0, 10, 30), rapid.SampledFrom([]string{
@@ -103,9 +104,7 @@ func TestExportApplies(t *testing.T) {
 		})), false)
 		defs := must(n.Definitions(t.Context()))
 		var yaml bytes.Buffer
-		if err := writeDefinitions(&yaml, defs); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, writeDefinitions(&yaml, defs))
 		for name, text := range map[string][]byte{
 			"yaml": yaml.Bytes(), "json": must(wire.Marshal(defs)),
 		} {

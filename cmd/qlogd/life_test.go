@@ -12,6 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // life drives one message through all that can happen to it, and returns its ids
@@ -67,9 +68,7 @@ func lines(t *testing.T, args ...string) (out []map[string]any) {
 	t.Helper()
 	for dec := json.NewDecoder(bytes.NewReader(output(t, args...))); dec.More(); {
 		var v map[string]any
-		if err := dec.Decode(&v); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, dec.Decode(&v))
 		out = append(out, v)
 	}
 	return out

@@ -19,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
 )
@@ -55,9 +56,7 @@ func (n *testNode) stop() {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
 	defer cancel()
-	if err := n.node.stop(ctx); err != nil {
-		n.Fatal(err)
-	}
+	require.NoError(n, n.node.stop(ctx))
 }
 
 // call sends a request, which must be successful, and decodes the answer into out.
@@ -73,9 +72,7 @@ func (n *testNode) call(method, path, body string, out any) {
 		n.Fatalf("%s %s: %d %s", method, path, res.StatusCode, b)
 	}
 	if out != nil {
-		if err := wire.Unmarshal(b, out); err != nil {
-			n.Fatal(err)
-		}
+		require.NoError(n, wire.Unmarshal(b, out))
 	}
 }
 
@@ -158,10 +155,8 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 		fill := client.JSON(1)
 		fill.Kind = "fill"
 		n.produce("jobs", fill)
-		if err := errors.Join(e.replica.Snapshot(),
-			e.retention(time.Millisecond).Once(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, errors.Join(e.replica.Snapshot(),
+			e.retention(time.Millisecond).Once(ctx)))
 	}
 	if e.log.First() <= first {
 		t.Fatalf("the log still begins at %d (head %d, %d segments); history %d",
@@ -410,9 +405,7 @@ func TestBulkChangesAreInTheHistoryOnceAnswered(t *testing.T) {
 		must(n.PurgeQueue(ctx, "q"))
 		last(id, "discarded purged")
 		id = n.produce("q", client.JSON(1))[0]
-		if err := n.DeleteQueue(ctx, "q", true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, n.DeleteQueue(ctx, "q", true))
 		last(id, "discarded queue_deleted")
 		// And a key's others, that follow their dead one.
 		m := client.JSON(1)
@@ -432,18 +425,14 @@ func TestLostBeginningIsRefused(t *testing.T) {
 	for range 20 {
 		n.produce("q", client.JSON(strings.Repeat("x", 10_000)))
 	}
-	if err := n.engine().replica.Snapshot(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, n.engine().replica.Snapshot())
 	n.stop()
 	files, _ := filepath.Glob(filepath.Join(n.dir, "log/*.seg"))
 	if len(files) < 3 {
 		t.Fatal(files)
 	}
 	index := strings.TrimSuffix(files[0], ".seg") + ".idx"
-	if err := errors.Join(os.Remove(files[0]), os.Remove(index)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, errors.Join(os.Remove(files[0]), os.Remove(index)))
 	_, err := startNode(testConfig(t, n.dir), slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "first segments are lost") {
 		t.Errorf("%v", err)

@@ -14,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestMain(m *testing.M) {
@@ -36,16 +37,10 @@ func TestSIGTERM(t *testing.T) {
 	cmd := exec.CommandContext(t.Context(), bin, "--addr", n.URL(), "--queue", "jobs",
 		"--concurrency", "2")
 	stdout, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	stderr, err := cmd.StderrPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
+	require.NoError(t, cmd.Start())
 	said, log := make(chan string), make(chan string, 1000)
 	lines := func(r io.Reader, to chan string) {
 		for s := bufio.NewScanner(r); s.Scan(); {
@@ -82,9 +77,7 @@ func TestSIGTERM(t *testing.T) {
 			begun++
 		}
 	}
-	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, cmd.Process.Signal(syscall.SIGTERM))
 	var last []string
 	for s := range said {
 		last = append(last, s)
@@ -92,24 +85,18 @@ func TestSIGTERM(t *testing.T) {
 	for range log {
 		// to its end
 	}
-	if err := cmd.Wait(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, cmd.Wait())
 	slices.Sort(last)
 	if len(last) != 2 || !strings.HasPrefix(last[0], "slow") {
 		t.Errorf("after the signal it said %q", last)
 	}
 	q, err := c.Queue(t.Context(), "jobs")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if q.Stats.Depth != 8 || q.Stats.InFlight != 0 || q.Stats.AckedTotal != 12 {
 		t.Errorf("%+v", q.Stats)
 	}
 	rest, err := c.Messages(t.Context(), "jobs", client.MessageQuery{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, m := range rest.Messages {
 		if m.Attempt != 0 {
 			t.Errorf("%s: attempt %d, although it was never begun", m.ID, m.Attempt)

@@ -7,15 +7,15 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestInvariants: every invariant that code cites is in docs/architecture.md,
 // and every test that the document names for one exists where it says.
 func TestInvariants(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/architecture.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	numbered := map[string]bool{}
 	for _, line := range strings.Split(string(doc), "\n") {
 		m := regexp.MustCompile(`^\| \*\*(I[0-9]+)\*\* \|`).FindStringSubmatch(line)
@@ -64,22 +64,16 @@ func TestInvariants(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 func hasTest(t *testing.T, folder, name string) bool {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join("../..", folder, "*_test.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range files {
 		b, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if strings.Contains(string(b), "func "+name+"(") {
 			return true
 		}

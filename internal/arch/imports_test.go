@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 const module = "github.com/qlogd/qlogd/"
@@ -92,9 +94,7 @@ func TestImports(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if checked == 0 {
 		t.Fatal("no Go file found")
 	}

@@ -19,6 +19,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // The folders that decide and fold. What they do must follow from their
@@ -113,9 +115,7 @@ func (c *checker) say(pos token.Pos, format string, args ...any) {
 func (c *checker) load(t *testing.T, dir string) {
 	t.Helper()
 	names, err := filepath.Glob(filepath.Join(dir, "*.go"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c.excused = map[string]map[int]bool{}
 	var paths []string
 	for _, name := range names {
@@ -124,9 +124,7 @@ func (c *checker) load(t *testing.T, dir string) {
 		}
 		f, err := parser.ParseFile(c.fset, name, nil,
 			parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		c.files = append(c.files, f)
 		c.excused[name] = map[int]bool{}
 		for _, g := range f.Comments {
@@ -483,9 +481,7 @@ func expect(t *testing.T, root string, problems []string) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, p := range left {
 		t.Errorf("caught what is right: %s", p)
 	}

@@ -6,14 +6,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/vmihailenco/msgpack/v5"
 )
 
 func encode(t testing.TB, v any) []byte {
 	b, err := msgpack.Marshal(v)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return b
 }
 

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/vmihailenco/msgpack/v5"
 )
 
@@ -60,9 +61,7 @@ func TestTooDeep(t *testing.T) {
 // FuzzTranscode: what comes out is JSON, and comes back the same.
 func FuzzTranscode(f *testing.F) {
 	seed, err := msgpack.Marshal(map[string]any{"a": []any{1, "x", 2.5, nil, []byte{1}}})
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Add(seed)
 	f.Add([]byte("\xdf\x00\x00\x00\x01\xa1a\xca\x7f\x80\x00\x00"))
 	f.Add([]byte("\x81\xa1a\xc7\x05\x4a[1,2]"))

@@ -79,9 +79,7 @@ func TestRoundTrip(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}
-		if err := r.Close(); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, r.Close())
 	}
 }
 
@@ -188,9 +186,7 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	if fsys.Get("/c/"+m9.Name()+vfs.TempSuffix) != nil {
 		t.Error("a half written file stays")
 	}
-	if err := Remove(fsys, "/c", metas[0].Name(), "not there"); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, Remove(fsys, "/c", metas[0].Name(), "not there"))
 	if _, _, err := Open(fsys, "/c", metas[0].Name()); err == nil {
 		t.Error("a removed one is there")
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // put makes a data directory whose card is text.
@@ -76,9 +78,7 @@ func TestNewIncarnation(t *testing.T) {
 	if n.ClusterID != before.ClusterID || n.Joined || n.Initial != nil {
 		t.Errorf("got %+v", n)
 	}
-	if err := n.Write(t.TempDir()); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, n.Write(t.TempDir()))
 }
 
 func TestNodeIsStrict(t *testing.T) {

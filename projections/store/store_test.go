@@ -606,12 +606,10 @@ func TestBeginsAnew(t *testing.T) {
 		"newer format": func(t *testing.T, path string) *memLog {
 			s := openStore(t, path)
 			defer s.Close()
-			if err := s.db.Update(func(tx *bolt.Tx) error {
+			require.NoError(t, s.db.Update(func(tx *bolt.Tx) error {
 				return put(tx.Bucket(bucketMeta), keyState,
 					state{Format: format + 1, Cluster: cluster, Position: 2})
-			}); err != nil {
-				t.Fatal(err)
-			}
+			}))
 			return newLog(blocks...)
 		},
 	} {

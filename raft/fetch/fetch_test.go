@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -64,12 +65,8 @@ func TestFetchAndInstall(t *testing.T) {
 			if c.err != nil {
 				return
 			}
-			if err := sameAsSource(t, disk, n, meta); err != nil {
-				t.Error(err)
-			}
-			if err := verify(t, disk); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, sameAsSource(t, disk, n, meta))
+			require.NoError(t, verify(t, disk))
 			if gone := disk.Get("/projections.db") == nil; gone != c.replace {
 				t.Errorf("the read models are gone: %v", gone)
 			}

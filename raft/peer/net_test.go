@@ -18,15 +18,14 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // startIn makes a node on a network in memory. Its host is its name.
 func startIn(t *testing.T, m *memnet.Network, node string, set ...func(*Options)) *Net {
 	t.Helper()
 	l, err := m.Listen(node + ":7071")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return startOn(t, l, node, append(set, func(o *Options) { o.Dial = m.Dialer(node) })...)
 }
 
@@ -94,9 +93,7 @@ func TestNotSent(t *testing.T) {
 	// test's by now.
 	const nobody = "127.0.0.1:1"
 	deaf, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and says nothing
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer deaf.Close()
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -300,9 +297,7 @@ func TestSetSelf(t *testing.T) {
 	layer := a.Raft()
 	for i, n := range []*Net{a, b} {
 		raft, err := layer.Dial(at(b), time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		done := make(chan error)
 		go func() {
 			_, _, err := a.Call(t.Context(), at(b), "wait", nil)
@@ -363,13 +358,9 @@ func TestClose(t *testing.T) {
 		}
 	})
 	silent, err := net.Dial("tcp", b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer silent.Close()
-	if err := b.Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, b.Close())
 	if !ended {
 		t.Error("a handler is still running")
 	}
@@ -402,9 +393,7 @@ func TestRaftLayers(t *testing.T) {
 	pair := func() (near, far net.Conn) {
 		t.Helper()
 		near, err := la.Dial(Target{Addr: lb.Addr().String(), Node: "b"}, time.Minute)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if far, err = b.raft.Accept(); err != nil {
 			t.Fatal(err)
 		}
@@ -450,9 +439,7 @@ func TestStrangers(t *testing.T) {
 	var logged lockedBuffer
 	n := start(t, "a", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
 	var hi bytes.Buffer
-	if err := write(&hi, kindHTTP, hello{From: Identity{Node: "x"}}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, write(&hi, kindHTTP, hello{From: Identity{Node: "x"}}))
 	set := func(at int, b ...byte) []byte {
 		c := bytes.Clone(hi.Bytes())
 		copy(c[at:], b)
@@ -471,9 +458,7 @@ func TestStrangers(t *testing.T) {
 		"control":       {bytes.Replace(set(headSize-2, byte(hi.Len()-headSize+5)), []byte(`"x"`), []byte(`"x\u000a"`), 1)[:hi.Len()+5], ""},
 	} {
 		c2, err := net.Dial("tcp", n.Addr())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if _, err := c2.Write(c.b); err != nil {
 			t.Fatal(err)
 		}
@@ -502,9 +487,7 @@ func TestSlowStrangers(t *testing.T) {
 		ended := make(chan time.Duration, maxGreeting+10)
 		for range cap(ended) {
 			c, err := m.Dialer("s")(t.Context(), n.Addr())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			go func() {
 				_, _ = c.Write([]byte(magic[:3]))
 				_, _ = io.ReadAll(c)

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"go.uber.org/goleak"
 )
 
@@ -18,9 +19,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func start(t testing.TB, node string, set ...func(*Options)) *Net {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return startOn(t, l, node, set...)
 }
 
@@ -35,9 +34,7 @@ func startOn(t testing.TB, l net.Listener, node string, set ...func(*Options)) *
 		f(&o)
 	}
 	n, err := New(o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		if err := n.Close(); err != nil {
 			t.Error(err)

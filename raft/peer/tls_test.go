@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/certs"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // authority signs nodes' certificates.
@@ -29,18 +30,14 @@ type authority struct {
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	a := &authority{key: key, cert: &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, IsCA: true, BasicConstraintsValid: true,
 		// Also good in a bubble's year 2000.
 		NotBefore: time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC), NotAfter: time.Date(2999, 1, 1, 0, 0, 0, 0, time.UTC),
 	}}
 	a.cert.Raw, err = x509.CreateCertificate(rand.Reader, a.cert, a.cert, key.Public(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return a
 }
 
@@ -48,9 +45,7 @@ func newAuthority(t *testing.T) *authority {
 func (a *authority) with(t *testing.T, trust *authority, names ...string) func(*Options) {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	c := &x509.Certificate{
 		SerialNumber: big.NewInt(2), NotBefore: a.cert.NotBefore, NotAfter: a.cert.NotAfter,
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth},
@@ -63,25 +58,18 @@ func (a *authority) with(t *testing.T, trust *authority, names ...string) func(*
 		}
 	}
 	der, err := x509.CreateCertificate(rand.Reader, c, a.cert, key.Public(), a.key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir := t.TempDir()
 	put := func(name, typ string, der []byte) string {
 		name = filepath.Join(dir, name)
-		if err := os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t,
+			os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600))
 		return name
 	}
 	k, err := certs.Load(put("cert", "CERTIFICATE", der), put("key", "PRIVATE KEY", keyDER), put("ca", "CERTIFICATE", trust.cert.Raw), slog.New(slog.DiscardHandler))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return func(o *Options) { o.Server, o.Client = k.Server(true), k.Client }
 }
 
@@ -93,9 +81,7 @@ func TestTLS(t *testing.T) {
 	b.Handle("echo", echo)
 	b.Raft()
 	_, port, err := net.SplitHostPort(b.Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, c := range []struct {
 		name string
 		with func(*Options)

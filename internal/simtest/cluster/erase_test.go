@@ -15,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // eraser writes messages whose every piece of text can be found on a disk.
@@ -52,9 +53,7 @@ func (e *eraser) mark(in map[string]string, what string) string {
 
 func (e *eraser) must(err error) {
 	e.t.Helper()
-	if err != nil {
-		e.t.Fatal(err)
-	}
+	require.NoError(e.t, err)
 }
 
 func (e *eraser) produce(key string, in map[string]string) string {

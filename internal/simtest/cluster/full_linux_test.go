@@ -48,10 +48,8 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, syscall.Statfs(disk, &room))
 	filler := filepath.Join(disk, "filler")
 	// What is left is for settling leases, which makes room.
-	if err := os.WriteFile(filler, make([]byte, int(room.Bavail)*int(room.Bsize)-100<<20),
-		0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(filler, make([]byte, int(room.Bavail)*int(room.Bsize)-100<<20),
+		0o600))
 	refused, done := 0, 0
 	once := c.ClientFrom(c.Others(leader)[0], client.WithRetry(client.Retry{Attempts: 1}))
 	write := func() error {

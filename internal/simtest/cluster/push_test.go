@@ -150,9 +150,7 @@ func keyed(t *testing.T, cl *client.Client, queue string, keys, n int) (ids []st
 	t.Helper()
 	for i := range n {
 		got, err := cl.Produce(t.Context(), queue, batch(keys, i)...)
-		if err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, err)
 		for _, p := range got {
 			ids = append(ids, p.ID)
 		}

@@ -12,6 +12,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestDeadLetterStory is what dead letters are for: messages of many keys, a
@@ -139,9 +140,7 @@ func (s *story) die() (dead int64) {
 	s.faulty.Store(true)
 	s.work(func() bool { return s.quiet(s.queue) })
 	q, err := s.cl.Queue(s.Context(), s.queue)
-	if err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, err)
 	s.faulty.Store(false)
 	return q.Stats.DeadLetteredTotal
 }
@@ -202,36 +201,28 @@ func (s *story) runPaused() {
 	s.faulty.Store(true)
 	// Some of each key die, and some of each key wait.
 	s.work(func() bool { return s.acked() >= s.n/2 })
-	if err := s.cl.PauseQueue(s.Context(), s.queue); err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, s.cl.PauseQueue(s.Context(), s.queue))
 	within(s.T, s.Context(), "no lease is left", func() bool {
 		q, err := s.cl.Queue(s.Context(), s.queue)
 		return err == nil && q.Stats.InFlight == 0
 	})
 	s.faulty.Store(false)
 	q, err := s.cl.Queue(s.Context(), s.queue)
-	if err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, err)
 	dead := q.Stats.DeadLetteredTotal
 	if dead == 0 || q.Stats.Depth == 0 {
 		s.Fatalf("%d died, %d wait", dead, q.Stats.Depth)
 	}
 	s.completed(s.replay(dead), dead)
 	before := s.acked()
-	if err := s.cl.ResumeQueue(s.Context(), s.queue); err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, s.cl.ResumeQueue(s.Context(), s.queue))
 	s.work(func() bool { return s.quiet(s.queue) })
 	s.check(before)
 }
 
 func (s *story) completed(task *wire.Task, dead int64) {
 	t, err := s.cl.WaitTask(s.Context(), task.ID)
-	if err != nil {
-		s.Fatal(err)
-	}
+	require.NoError(s, err)
 	if t.Status != wire.TaskCompleted || t.Done != dead || t.Skipped != 0 {
 		s.Fatalf("%+v, of %d", t, dead)
 	}
@@ -257,9 +248,7 @@ func (s *story) check(before int) {
 	times, last, at := map[int]int{}, map[int]int{}, 0
 	for e, err := range s.cl.AllEvents(s.Context(), client.EventQuery{Queue: s.queue, Type: "acked",
 		From: "start", Limit: 1000}) {
-		if err != nil {
-			s.Fatal(err)
-		}
+		require.NoError(s, err)
 		i, ok := s.ids[e.MessageID]
 		if !ok {
 			s.Fatalf("message %s was acked, but never leased", e.MessageID)

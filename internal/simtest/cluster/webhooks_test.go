@@ -166,9 +166,7 @@ func (p *processing) read(t *testing.T, r io.Reader) {
 		}
 		p.mu.Unlock()
 	}
-	if err := sc.Err(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, sc.Err())
 }
 
 func (p *processing) count() int {
@@ -310,9 +308,7 @@ func TestWebhooks(t *testing.T) {
 			continue
 		}
 		var got map[string]any
-		if err := json.Unmarshal(p.last[id].Payload, &got); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, json.Unmarshal(p.last[id].Payload, &got))
 		if want := mapped(t, d, id); !reflect.DeepEqual(got, want) || p.last[id].Kind != d.event {
 			t.Errorf("%s: %v of kind %s, want %v", id, got, p.last[id].Kind, want)
 		}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestSeeds runs the cluster of SIM_SEEDS seeds, from SIM_SEED on.
@@ -117,9 +119,7 @@ func keep(t *testing.T, rep *Report) {
 	defer f.Close()
 	enc := json.NewEncoder(f)
 	for _, op := range rep.Ops {
-		if err := enc.Encode(op); err != nil {
-			t.Error(err)
-		}
+		require.NoError(t, enc.Encode(op))
 	}
 	t.Logf("its history: %s", f.Name())
 }

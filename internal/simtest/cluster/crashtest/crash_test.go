@@ -97,9 +97,7 @@ func (c *campaign) run(faults []fault) {
 	start := time.Now()
 	drain, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	if err := c.d.Drain(drain, 8); err != nil {
-		c.t.Fatal(err)
-	}
+	require.NoError(c.t, c.d.Drain(drain, 8))
 	c.t.Logf("drained in %s", time.Since(start).Round(time.Millisecond))
 	judge(c.t, h, true)
 	summarize(c.t, h)
@@ -116,9 +114,7 @@ func (c *campaign) crash(kill, restart func()) func() {
 		restart()
 		ctx, cancel := context.WithTimeout(context.Background(), progressDeadline)
 		defer cancel()
-		if err := errors.Join(c.d.Cross(ctx), c.d.Peek(ctx)); err != nil {
-			c.t.Fatal(err)
-		}
+		require.NoError(c.t, errors.Join(c.d.Cross(ctx), c.d.Peek(ctx)))
 	}
 }
 

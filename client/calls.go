@@ -108,6 +108,16 @@ func (c *Client) Messages(ctx context.Context, queue string, m MessageQuery,
 	return do[wire.MessageList](ctx, c, q, opts)
 }
 
+// AllMessages iterates over all messages that m selects.
+func (c *Client) AllMessages(ctx context.Context, queue string, m MessageQuery,
+	opts ...CallOption) iter.Seq2[wire.Message, error] {
+	return pages(func(cursor string) ([]wire.Message, string, error) {
+		m.After = cmp.Or(cursor, m.After)
+		page, err := c.Messages(ctx, queue, m, opts...)
+		return page.Messages, page.NextCursor, err
+	})
+}
+
 // Message returns a message with its payload and history, wherever it is.
 func (c *Client) Message(ctx context.Context, id string,
 	opts ...CallOption) (*wire.Message, error) {

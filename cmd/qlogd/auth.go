@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -18,9 +17,35 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-func (a *app) tokenCmd() *cobra.Command {
-	return group("token", a.tokenNewCmd(), a.tokenCheckCmd())
-}
+var tokenCommands = group("token",
+	local("token new", func(c request, f *struct {
+		Name, Expires, Append string
+		Role, Queues          []string
+		TTL                   time.Duration
+	}) error {
+		if f.TTL < 0 || f.TTL > 0 && f.Expires != "" {
+			return usagef("--ttl must be positive, and does not go with --expires")
+		}
+		if f.TTL > 0 {
+			f.Expires = time.Now().Add(f.TTL).UTC().Format(time.RFC3339)
+		}
+		return c.newToken(tokenEntry{Name: f.Name, Roles: f.Role, Queues: f.Queues,
+			Expires: f.Expires}, f.Append)
+	}, func(_ *app, cmd *cobra.Command) {
+		_ = cmd.MarkFlagRequired("name")
+		_ = cmd.MarkFlagRequired("role")
+	}),
+	local("token check", func(c request, _ *none) error {
+		auth, err := api.LoadAuth(c.args[0])
+		if err != nil {
+			return err
+		}
+		if c.output == "json" {
+			return c.json(map[string]int{"tokens": auth.Tokens()})
+		}
+		return c.say(nil, "%s: %s", c.args[0], plural(auth.Tokens(), "token", "tokens"))
+	}),
+)
 
 // tokenEntry is one entry of an auth file, in the order in which people read it.
 type tokenEntry struct {
@@ -29,26 +54,6 @@ type tokenEntry struct {
 	Roles   []string `yaml:"roles,flow" json:"roles"`
 	Queues  []string `yaml:"queues,flow,omitempty" json:"queues,omitempty"`
 	Expires string   `yaml:"expires,omitempty" json:"expires,omitempty"`
-}
-
-func (a *app) tokenNewCmd() *cobra.Command {
-	var e tokenEntry
-	var file string
-	var ttl time.Duration
-	return a.local("token new", func(context.Context, []string) error {
-		if ttl < 0 || ttl > 0 && e.Expires != "" {
-			return usagef("--ttl must be positive, and does not go with --expires")
-		}
-		if ttl > 0 {
-			e.Expires = time.Now().Add(ttl).UTC().Format(time.RFC3339)
-		}
-		return a.newToken(e, file)
-	}, opt(&e.Name, "name"), opt(&e.Roles, "role"), opt(&e.Queues, "queues"),
-		opt(&e.Expires, "expires"), opt(&ttl, "ttl"), opt(&file, "append"),
-		func(cmd *cobra.Command) {
-			_ = cmd.MarkFlagRequired("name")
-			_ = cmd.MarkFlagRequired("role")
-		})
 }
 
 // newToken prints a new token and its entry, or appends the entry to a file.
@@ -115,17 +120,4 @@ func appendToken(file string, entry []byte) error {
 		return fmt.Errorf("auth file: %w", err)
 	}
 	return os.Chmod(file, mode)
-}
-
-func (a *app) tokenCheckCmd() *cobra.Command {
-	return a.local("token check", func(_ context.Context, args []string) error {
-		auth, err := api.LoadAuth(args[0])
-		if err != nil {
-			return err
-		}
-		if a.output == "json" {
-			return a.json(map[string]int{"tokens": auth.Tokens()})
-		}
-		return a.say(nil, "%s: %s", args[0], plural(auth.Tokens(), "token", "tokens"))
-	})
 }

@@ -14,39 +14,34 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
-func (a *app) benchCmd() *cobra.Command {
-	load := benchLoad{
-		Producers: 8, Batch: 100, Workers: 8, Take: 100, Size: 1024,
-		Duration: 10 * time.Second, Warmup: time.Second,
-	}
-	var queue string
-	return a.local("bench", func(ctx context.Context, _ []string) error {
-		return a.ask(func(c *client.Client) error { return a.bench(ctx, c, queue, load) },
-			client.WithSpread())
-	}, a.addrFlag, a.authFlags, fields(&load), opt(&queue, "queue"))
-}
+var benchCommand = local("bench", func(c request, f *struct {
+	benchLoad
+	Queue string
+}) error {
+	return c.ask(func(server *client.Client) error {
+		return c.bench(c.ctx, server, f.Queue, f.benchLoad)
+	}, client.WithSpread())
+}, (*app).addrFlag, (*app).authFlags)
 
 // benchLoad describes the load of qlogd bench.
 type benchLoad struct {
-	Producers int     `json:"producers"`
-	Batch     int     `json:"batch"`
-	Workers   int     `json:"workers"`
-	Take      int     `json:"take"`
-	Size      int     `json:"size"`
+	Producers int     `json:"producers" default:"8"`
+	Batch     int     `json:"batch" default:"100"`
+	Workers   int     `json:"workers" default:"8"`
+	Take      int     `json:"take" default:"100"`
+	Size      int     `json:"size" default:"1024"`
 	Keys      int     `json:"keys"`
 	Rate      float64 `json:"rate"`     // messages per second; 0: as fast as possible
 	Messages  int64   `json:"messages"` // stop after this many; 0: after Duration
 	// Backlog is how many messages may be produced and not acked; 0: no limit.
 	Backlog int `json:"backlog" flag:"-"`
 
-	Warmup   time.Duration `json:"warmup_ns"`
-	Duration time.Duration `json:"duration_ns"`
+	Warmup   time.Duration `json:"warmup_ns" default:"1s"`
+	Duration time.Duration `json:"duration_ns" default:"10s"`
 }
 
 // benchResult is what a load measured. Rates and latencies are of the measured

@@ -18,6 +18,7 @@ import (
 
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -28,55 +29,80 @@ const (
 	defaultDataDir = "./qlogd-data"
 )
 
-// group is a command that only holds others. Without one of them it prints their list.
-func group(name string, subs ...*cobra.Command) *cobra.Command {
-	cmd := describe(name)
-	cmd.Args = func(c *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usagef("unknown command %.64q for %s; see %s --help",
-				args[0], c.CommandPath(), c.CommandPath())
-		}
-		return nil
-	}
-	cmd.RunE = func(c *cobra.Command, _ []string) error {
-		_ = c.Help()
-		return &exitError{code: exitUsage}
-	}
-	cmd.AddCommand(subs...)
-	return cmd
+// command builds a command of an app.
+type command func(a *app) *cobra.Command
+
+// request is one run of a command. Remote commands have a client.
+type request struct {
+	*app
+	*client.Client
+	ctx   context.Context
+	args  []string
+	flags *pflag.FlagSet
 }
 
-// plain returns a command without --output.
-func (a *app) plain(name string, do func(ctx context.Context, args []string) error,
-	flags ...flag) *cobra.Command {
-	cmd := describe(name)
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		a.parsed = true
-		return do(cmd.Context(), args)
+// group is a command that only holds others. Without one of them it prints their list.
+func group(name string, subs ...command) command {
+	return func(a *app) *cobra.Command {
+		cmd := describe(name)
+		cmd.Args = func(c *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usagef("unknown command %.64q for %s; see %s --help",
+					args[0], c.CommandPath(), c.CommandPath())
+			}
+			return nil
+		}
+		cmd.RunE = func(c *cobra.Command, _ []string) error {
+			_ = c.Help()
+			return &exitError{code: exitUsage}
+		}
+		for _, sub := range subs {
+			cmd.AddCommand(sub(a))
+		}
+		return cmd
 	}
-	join(flags...)(cmd)
-	return cmd
+}
+
+// none are the flags of a command without any.
+type none struct{}
+
+// plain returns a command without --output. Its flags are those that an F declares or,
+// without a method flags, the fields of an F.
+func plain[F any](name string, do func(c request, f *F) error, more ...flag) command {
+	return func(a *app) *cobra.Command {
+		cmd, f := describe(name), new(F)
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			a.parsed = true
+			return do(request{app: a, ctx: cmd.Context(), args: args, flags: cmd.Flags()}, f)
+		}
+		if own, ok := any(f).(interface{ flags(*app, *cobra.Command) }); ok {
+			own.flags(a, cmd)
+		} else {
+			fields(cmd, f)
+		}
+		for _, declare := range more {
+			declare(a, cmd)
+		}
+		return cmd
+	}
 }
 
 // local returns a command that needs no server.
-func (a *app) local(name string, do func(ctx context.Context, args []string) error,
-	flags ...flag) *cobra.Command {
-	a.output = "table"
-	return a.plain(name, do, append(flags, outputFlag(&a.output, "table", "json"))...)
-}
-
-// request is one run of a command that calls a server.
-type request struct {
-	*client.Client
-	ctx  context.Context
-	args []string
+func local[F any](name string, do func(c request, f *F) error, more ...flag) command {
+	return plain(name, do, append(more, func(a *app, cmd *cobra.Command) {
+		a.output = "table"
+		outputFlag(cmd, &a.output, "table", "json")
+	})...)
 }
 
 // remote returns a command that calls a server.
-func (a *app) remote(name string, do func(c request) error, flags ...flag) *cobra.Command {
-	return a.local(name, func(ctx context.Context, args []string) error {
-		return a.ask(func(c *client.Client) error { return do(request{c, ctx, args}) })
-	}, append(flags, a.addrFlag, a.authFlags)...)
+func remote[F any](name string, do func(c request, f *F) error, more ...flag) command {
+	return local(name, func(c request, f *F) error {
+		return c.ask(func(server *client.Client) error {
+			c.Client = server
+			return do(c, f)
+		})
+	}, append(more, (*app).addrFlag, (*app).authFlags)...)
 }
 
 // setter is a flag whose value goes to a function.
@@ -96,114 +122,105 @@ func (s *setter) Set(v string) error {
 	return err
 }
 
+// given returns the value of a flag of a pointer, which is set only if the flag is given.
+func given[T any](to **T, kind string, parse func(string) (T, error)) *setter {
+	return &setter{kind: kind, set: func(text string) error {
+		v, err := parse(text)
+		*to = &v
+		return err
+	}}
+}
+
 // flag declares a flag of a command, or several, or a rule for them.
-type flag = func(*cobra.Command)
+type flag = func(a *app, cmd *cobra.Command)
+
+// repeated are the values of a flag that is given several times.
+type repeated []string
 
 // opt declares a flag of a variable, whose value is the default. A pointer to a pointer
 // is set only if the flag is given, also to "" or 0. A name may have a letter: "file|f".
-func opt(to any, name string) flag {
+func opt(cmd *cobra.Command, to any, name string) {
 	name, letter, _ := strings.Cut(name, "|")
-	return func(cmd *cobra.Command) {
-		f, text := cmd.Flags(), flagText(cmd, name)
-		switch v := to.(type) {
-		case *string:
-			f.StringVarP(v, name, letter, *v, text)
-		case *bool:
-			f.BoolVarP(v, name, letter, *v, text)
-		case *int:
-			f.IntVarP(v, name, letter, *v, text)
-		case *int64:
-			f.Int64VarP(v, name, letter, *v, text)
-		case *uint64:
-			f.Uint64VarP(v, name, letter, *v, text)
-		case *float64:
-			f.Float64VarP(v, name, letter, *v, text)
-		case *time.Duration:
-			f.DurationVarP(v, name, letter, *v, text)
-		case *[]string:
-			f.StringSliceVarP(v, name, letter, *v, text)
-		case *map[string]string:
-			f.StringToStringVarP(v, name, letter, *v, text)
-		case **string:
-			f.VarP(&setter{kind: "string", set: func(value string) error {
-				*v = &value
-				return nil
-			}}, name, letter, text)
-		case **int64:
-			f.VarP(&setter{kind: "int", set: func(value string) error {
-				n, err := strconv.ParseInt(value, 0, 64)
-				*v = &n
-				return err
-			}}, name, letter, text)
-		default:
-			panic(fmt.Sprintf("flag %s of type %T", name, to))
-		}
+	f, text := cmd.Flags(), flagText(cmd, name)
+	switch v := to.(type) {
+	case *string:
+		f.StringVarP(v, name, letter, *v, text)
+	case *bool:
+		f.BoolVarP(v, name, letter, *v, text)
+	case *int:
+		f.IntVarP(v, name, letter, *v, text)
+	case *int64:
+		f.Int64VarP(v, name, letter, *v, text)
+	case *uint64:
+		f.Uint64VarP(v, name, letter, *v, text)
+	case *float64:
+		f.Float64VarP(v, name, letter, *v, text)
+	case *time.Duration:
+		f.DurationVarP(v, name, letter, *v, text)
+	case *[]string:
+		f.StringSliceVarP(v, name, letter, *v, text)
+	case *repeated:
+		f.StringArrayVarP((*[]string)(v), name, letter, nil, text)
+	case *map[string]string:
+		f.StringToStringVarP(v, name, letter, *v, text)
+	case **string:
+		asIs := func(text string) (string, error) { return text, nil }
+		f.VarP(given(v, "string", asIs), name, letter, text)
+	case **int64:
+		number := func(text string) (int64, error) { return strconv.ParseInt(text, 0, 64) }
+		f.VarP(given(v, "int", number), name, letter, text)
+	case **time.Duration:
+		f.VarP(given(v, "duration", time.ParseDuration), name, letter, text)
+	default:
+		panic(fmt.Sprintf("flag %s of type %T", name, to))
 	}
 }
 
-// fields declares a flag for each exported field of a struct, whose value is the default.
-// Its name is the field's, as in tls-key for TLSKey, unless there is a tag: flag:"name".
-func fields(of any) flag {
-	return func(cmd *cobra.Command) {
-		v := reflect.ValueOf(of).Elem()
-		for f := range v.Type().Fields() {
-			name := cmp.Or(f.Tag.Get("flag"),
-				strings.ToLower(wordsRE.ReplaceAllString(f.Name, "$1$3-$2$4")))
-			if f.IsExported() && name != "-" {
-				opt(v.FieldByIndex(f.Index).Addr().Interface(), name)(cmd)
-			}
+// fields declares a flag for each exported field of a struct. Its name is the field's, as in
+// tls-key for TLSKey, unless there is a tag: flag:"name". Its default is the field's value,
+// unless there is a tag: default:"value".
+func fields(cmd *cobra.Command, of any) {
+	v := reflect.ValueOf(of).Elem()
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name := cmp.Or(f.Tag.Get("flag"),
+			strings.ToLower(wordsRE.ReplaceAllString(f.Name, "$1$3-$2$4")))
+		if f.Anonymous || !f.IsExported() || name == "-" {
+			continue
+		}
+		opt(cmd, v.FieldByIndex(f.Index).Addr().Interface(), name)
+		if text, ok := f.Tag.Lookup("default"); ok {
+			setDefault(cmd, name, text)
 		}
 	}
 }
 
 var wordsRE = regexp.MustCompile("([a-z])([A-Z])|([A-Z]+)([A-Z][a-z])")
 
-// millis declares a flag of a duration that is kept in milliseconds.
-func millis(set func(ms int64), name string) flag {
-	return func(cmd *cobra.Command) {
-		cmd.Flags().Var(&setter{kind: "duration", set: func(text string) error {
-			d, err := time.ParseDuration(text)
-			set(d.Milliseconds())
-			return err
-		}}, name, flagText(cmd, name))
+// setDefault sets the default of a flag.
+func setDefault(cmd *cobra.Command, name, text string) {
+	f := cmd.Flags().Lookup(name)
+	if err := f.Value.Set(text); err != nil {
+		panic(err)
 	}
-}
-
-// repeated declares a flag that adds a text each time it is given.
-func repeated(to *[]string, name string) flag {
-	name, letter, _ := strings.Cut(name, "|")
-	return func(cmd *cobra.Command) {
-		cmd.Flags().StringArrayVarP(to, name, letter, nil, flagText(cmd, name))
-	}
-}
-
-// join declares several flags.
-func join(flags ...flag) flag {
-	return func(cmd *cobra.Command) {
-		for _, declare := range flags {
-			declare(cmd)
-		}
-	}
+	f.DefValue = f.Value.String()
 }
 
 // exclusive refuses two of some flags.
 func exclusive(names ...string) flag {
-	return func(cmd *cobra.Command) { cmd.MarkFlagsMutuallyExclusive(names...) }
+	return func(_ *app, cmd *cobra.Command) { cmd.MarkFlagsMutuallyExclusive(names...) }
 }
 
 // outputFlag declares --output with some choices.
-func outputFlag(to *string, of ...string) flag {
-	return func(cmd *cobra.Command) {
-		cmd.Flags().VarP(&setter{strings.Join(of, "|"), *to, func(v string) error {
-			if !slices.Contains(of, v) {
-				return errors.New("must be " + strings.Join(of, " or "))
-			}
-			*to = v
-			return nil
-		}}, "output", "o", "output format: "+strings.Join(of, " or "))
-		_ = cmd.RegisterFlagCompletionFunc("output",
-			cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
-	}
+func outputFlag(cmd *cobra.Command, to *string, of ...string) {
+	cmd.Flags().VarP(&setter{strings.Join(of, "|"), *to, func(v string) error {
+		if !slices.Contains(of, v) {
+			return errors.New("must be " + strings.Join(of, " or "))
+		}
+		*to = v
+		return nil
+	}}, "output", "o", "output format: "+strings.Join(of, " or "))
+	_ = cmd.RegisterFlagCompletionFunc("output",
+		cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // reach is how a command reaches a server. What no flag names comes from the
@@ -215,17 +232,15 @@ type reach struct {
 	caCert    string
 }
 
-func (a *app) addrFlag(cmd *cobra.Command) { opt(&a.reach.addr, "addr")(cmd) }
+func (a *app) addrFlag(cmd *cobra.Command) { opt(cmd, &a.reach.addr, "addr") }
+func (a *app) caFlag(cmd *cobra.Command)   { opt(cmd, &a.reach.caCert, "ca-cert") }
 
 func (a *app) authFlags(cmd *cobra.Command) {
-	join(opt(&a.reach.token, "token"), opt(&a.reach.tokenFile, "token-file"),
-		exclusive("token", "token-file"), a.caFlag)(cmd)
+	opt(cmd, &a.reach.token, "token")
+	opt(cmd, &a.reach.tokenFile, "token-file")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+	a.caFlag(cmd)
 }
-
-func (a *app) caFlag(cmd *cobra.Command) { opt(&a.reach.caCert, "ca-cert")(cmd) }
-
-// fromEnv fills in what no flag named.
-func (a *app) fromEnv(v *string, env, def string) { *v = cmp.Or(*v, a.getenv(env), def) }
 
 // server returns a client of the nodes that flags or environment name.
 func (a *app) server(more ...client.Option) (*client.Client, error) {
@@ -294,7 +309,8 @@ func refusal(err error) error {
 
 // destroyFlags declares --yes and --dry-run.
 func (a *app) destroyFlags(cmd *cobra.Command) {
-	join(opt(&a.yes, "yes|y"), opt(&a.dryRun, "dry-run"))(cmd)
+	opt(cmd, &a.yes, "yes|y")
+	opt(cmd, &a.dryRun, "dry-run")
 }
 
 // confirmed asks on a terminal whether to do something destructive, and returns nil for
@@ -343,7 +359,7 @@ func (a *app) readInput(name string) ([]byte, error) {
 }
 
 // body is a request made of a JSON file and of flags that set single members of it.
-type body struct {
+type body[T any] struct {
 	file    string
 	members map[string]any
 }
@@ -355,46 +371,45 @@ type member struct {
 	parse      func(have any, text string) (any, error)
 }
 
-// flags declares the flags of the members.
-func (b *body) flags(members []member) flag {
+// declare declares the flags of the file and of the members.
+func (b *body[T]) declare(cmd *cobra.Command, file string, members []member) {
+	opt(cmd, &b.file, file)
 	b.members = map[string]any{}
-	return func(cmd *cobra.Command) {
-		for _, m := range members {
-			cmd.Flags().Var(&setter{kind: m.kind, set: func(text string) (err error) {
-				at, names := b.members, strings.Split(m.path, ".")
-				name := names[len(names)-1]
-				for _, outer := range names[:len(names)-1] {
-					if at[outer] == nil {
-						at[outer] = map[string]any{}
-					}
-					at = at[outer].(map[string]any)
+	for _, m := range members {
+		cmd.Flags().Var(&setter{kind: m.kind, set: func(text string) (err error) {
+			at, names := b.members, strings.Split(m.path, ".")
+			name := names[len(names)-1]
+			for _, outer := range names[:len(names)-1] {
+				if at[outer] == nil {
+					at[outer] = map[string]any{}
 				}
-				at[name], err = m.parse(at[name], text)
-				return err
-			}}, m.flag, flagText(cmd, m.flag))
-		}
+				at = at[outer].(map[string]any)
+			}
+			at[name], err = m.parse(at[name], text)
+			return err
+		}}, m.flag, flagText(cmd, m.flag))
 	}
 }
 
 // decode reads the file, and then the flags' members, as a request.
-func (b *body) decode(a *app, request any) error {
+func (b *body[T]) decode(a *app) (request T, err error) {
 	if b.file != "" {
 		text, err := a.readInput(b.file)
 		if err != nil {
-			return err
+			return request, err
 		}
-		if err := wire.Decode(text, request); err != nil {
-			return usagef("%s: %w", b.file, err)
+		if err := wire.Decode(text, &request); err != nil {
+			return request, usagef("%s: %w", b.file, err)
 		}
 	}
 	text, err := wire.Marshal(b.members)
 	if err == nil {
-		err = wire.Decode(text, request)
+		err = wire.Decode(text, &request)
 	}
 	if err != nil {
-		return usagef("%w", err)
+		return request, usagef("%w", err)
 	}
-	return nil
+	return request, nil
 }
 
 // Ways to read a member's flag.

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -21,24 +19,18 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-func (a *app) clusterCmd() *cobra.Command {
-	return group("cluster",
-		a.clusterListCmd(), a.clusterAddCmd(), a.clusterRemoveCmd(), a.clusterTransferCmd(),
-		a.clusterSnapshotCmd())
-}
-
-func (a *app) clusterListCmd() *cobra.Command {
-	return a.remote("cluster list", func(c request) error {
+var clusterCommands = group("cluster",
+	remote("cluster list", func(c request, _ *none) error {
 		v, err := c.Cluster(c.ctx)
 		if err != nil {
 			return err
 		}
-		if a.output == "json" {
-			return a.wire(v)
+		if c.output == "json" {
+			return c.wire(v)
 		}
-		fmt.Fprintf(a.stderr, "cluster %s, leader %s, term %d, asked %s\n",
+		fmt.Fprintf(c.stderr, "cluster %s, leader %s, term %d, asked %s\n",
 			v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
-		return list(a, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain",
+		return list(c.app, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain",
 			func(n *wire.Node) []any {
 				role, reachable := "non-voter", "no"
 				if n.Voter {
@@ -54,51 +46,54 @@ func (a *app) clusterListCmd() *cobra.Command {
 					n.AppliedIndex, n.LogHead,
 					cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-")}
 			})
-	})
-}
-
-func (a *app) clusterAddCmd() *cobra.Command {
-	var n wire.NewNode
-	var nonVoter bool
-	return a.remote("cluster add", func(c request) error {
-		n.ID, n.RaftAddr = c.args[0], c.args[1]
-		if nonVoter {
+	}),
+	remote("cluster add", func(c request, f *struct {
+		HTTPAddr string
+		NonVoter bool
+	}) error {
+		n := wire.NewNode{ID: c.args[0], RaftAddr: c.args[1], HTTPAddr: f.HTTPAddr}
+		if f.NonVoter {
 			n.Voter = new(bool)
 		}
 		node, created, err := c.AddNode(c.ctx, n)
-		if err != nil {
-			return err
-		}
-		what := "added"
+		what := "is in already; it gets its vote once it has caught up"
 		switch {
 		case created:
-		case nonVoter:
+			what = "added"
+		case f.NonVoter:
 			what = "is in already, without a vote"
 		case node.Voter:
 			what = "is in already"
-		default:
-			what = "is in already; it gets its vote once it has caught up"
 		}
-		return a.say(node, "%s %s", node.ID, what)
-	}, opt(&n.HTTPAddr, "http-addr"), opt(&nonVoter, "non-voter"))
-}
-
-func (a *app) clusterRemoveCmd() *cobra.Command {
-	var force bool
-	return a.remote("cluster remove", func(c request) error {
+		return c.answer(node, err, "%s %s", node.ID, what)
+	}),
+	remote("cluster remove", func(c request, f *struct{ Force bool }) error {
 		id := c.args[0]
 		what := "remove node " + id + " from the cluster for ever"
-		if a.dryRun {
+		if c.dryRun {
 			left, err := remaining(c, id)
 			if err != nil {
 				return err
 			}
 			what += "; " + left
 		}
-		return a.destroy(what, id+" removed",
-			func() error { return c.RemoveNode(c.ctx, id, force) })
-	}, a.destroyFlags, opt(&force, "force"))
-}
+		return c.destroy(what, id+" removed",
+			func() error { return c.RemoveNode(c.ctx, id, f.Force) })
+	}, (*app).destroyFlags),
+	remote("cluster transfer", func(c request, _ *none) error {
+		leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
+		return c.answer(wire.Transferred{LeaderID: leader}, err,
+			"leader: %s", cmp.Or(leader, "not known yet"))
+	}),
+	remote("cluster snapshot", func(c request, _ *none) error {
+		indexes, err := c.Snapshot(c.ctx)
+		if err == nil && c.output == "json" {
+			return c.wire(wire.ClusterSnapshot{Indexes: indexes})
+		}
+		return list(c.app, sortedKeys(indexes), err, "node,checkpoint",
+			func(id *string) []any { return []any{*id, indexes[*id]} })
+	}),
+)
 
 // remaining describes the voters that a removal would leave.
 func remaining(c request, id string) (string, error) {
@@ -124,48 +119,26 @@ func remaining(c request, id string) (string, error) {
 		plural(voters, "voter", "voters"), reachable), nil
 }
 
-func (a *app) clusterTransferCmd() *cobra.Command {
-	return a.remote("cluster transfer", func(c request) error {
-		leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
-		return a.answer(wire.Transferred{LeaderID: leader}, err,
-			"leader: %s", cmp.Or(leader, "not known yet"))
-	})
-}
-
-func (a *app) clusterSnapshotCmd() *cobra.Command {
-	return a.remote("cluster snapshot", func(c request) error {
-		indexes, err := c.Snapshot(c.ctx)
-		if err == nil && a.output == "json" {
-			return a.wire(wire.ClusterSnapshot{Indexes: indexes})
-		}
-		return list(a, sortedKeys(indexes), err, "node,checkpoint",
-			func(id *string) []any { return []any{*id, indexes[*id]} })
-	})
-}
-
-// readyCmd serves places without curl: a container's health check, and scripts
+// readyCommand serves places without curl: a container's health check, and scripts
 // that wait for a node.
-func (a *app) readyCmd() *cobra.Command {
-	var wait time.Duration
-	return a.plain("ready", func(ctx context.Context, _ []string) error {
-		for addr := range strings.SplitSeq(a.addr(), ",") {
-			c, err := a.connect(addr)
-			if err != nil {
-				return err
-			}
-			err = askReady(ctx, c)
-			for err != nil && ctx.Err() == nil && time.Since(a.started) < wait {
-				pause(ctx, 100*time.Millisecond)
-				err = askReady(ctx, c)
-			}
-			if err != nil {
-				return fmt.Errorf("%s is not ready: %w", c.Addr(), err)
-			}
+var readyCommand = plain("ready", func(c request, f *struct{ Wait time.Duration }) error {
+	for addr := range strings.SplitSeq(c.addr(), ",") {
+		node, err := c.connect(addr)
+		if err != nil {
+			return err
 		}
-		_, err := fmt.Fprintln(a.stdout, "ready")
-		return err
-	}, opt(&wait, "wait"), a.addrFlag, a.caFlag)
-}
+		err = askReady(c.ctx, node)
+		for err != nil && c.ctx.Err() == nil && time.Since(c.started) < f.Wait {
+			pause(c.ctx, 100*time.Millisecond)
+			err = askReady(c.ctx, node)
+		}
+		if err != nil {
+			return fmt.Errorf("%s is not ready: %w", node.Addr(), err)
+		}
+	}
+	_, err := fmt.Fprintln(c.stdout, "ready")
+	return err
+}, (*app).addrFlag, (*app).caFlag)
 
 func askReady(ctx context.Context, c *client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
@@ -181,12 +154,20 @@ func askReady(ctx context.Context, c *client.Client) error {
 	return fmt.Errorf("it answers %s", resp.Status)
 }
 
-func (a *app) projectionsCmd() *cobra.Command {
-	return group("projections",
-		a.projectionsRebuildCmd(),
-		a.remote("projections show",
-			func(c request) error { return a.projections(c.Projections(c.ctx)) }))
-}
+var projectionsCommands = group("projections",
+	local("projections rebuild", func(c request, f *struct{ DataDir string }) error {
+		if c.reach.addr == "" {
+			return c.rebuildStopped(cmp.Or(f.DataDir, c.getenv("QLOGD_DATA_DIR"), defaultDataDir))
+		}
+		return c.ask(func(server *client.Client) error {
+			c.Client = server
+			return c.rebuildRemote()
+		})
+	}, (*app).addrFlag, exclusive("data-dir", "addr"), (*app).authFlags),
+	remote("projections show", func(c request, _ *none) error {
+		return c.projections(c.Projections(c.ctx))
+	}),
+)
 
 func (a *app) projections(p *wire.Projections, err error) error {
 	return a.show(p, err, "read models", "", [][]any{
@@ -194,39 +175,22 @@ func (a *app) projections(p *wire.Projections, err error) error {
 	})
 }
 
-func (a *app) projectionsRebuildCmd() *cobra.Command {
-	var dataDir string
-	return a.local("projections rebuild", func(ctx context.Context, _ []string) error {
-		if a.reach.addr == "" {
-			a.fromEnv(&dataDir, "QLOGD_DATA_DIR", defaultDataDir)
-			return a.rebuildStopped(ctx, dataDir)
-		}
-		return a.ask(func(c *client.Client) error { return a.rebuildRemote(ctx, c) })
-	}, opt(&dataDir, "data-dir"), opt(&a.reach.addr, "addr"),
-		exclusive("data-dir", "addr"), a.authFlags)
-}
-
-// rebuildRemote asks a server to rebuild its read models and waits for the end.
-func (a *app) rebuildRemote(ctx context.Context, c *client.Client) error {
-	p, err := c.RebuildProjections(ctx)
-	if err != nil {
-		return err
-	}
-	bar := a.progress("rebuilding", true)
-	for head := p.LogHead; p.Index < head; {
+// rebuildRemote asks the server to rebuild its read models and waits for the end.
+func (c request) rebuildRemote() error {
+	p, err := c.RebuildProjections(c.ctx)
+	bar := c.progress("rebuilding", true)
+	for head := p.LogHead; err == nil && p.Index < head; {
 		bar.set(int64(p.Index), int64(head))
-		pause(ctx, 200*time.Millisecond)
-		if p, err = c.Projections(ctx); err != nil {
-			break
-		}
+		pause(c.ctx, 200*time.Millisecond)
+		p, err = c.Projections(c.ctx)
 	}
 	bar.done()
-	return a.projections(p, err)
+	return c.projections(p, err)
 }
 
 // rebuildStopped rebuilds the read models in the data directory of a node that
 // does not run.
-func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
+func (c request) rebuildStopped(dataDir string) error {
 	// Acquire would create a missing directory.
 	if _, err := datadir.ReadNode(dataDir); errors.Is(err, datadir.ErrNoNode) {
 		return usagef("%s is no node's data directory: it has no node.json", dataDir)
@@ -252,14 +216,14 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 		return err
 	}
 	src := dir.Log
-	following, stop := context.WithCancelCause(ctx)
+	following, stop := context.WithCancelCause(c.ctx)
 	defer stop(nil)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		stop(models.Follow(following, src)) // what has failed: the log, or the disk
 	}()
-	bar := a.progress("rebuilding", true)
+	bar := c.progress("rebuilding", true)
 	for done := false; !done && following.Err() == nil; {
 		wait, cancel := context.WithTimeout(following, 100*time.Millisecond)
 		done = models.WaitFor(wait, src.Head()) == nil
@@ -275,7 +239,7 @@ func (a *app) rebuildStopped(ctx context.Context, dataDir string) error {
 	if err := errors.Join(err, models.Close()); err != nil {
 		return err
 	}
-	return a.projections(&wire.Projections{
+	return c.projections(&wire.Projections{
 		Index: index, Time: wire.Time(clock), LogHead: src.Head(),
 	}, nil)
 }

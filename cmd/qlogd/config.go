@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -67,8 +66,10 @@ func newConfig() *config {
 }
 
 // flags declares the settings.
-func (c *config) flags(cmd *cobra.Command) {
-	join(fields(c), opt(&c.file, "config"))(cmd)
+func (c *config) flags(_ *app, cmd *cobra.Command) {
+	*c = *newConfig()
+	fields(cmd, c)
+	opt(cmd, &c.file, "config")
 }
 
 // load reads what the command line left open from the environment, then from the file,
@@ -322,25 +323,21 @@ func parseLevel(s string) (slog.Level, error) {
 	return l, nil
 }
 
-func (a *app) configCmd() *cobra.Command {
-	c := newConfig()
-	var flags *pflag.FlagSet
-	return group("config",
-		a.local("config check", func(context.Context, []string) error {
-			if err := c.load(flags, a.getenv); err != nil {
-				return err
+var configCommands = group("config",
+	local("config check", func(c request, s *config) error {
+		if err := s.load(c.flags, c.getenv); err != nil {
+			return err
+		}
+		out := map[string]string{}
+		var rows [][]any
+		c.flags.VisitAll(func(f *pflag.Flag) {
+			if f.Name != "help" && f.Name != "output" && f.Name != "config" {
+				out[f.Name] = f.Value.String()
+				rows = append(rows, []any{f.Name, f.Value.String()})
 			}
-			out := map[string]string{}
-			var rows [][]any
-			flags.VisitAll(func(f *pflag.Flag) {
-				if f.Name != "help" && f.Name != "output" && f.Name != "config" {
-					out[f.Name] = f.Value.String()
-					rows = append(rows, []any{f.Name, f.Value.String()})
-				}
-			})
-			if a.output == "json" {
-				return a.json(out)
-			}
-			return a.table("setting,value", rows)
-		}, c.flags, func(cmd *cobra.Command) { flags = cmd.Flags() }))
-}
+		})
+		if c.output == "json" {
+			return c.json(out)
+		}
+		return c.table("setting,value", rows)
+	}))

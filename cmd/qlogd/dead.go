@@ -6,34 +6,124 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
-func (a *app) deadCmd() *cobra.Command {
-	return group("dead",
-		a.deadListCmd(), a.deadGroupsCmd(), a.deadShowCmd(), a.deadReplayCmd(), a.deadPurgeCmd())
-}
+var deadCommands = group("dead",
+	remote("dead list", func(c request, f *struct {
+		wire.DeadFilter
+		Replayed bool
+		Limit    int `default:"100"`
+	}) error {
+		if f.Limit < 1 {
+			return usagef("--limit must be at least 1")
+		}
+		q := client.DeadQuery{DeadFilter: f.DeadFilter, Limit: min(f.Limit, 500)}
+		header, row := deadHeader, c.deadRow
+		if f.Replayed {
+			q.State = "replayed"
+			header, row = "message,failed,replayed,as,result,key,error", c.replayedRow
+		}
+		dead, err := first(f.Limit, c.AllDead(c.ctx, c.args[0], q))
+		return list(c.app, dead, err, header, row)
+	}),
+	remote("dead groups", func(c request, f *struct {
+		wire.DeadFilter
+		Limit int `default:"100"`
+	}) error {
+		out, err := c.DeadGroups(c.ctx, c.args[0],
+			client.DeadQuery{DeadFilter: f.DeadFilter, Limit: f.Limit})
+		return list(c.app, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
+			func(g *wire.DeadGroup) []any {
+				return []any{g.Count, g.Fingerprint, g.Reason, c.when(g.FirstFailedAt),
+					c.when(g.LastFailedAt), short(g.Error, 100)}
+			})
+	}),
+	remote("dead show", func(c request, _ *none) error {
+		m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
+		d := deadOf(m)
+		var replayed, result any
+		if m.ReplayedAt != 0 {
+			replayed, result = c.when(m.ReplayedAt)+" as "+m.NewMessageID, m.ReplayResult
+		}
+		payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
+		return c.show(m, err, "dead message", m.ID, [][]any{
+			{"died in", d.Queue + " as " + d.MessageID}, {"failed", c.when(d.FailedAt)},
+			{"reason", d.Reason}, {"attempts", d.Attempts},
+			{"first enqueued", c.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
+			{"now in", m.Queue + ", " + m.State}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
+			{"replayed", replayed}, {"which is", result},
+			{"error", short(d.Error, 2000)}, {"payload", short(payload, 2000)},
+		})
+	}),
+	remote("dead replay", func(c request, f *struct {
+		deadChoice
+		Order, ToQueue   string
+		Rate, MaxReplays *int64
+		Payload          *string
+	}) error {
+		ids, filter, err := f.chosen(c.args[1:])
+		if err != nil {
+			return err
+		}
+		r := wire.ReplayRequest{MessageIDs: ids, Filter: filter, Order: f.Order, To: f.ToQueue,
+			RatePerSecond: f.Rate, MaxReplays: f.MaxReplays}
+		if f.Payload != nil {
+			if len(ids) != 1 {
+				return usagef("--payload goes with one message id")
+			}
+			v, err := readValue("payload", *f.Payload)
+			if err != nil {
+				return err
+			}
+			r.Edit = map[string]wire.ReplayEdit{ids[0]: {Payload: v}}
+		}
+		return c.move("replay", f.Wait, func(dryRun bool) (moved, error) {
+			r.DryRun = dryRun
+			done, task, err := c.Replay(c.ctx, c.args[0], r)
+			if err != nil || task != nil {
+				return moved{task: task}, err
+			}
+			return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
+				nil
+		})
+	}, (*app).destroyFlags),
+	remote("dead purge", func(c request, f *deadChoice) error {
+		ids, filter, err := f.chosen(c.args[1:])
+		if err != nil {
+			return err
+		}
+		r := wire.PurgeRequest{MessageIDs: ids, Filter: filter}
+		return c.move("purge", f.Wait, func(dryRun bool) (moved, error) {
+			r.DryRun = dryRun
+			done, task, err := c.PurgeDead(c.ctx, c.args[0], r)
+			if err != nil || task != nil {
+				return moved{task: task}, err
+			}
+			return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
+		})
+	}, (*app).destroyFlags),
+)
 
-// deadFilter selects dead letters on the command line.
-type deadFilter struct {
+// deadChoice selects dead letters for a command that moves them.
+type deadChoice struct {
 	wire.DeadFilter
-	all bool // of a command that moves them: no filter at all
+	All  bool // no filter at all
+	Wait bool // for the task that moves them
 }
 
 // chosen returns either ids or a filter. Selecting all needs --all.
-func (f *deadFilter) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
+func (f *deadChoice) chosen(ids []string) ([]string, *wire.DeadFilter, error) {
 	given := f.DeadFilter != (wire.DeadFilter{})
 	switch {
-	case len(ids) > 0 && (given || f.all):
+	case len(ids) > 0 && (given || f.All):
 		return nil, nil, usagef("either message ids or a filter, not both")
 	case len(ids) > 0:
 		return ids, nil, nil
-	case given && f.all:
+	case given && f.All:
 		return nil, nil, usagef("either --all or a filter, not both")
-	case !given && !f.all:
+	case !given && !f.All:
 		return nil, nil, usagef("give message ids, a filter such as --error TEXT, or say --all")
 	}
 	return nil, &f.DeadFilter, nil
@@ -57,100 +147,6 @@ func deadOf(m *wire.Message) *wire.Dead {
 	return cmp.Or(m.Dead, &wire.Dead{})
 }
 
-func (a *app) deadListCmd() *cobra.Command {
-	var d deadFilter
-	var replayed bool
-	limit := 100
-	return a.remote("dead list", func(c request) error {
-		if limit < 1 {
-			return usagef("--limit must be at least 1")
-		}
-		q := client.DeadQuery{DeadFilter: d.DeadFilter, Limit: min(limit, 500)}
-		header, row := deadHeader, a.deadRow
-		if replayed {
-			q.State = "replayed"
-			header, row = "message,failed,replayed,as,result,key,error", a.replayedRow
-		}
-		var dead []wire.Message
-		for m, err := range c.AllDead(c.ctx, c.args[0], q) {
-			if err != nil {
-				return err
-			}
-			if dead = append(dead, m); len(dead) == limit {
-				break
-			}
-		}
-		return list(a, dead, nil, header, row)
-	}, fields(&d.DeadFilter), opt(&replayed, "replayed"), opt(&limit, "limit"))
-}
-
-func (a *app) deadGroupsCmd() *cobra.Command {
-	var d deadFilter
-	limit := 100
-	return a.remote("dead groups", func(c request) error {
-		out, err := c.DeadGroups(c.ctx, c.args[0],
-			client.DeadQuery{DeadFilter: d.DeadFilter, Limit: limit})
-		return list(a, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
-			func(g *wire.DeadGroup) []any {
-				return []any{g.Count, g.Fingerprint, g.Reason, a.when(g.FirstFailedAt),
-					a.when(g.LastFailedAt), short(g.Error, 100)}
-			})
-	}, fields(&d.DeadFilter), opt(&limit, "limit"))
-}
-
-func (a *app) deadShowCmd() *cobra.Command {
-	return a.remote("dead show", func(c request) error {
-		m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
-		d := deadOf(m)
-		var replayed, result any
-		if m.ReplayedAt != 0 {
-			replayed, result = a.when(m.ReplayedAt)+" as "+m.NewMessageID, m.ReplayResult
-		}
-		payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
-		return a.show(m, err, "dead message", m.ID, [][]any{
-			{"died in", d.Queue + " as " + d.MessageID}, {"failed", a.when(d.FailedAt)},
-			{"reason", d.Reason}, {"attempts", d.Attempts},
-			{"first enqueued", a.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
-			{"now in", m.Queue + ", " + m.State}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
-			{"replayed", replayed}, {"which is", result},
-			{"error", short(d.Error, 2000)}, {"payload", short(payload, 2000)},
-		})
-	})
-}
-
-func (a *app) deadReplayCmd() *cobra.Command {
-	var d deadFilter
-	var r wire.ReplayRequest
-	var payload *string
-	var wait bool
-	return a.remote("dead replay", func(c request) (err error) {
-		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
-			return err
-		}
-		if payload != nil {
-			if len(r.MessageIDs) != 1 {
-				return usagef("--payload goes with one message id")
-			}
-			v, err := readValue("payload", *payload)
-			if err != nil {
-				return err
-			}
-			r.Edit = map[string]wire.ReplayEdit{r.MessageIDs[0]: {Payload: v}}
-		}
-		return a.move(c, "replay", c.args[0], wait, func(dryRun bool) (moved, error) {
-			r.DryRun = dryRun
-			done, task, err := c.Replay(c.ctx, c.args[0], r)
-			if err != nil || task != nil {
-				return moved{task: task}, err
-			}
-			return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
-				nil
-		})
-	}, fields(&d.DeadFilter), opt(&d.all, "all"), a.destroyFlags, opt(&r.Order, "order"),
-		opt(&r.To, "to-queue"), opt(&r.RatePerSecond, "rate"), opt(&r.MaxReplays, "max-replays"),
-		opt(&payload, "payload"), opt(&wait, "wait"))
-}
-
 // moved is what a replay or a purge has done, or would do.
 type moved struct {
 	answer   any // as JSON
@@ -161,26 +157,26 @@ type moved struct {
 	task     *wire.Task // does it, and the rest is empty
 }
 
-// move replays or purges dead messages of a queue, once that is confirmed.
-func (a *app) move(c request, verb, queue string, wait bool,
-	do func(dryRun bool) (moved, error)) error {
+// move replays or purges dead messages of the queue, once that is confirmed.
+func (c request) move(verb string, wait bool, do func(dryRun bool) (moved, error)) error {
+	queue := c.args[0]
 	what := verb + " dead messages of " + queue
-	if a.dryRun || !a.yes && terminal(a.stdin) {
+	if c.dryRun || !c.yes && terminal(c.stdin) {
 		would, err := do(true)
 		if err != nil {
 			return err
 		}
 		what = verb + " " + messages(would.n) + " that died in " + queue
-		if a.dryRun {
-			err := a.say(would.answer, "would %s", what)
-			if err == nil && a.output != "json" && len(would.sample) > 0 {
-				err = list(a, would.sample, nil, deadHeader, a.deadRow)
+		if c.dryRun {
+			err := c.say(would.answer, "would %s", what)
+			if err == nil && c.output != "json" && len(would.sample) > 0 {
+				err = list(c.app, would.sample, nil, deadHeader, c.deadRow)
 			}
-			a.skipped(would.skipped)
+			c.skipped(would.skipped)
 			return err
 		}
 	}
-	if err := a.confirmed(what); err != nil {
+	if err := c.confirmed(what); err != nil {
 		return err
 	}
 	done, err := do(false)
@@ -188,25 +184,25 @@ func (a *app) move(c request, verb, queue string, wait bool,
 	case err != nil:
 		return err
 	case done.task != nil && wait:
-		return a.watchTask(c, done.task.ID)
+		return c.watchTask(done.task.ID)
 	case done.task != nil:
-		if a.output != "json" {
-			fmt.Fprintf(a.stderr, "task %s does it: qlogd task watch %[1]s\n", done.task.ID)
+		if c.output != "json" {
+			fmt.Fprintf(c.stderr, "task %s does it: qlogd task watch %[1]s\n", done.task.ID)
 		}
-		return a.say(done.task, "%s", done.task.ID)
-	case a.output == "json":
-		return a.wire(done.answer)
+		return c.say(done.task, "%s", done.task.ID)
+	case c.output == "json":
+		return c.wire(done.answer)
 	case verb == "purge":
-		err = a.say(nil, "%s purged", messages(done.n))
+		err = c.say(nil, "%s purged", messages(done.n))
 	default:
-		fmt.Fprintln(a.stderr, messages(done.n)+" replayed")
+		fmt.Fprintln(c.stderr, messages(done.n)+" replayed")
 		if len(done.messages) == 0 {
 			break
 		}
-		err = list(a, done.messages, nil, "message,new message",
+		err = list(c.app, done.messages, nil, "message,new message",
 			func(m *wire.ReplayedMessage) []any { return []any{m.MessageID, m.NewMessageID} })
 	}
-	a.skipped(done.skipped)
+	c.skipped(done.skipped)
 	return err
 }
 
@@ -224,48 +220,34 @@ func (a *app) skipped(skipped []wire.Skipped) {
 	}
 }
 
-func (a *app) deadPurgeCmd() *cobra.Command {
-	var d deadFilter
-	var r wire.PurgeRequest
-	var wait bool
-	return a.remote("dead purge", func(c request) (err error) {
-		if r.MessageIDs, r.Filter, err = d.chosen(c.args[1:]); err != nil {
-			return err
-		}
-		return a.move(c, "purge", c.args[0], wait, func(dryRun bool) (moved, error) {
-			r.DryRun = dryRun
-			done, task, err := c.PurgeDead(c.ctx, c.args[0], r)
-			if err != nil || task != nil {
-				return moved{task: task}, err
-			}
-			return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
-		})
-	}, fields(&d.DeadFilter), opt(&d.all, "all"), a.destroyFlags, opt(&wait, "wait"))
-}
-
-func (a *app) taskCmd() *cobra.Command {
-	return group("task",
-		a.taskListCmd(),
-		a.remote("task get",
-			func(c request) error { return a.task(c.Task(c.ctx, c.args[0])) }),
-		a.remote("task watch",
-			func(c request) error { return a.watchTask(c, c.args[0]) }),
-		a.taskCancelCmd(),
-		a.remote("task resume",
-			func(c request) error { return a.task(c.ResumeTask(c.ctx, c.args[0])) }))
-}
-
-func (a *app) taskListCmd() *cobra.Command {
-	var status string
-	return a.remote("task list", func(c request) error {
-		tasks, err := c.Tasks(c.ctx, status)
-		return list(a, tasks, err, "task,type,queue,status,done,of,skipped,created,ended",
+var taskCommands = group("task",
+	remote("task list", func(c request, f *struct{ Status string }) error {
+		tasks, err := c.Tasks(c.ctx, f.Status)
+		return list(c.app, tasks, err, "task,type,queue,status,done,of,skipped,created,ended",
 			func(t *wire.Task) []any {
 				return []any{t.ID, t.Type, t.Queue, t.Status, t.Done, t.Total, t.Skipped,
-					a.when(t.CreatedAt), a.when(t.EndedAt)}
+					c.when(t.CreatedAt), c.when(t.EndedAt)}
 			})
-	}, opt(&status, "status"))
-}
+	}),
+	remote("task get", func(c request, _ *none) error {
+		return c.task(c.Task(c.ctx, c.args[0]))
+	}),
+	remote("task watch", func(c request, _ *none) error { return c.watchTask(c.args[0]) }),
+	remote("task cancel", func(c request, _ *none) error {
+		id := c.args[0]
+		t, err := c.Task(c.ctx, id)
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("cancel the %s of %s after %d of about %d",
+			t.Type, t.Queue, t.Done, t.Total)
+		return c.destroy(what, id+" cancelled",
+			func() error { return c.CancelTask(c.ctx, id) })
+	}, (*app).destroyFlags),
+	remote("task resume", func(c request, _ *none) error {
+		return c.task(c.ResumeTask(c.ctx, c.args[0]))
+	}),
+)
 
 func (a *app) task(t *wire.Task, err error) error {
 	rows := [][]any{
@@ -288,7 +270,7 @@ func (a *app) task(t *wire.Task, err error) error {
 	return a.show(t, err, "task", t.ID, rows)
 }
 
-func (a *app) watchTask(c request, id string) error {
+func (c request) watchTask(id string) error {
 	printed := int64(-1)
 	for {
 		t, err := c.AwaitTask(c.ctx, id, 2*time.Second)
@@ -298,11 +280,11 @@ func (a *app) watchTask(c request, id string) error {
 		if t.Status == wire.TaskRunning {
 			if t.Done != printed {
 				printed = t.Done
-				fmt.Fprintf(a.stderr, "%d of about %d\n", t.Done, t.Total)
+				fmt.Fprintf(c.stderr, "%d of about %d\n", t.Done, t.Total)
 			}
 			continue
 		}
-		switch err := a.task(t, nil); {
+		switch err := c.task(t, nil); {
 		case err != nil || t.Status == wire.TaskCompleted:
 			return err
 		case t.Error != "":
@@ -310,18 +292,4 @@ func (a *app) watchTask(c request, id string) error {
 		}
 		return errors.New("the task is " + t.Status)
 	}
-}
-
-func (a *app) taskCancelCmd() *cobra.Command {
-	return a.remote("task cancel", func(c request) error {
-		id := c.args[0]
-		t, err := c.Task(c.ctx, id)
-		if err != nil {
-			return err
-		}
-		what := fmt.Sprintf("cancel the %s of %s after %d of about %d",
-			t.Type, t.Queue, t.Done, t.Total)
-		return a.destroy(what, id+" cancelled",
-			func() error { return c.CancelTask(c.ctx, id) })
-	}, a.destroyFlags)
 }

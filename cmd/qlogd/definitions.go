@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -21,34 +20,33 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-func (a *app) applyCmd() *cobra.Command {
-	var files []string
-	var dry bool
-	return a.remote("apply", func(c request) error {
-		if len(files) == 0 {
-			return usagef("apply needs a file: -f FILE, or -f - for stdin")
-		}
-		var d definitions
-		for _, name := range files {
-			b, err := a.readInput(name)
-			if err != nil {
-				return err
-			}
-			if err := d.read(name, b); err != nil {
-				return usagef("%w", err)
-			}
-		}
-		req, err := d.request()
+var applyCommand = remote("apply", func(c request, f *struct {
+	File   repeated `flag:"file|f"`
+	DryRun bool
+}) error {
+	if len(f.File) == 0 {
+		return usagef("apply needs a file: -f FILE, or -f - for stdin")
+	}
+	var d definitions
+	for _, name := range f.File {
+		b, err := c.readInput(name)
 		if err != nil {
+			return err
+		}
+		if err := d.read(name, b); err != nil {
 			return usagef("%w", err)
 		}
-		changes, err := c.Define(c.ctx, req, dry)
-		if err != nil {
-			return d.refused(err)
-		}
-		return a.changes(changes, dry)
-	}, repeated(&files, "file|f"), opt(&dry, "dry-run"))
-}
+	}
+	req, err := d.request()
+	if err != nil {
+		return usagef("%w", err)
+	}
+	changes, err := c.Define(c.ctx, req, f.DryRun)
+	if err != nil {
+		return d.refused(err)
+	}
+	return c.changes(changes, f.DryRun)
+})
 
 // refused joins all mistakes that the server reports to one error.
 func (d *definitions) refused(err error) error {
@@ -325,22 +323,27 @@ func find(n *yaml.Node, name string) (key, value *yaml.Node) {
 	return nil, nil
 }
 
-func (a *app) exportCmd() *cobra.Command {
-	output, at := "yaml", ""
-	cmd := a.plain("export definitions", func(ctx context.Context, _ []string) error {
-		return a.ask(func(c *client.Client) error {
-			d, err := c.Definitions(ctx, client.At(at))
+type exported struct{ at, output string }
+
+func (e *exported) flags(_ *app, cmd *cobra.Command) {
+	opt(cmd, &e.at, "at")
+	e.output = "yaml"
+	outputFlag(cmd, &e.output, "yaml", "json")
+}
+
+var exportCommands = group("export", plain("export definitions",
+	func(c request, f *exported) error {
+		return c.ask(func(server *client.Client) error {
+			d, err := server.Definitions(c.ctx, client.At(f.at))
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				return a.wire(d)
+			if f.output == "json" {
+				return c.wire(d)
 			}
-			return writeDefinitions(a.stdout, d)
+			return writeDefinitions(c.stdout, d)
 		})
-	}, a.addrFlag, a.authFlags, opt(&at, "at"), outputFlag(&output, "yaml", "json"))
-	return group("export", cmd)
-}
+	}, (*app).addrFlag, (*app).authFlags))
 
 // writeDefinitions writes definitions as YAML. What is not set is left out, and a
 // queue's dead-letter queue is beside delivery.

@@ -11,6 +11,7 @@ import (
 	"iter"
 	"maps"
 	"os"
+	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
@@ -23,65 +24,63 @@ import (
 // 16 MiB, whatever else is in it.
 const maxBatchBytes = 8 << 20
 
-// enqueuer is one run of qlogd enqueue. Its message holds what the flags say.
+// enqueuer is one run of qlogd enqueue. Its exported fields are the flags.
 type enqueuer struct {
-	queue, file, as string
-	batch           int
-	imported        bool
-	message         wire.NewMessage
-	enqueued, dups  int
+	Queue  string
+	Import bool
+	File   string `flag:"file|f"`
+	As     string `default:"auto"`
+	Batch  int    `default:"500"`
+
+	Key            string
+	Priority       *int64
+	Delay, TTL     time.Duration
+	Kind           string
+	CorrelationID  string
+	IdempotencyKey string
+	Header         map[string]string
+
+	enqueued, dups int
 }
 
-func (a *app) enqueueCmd() *cobra.Command {
-	e := &enqueuer{as: "auto", batch: 500}
-	return a.remote("enqueue", func(c request) error { return e.run(a, c) }, e.flags,
-		func(cmd *cobra.Command) { cmd.Args = cobra.ArbitraryArgs }) // --queue may name the queue
-}
+var enqueueCommand = remote("enqueue",
+	func(c request, e *enqueuer) error { return e.run(c) },
+	func(_ *app, cmd *cobra.Command) { cmd.Args = cobra.ArbitraryArgs }) // --queue may name it
 
-func (e *enqueuer) flags(cmd *cobra.Command) {
-	m := &e.message
-	join(opt(&e.queue, "queue"), opt(&e.imported, "import"), opt(&e.file, "file|f"),
-		opt(&e.as, "as"), opt(&e.batch, "batch"), opt(&m.Key, "key"), opt(&m.Priority, "priority"),
-		millis(func(ms int64) { m.DelayMS = ms }, "delay"),
-		millis(func(ms int64) { m.TTLMS = ms }, "ttl"),
-		opt(&m.Kind, "kind"), opt(&m.CorrelationID, "correlation-id"),
-		opt(&m.IdempotencyKey, "idempotency-key"), opt(&m.Headers, "header"))(cmd)
-}
-
-func (e *enqueuer) run(a *app, c request) error {
+func (e *enqueuer) run(c request) error {
 	payloads := c.args
-	if e.queue == "" {
+	if e.Queue == "" {
 		if len(payloads) == 0 {
 			return usagef("name the queue: qlogd enqueue QUEUE [PAYLOAD…]")
 		}
-		e.queue, payloads = payloads[0], payloads[1:]
+		e.Queue, payloads = payloads[0], payloads[1:]
 	}
 	switch {
-	case e.batch < 1 || e.batch > 1000:
+	case e.Batch < 1 || e.Batch > 1000:
 		return usagef("--batch must be from 1 to 1000")
-	case e.as != "auto" && e.as != "payload" && e.as != "message":
+	case e.As != "auto" && e.As != "payload" && e.As != "message":
 		return usagef("--as must be auto, payload or message")
-	case e.imported && (e.as == "payload" || e.message.IdempotencyKey != ""):
+	case e.Import && (e.As == "payload" || e.IdempotencyKey != ""):
 		return usagef("--import goes neither with --as payload nor with --idempotency-key")
-	case len(payloads) > 0 && e.file != "":
+	case len(payloads) > 0 && e.File != "":
 		return usagef("either payloads as arguments or --file")
 	}
-	if p := e.message.Priority; p != nil && *p == 0 {
-		e.message.Priority = nil
+	if p := e.Priority; p != nil && *p == 0 {
+		e.Priority = nil
 	}
-	in, err := a.values(payloads, e.file)
+	in, err := c.values(payloads, e.File)
 	if err != nil {
 		return err
 	}
-	err = e.send(a, c, in)
-	if a.output != "json" || err != nil {
+	err = e.send(c, in)
+	if c.output != "json" || err != nil {
 		text := messages(e.enqueued) + " enqueued"
-		if e.imported {
+		if e.Import {
 			text += fmt.Sprintf(", %d ignored", e.dups)
 		} else if e.dups > 0 {
 			text += ", " + plural(e.dups, "duplicate", "duplicates")
 		}
-		fmt.Fprintln(a.stderr, text)
+		fmt.Fprintln(c.stderr, text)
 	}
 	return err
 }
@@ -89,14 +88,14 @@ func (e *enqueuer) run(a *app, c request) error {
 // send groups the input into batches and sends them in order: a batch is full, or what
 // has been read so far, so that a slow pipe is not held up. What was read before an error
 // is still sent.
-func (e *enqueuer) send(a *app, c request, in iter.Seq[input]) error {
+func (e *enqueuer) send(c request, in iter.Seq[input]) error {
 	var batch []wire.ImportMessage
 	size := 0
 	flush := func() error {
 		if len(batch) == 0 {
 			return nil
 		}
-		err := e.sendBatch(a, c, batch)
+		err := e.sendBatch(c, batch)
 		batch, size = batch[:0], 0
 		return err
 	}
@@ -111,7 +110,7 @@ func (e *enqueuer) send(a *app, c request, in iter.Seq[input]) error {
 			}
 		}
 		batch, size = append(batch, m), size+len(v.value)
-		if len(batch) == e.batch || !v.more {
+		if len(batch) == e.Batch || !v.more {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -120,19 +119,19 @@ func (e *enqueuer) send(a *app, c request, in iter.Seq[input]) error {
 	return cmp.Or(flush(), c.ctx.Err())
 }
 
-func (e *enqueuer) sendBatch(a *app, c request, batch []wire.ImportMessage) error {
-	if e.imported {
-		out, err := c.Import(c.ctx, e.queue, batch)
+func (e *enqueuer) sendBatch(c request, batch []wire.ImportMessage) error {
+	if e.Import {
+		out, err := c.Import(c.ctx, e.Queue, batch)
 		if err != nil {
 			return err
 		}
 		e.enqueued += int(out.Imported)
 		e.dups += int(out.Ignored)
 		for _, m := range out.Messages {
-			if a.output != "json" && m.Status != wire.Enqueued {
+			if c.output != "json" && m.Status != wire.Enqueued {
 				continue
 			}
-			if err := a.say(m, "%s", m.ID); err != nil {
+			if err := c.say(m, "%s", m.ID); err != nil {
 				return err
 			}
 		}
@@ -142,7 +141,7 @@ func (e *enqueuer) sendBatch(a *app, c request, batch []wire.ImportMessage) erro
 	for i := range batch {
 		plain[i] = batch[i].NewMessage
 	}
-	out, err := c.Produce(c.ctx, e.queue, plain...)
+	out, err := c.Produce(c.ctx, e.Queue, plain...)
 	if err != nil {
 		return err
 	}
@@ -152,7 +151,7 @@ func (e *enqueuer) sendBatch(a *app, c request, batch []wire.ImportMessage) erro
 		} else {
 			e.enqueued++
 		}
-		if err := a.say(p, "%s", p.ID); err != nil {
+		if err := c.say(p, "%s", p.ID); err != nil {
 			return err
 		}
 	}
@@ -254,11 +253,11 @@ func (l *lineCounter) Read(p []byte) (int, error) {
 // messageOf returns a value as a message; the flags set what it leaves open.
 func (e *enqueuer) messageOf(v input) (m wire.ImportMessage, err error) {
 	switch {
-	case e.imported:
+	case e.Import:
 		if err = wire.Decode(v.value, &m); err == nil && m.SourceID == "" {
 			return m, usagef("%s has no source_id", v.where)
 		}
-	case e.as == "message" || e.as == "auto" && isMessage(v.value):
+	case e.As == "message" || e.As == "auto" && isMessage(v.value):
 		err = wire.Decode(v.value, &m.NewMessage)
 	default:
 		m.Payload = v.value
@@ -266,17 +265,16 @@ func (e *enqueuer) messageOf(v input) (m wire.ImportMessage, err error) {
 	if err != nil {
 		return m, usagef("%s: %w", v.where, err)
 	}
-	f := &e.message
-	m.Key, m.Kind = cmp.Or(m.Key, f.Key), cmp.Or(m.Kind, f.Kind)
-	m.CorrelationID = cmp.Or(m.CorrelationID, f.CorrelationID)
-	m.IdempotencyKey = cmp.Or(m.IdempotencyKey, f.IdempotencyKey)
-	m.TTLMS = cmp.Or(m.TTLMS, f.TTLMS)
-	m.Priority = cmp.Or(m.Priority, f.Priority)
+	m.Key, m.Kind = cmp.Or(m.Key, e.Key), cmp.Or(m.Kind, e.Kind)
+	m.CorrelationID = cmp.Or(m.CorrelationID, e.CorrelationID)
+	m.IdempotencyKey = cmp.Or(m.IdempotencyKey, e.IdempotencyKey)
+	m.TTLMS = cmp.Or(m.TTLMS, e.TTL.Milliseconds())
+	m.Priority = cmp.Or(m.Priority, e.Priority)
 	if m.DeliverAt == 0 {
-		m.DelayMS = cmp.Or(m.DelayMS, f.DelayMS)
+		m.DelayMS = cmp.Or(m.DelayMS, e.Delay.Milliseconds())
 	}
-	if len(f.Headers) > 0 {
-		headers := maps.Clone(f.Headers)
+	if len(e.Header) > 0 {
+		headers := maps.Clone(e.Header)
 		maps.Copy(headers, m.Headers)
 		m.Headers = headers
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -25,10 +26,21 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-func (a *app) logCmd() *cobra.Command {
-	return group("log",
-		a.exportHeadsCmd(), a.logVerifyCmd(), a.logSegmentsCmd(), a.logArchiveCmd())
-}
+var logCommands = group("log",
+	plain("log export-heads", func(c request, x *headExporter) error { return x.run(c.ctx) }),
+	local("log verify", func(c request, v *logVerifier) error { return v.run(c.ctx) }),
+	local("log segments", func(c request, s *logSource) error { return s.printSegments(c.ctx) }),
+	local("log archive", func(c request, f *struct {
+		DataDir, To string
+		Refresh     bool
+	}) error {
+		if f.To == "" {
+			return usagef("--to is needed: DIR")
+		}
+		s := &logSource{app: c.app, dataDir: f.DataDir}
+		return s.copyTo(c.ctx, f.To, f.Refresh)
+	}),
+)
 
 // openLog is a log that is read without a server: a data directory's, an
 // archive's, or an archive's before a data directory's.
@@ -104,15 +116,20 @@ type logSource struct {
 // local reports whether the log is read from files.
 func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
 
-func (s *logSource) flags(cmd *cobra.Command) {
-	join(opt(&s.dataDir, "data-dir"), opt(&s.reach.addr, "addr"), opt(&s.archive, "archive"),
-		exclusive("data-dir", "addr"), exclusive("archive", "addr"), s.authFlags)(cmd)
+func (s *logSource) flags(a *app, cmd *cobra.Command) {
+	s.app = a
+	opt(cmd, &s.dataDir, "data-dir")
+	opt(cmd, &s.archive, "archive")
+	a.addrFlag(cmd)
+	a.authFlags(cmd)
+	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
+	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
 }
 
 // files opens the log's files: those of the default directory if nothing is named.
 func (s *logSource) files(ctx context.Context) (*openLog, error) {
 	if !s.local() {
-		s.fromEnv(&s.dataDir, "QLOGD_DATA_DIR", defaultDataDir)
+		s.dataDir = cmp.Or(s.getenv("QLOGD_DATA_DIR"), defaultDataDir)
 	}
 	return s.openLog(ctx, s.dataDir, s.archive)
 }
@@ -171,17 +188,13 @@ func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 	return out
 }
 
-func (a *app) logSegmentsCmd() *cobra.Command {
-	s := &logSource{app: a}
-	return a.local("log segments", func(ctx context.Context, _ []string) error {
-		out, err := s.segments(ctx)
-		if err != nil {
-			return err
-		}
-		if a.output == "json" {
-			return a.wire(out)
-		}
-		row := func(g *wire.LogSegment) []any {
+func (s *logSource) printSegments(ctx context.Context) error {
+	out, err := s.segments(ctx)
+	if err == nil && s.output == "json" {
+		return s.wire(out)
+	}
+	return list(s.app, out.Segments, err, "segment,first,last,bytes,state,last time,chain",
+		func(g *wire.LogSegment) []any {
 			state := "open"
 			if g.Archived {
 				state = "archived"
@@ -190,27 +203,24 @@ func (a *app) logSegmentsCmd() *cobra.Command {
 			}
 			return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state,
 				g.LastTime.String(), g.ChainHash[:16] + "…"}
-		}
-		return list(a, out.Segments, nil, "segment,first,last,bytes,state,last time,chain", row)
-	}, s.flags)
+		})
 }
 
-func (s *logSource) segments(ctx context.Context) (*wire.LogSegments, error) {
+func (s *logSource) segments(ctx context.Context) (out wire.LogSegments, err error) {
 	if !s.local() {
-		c, err := s.server()
-		if err != nil {
-			return nil, err
-		}
-		out, err := c.LogSegments(ctx, client.Stale())
-		return out, refusal(err)
+		err := s.ask(func(c *client.Client) error {
+			segments, err := c.LogSegments(ctx, client.Stale())
+			out = *segments
+			return err
+		})
+		return out, err
 	}
 	d, err := s.open(ctx)
 	if err != nil {
-		return nil, err
+		return out, err
 	}
 	defer d.Close()
-	out := segmentsOf(d.Log, d.Node)
-	return &out, nil
+	return segmentsOf(d.Log, d.Node), nil
 }
 
 // archivedBody is the output of log archive with -o json.
@@ -221,18 +231,6 @@ type archivedBody struct {
 	Checkpoints int    `json:"checkpoints"`
 	Bytes       int64  `json:"bytes"`
 	UpToIndex   uint64 `json:"up_to_index"`
-}
-
-func (a *app) logArchiveCmd() *cobra.Command {
-	s := &logSource{app: a}
-	var to string
-	var refresh bool
-	return a.local("log archive", func(ctx context.Context, _ []string) error {
-		if to == "" {
-			return usagef("--to is needed: DIR")
-		}
-		return s.copyTo(ctx, to, refresh)
-	}, opt(&s.dataDir, "data-dir"), opt(&to, "to"), opt(&refresh, "refresh"))
 }
 
 // copyTo archives the log in a directory.
@@ -281,11 +279,12 @@ type headExporter struct {
 	every       time.Duration
 }
 
-func (a *app) exportHeadsCmd() *cobra.Command {
-	x := &headExporter{logSource: logSource{app: a}, every: time.Minute}
-	return a.plain("log export-heads",
-		func(ctx context.Context, _ []string) error { return x.run(ctx) },
-		x.flags, opt(&x.all, "all"), opt(&x.follow, "follow"), opt(&x.every, "every"))
+func (x *headExporter) flags(a *app, cmd *cobra.Command) {
+	x.logSource.flags(a, cmd)
+	opt(cmd, &x.all, "all")
+	opt(cmd, &x.follow, "follow")
+	x.every = time.Minute
+	opt(cmd, &x.every, "every")
 }
 
 func (x *headExporter) run(ctx context.Context) error {
@@ -402,45 +401,51 @@ type headsBody struct {
 	Difference string `json:"difference,omitzero"`
 }
 
-func (a *app) logVerifyCmd() *cobra.Command {
-	s := &logSource{app: a}
-	var heads string
-	return a.local("log verify", func(ctx context.Context, _ []string) error {
-		var kept []replay.Head
-		if heads != "" {
-			b, err := a.readInput(heads)
-			if err != nil {
-				return err
-			}
-			if kept, err = parseHeads(heads, b); err != nil {
-				return err
-			}
-		}
-		if s.reach.addr != "" {
-			if heads == "" {
-				return usagef("--addr wants --heads: " +
-					"only a data directory can be checked by itself")
-			}
-			chain, _, _, err := s.chain(ctx)
-			if err != nil {
-				return refusal(err)
-			}
-			return s.compareHeads(ctx, chain, kept)
-		}
-		l, err := s.files(ctx)
+// logVerifier runs qlogd log verify once.
+type logVerifier struct {
+	logSource
+	heads string
+}
+
+func (v *logVerifier) flags(a *app, cmd *cobra.Command) {
+	v.logSource.flags(a, cmd)
+	opt(cmd, &v.heads, "heads")
+}
+
+func (v *logVerifier) run(ctx context.Context) error {
+	var kept []replay.Head
+	if v.heads != "" {
+		b, err := v.readInput(v.heads)
 		if err != nil {
 			return err
 		}
-		if err := a.verifyDir(ctx, l); err != nil || heads == "" {
+		if kept, err = parseHeads(v.heads, b); err != nil {
 			return err
 		}
-		d, err := l.dir()
+	}
+	if v.reach.addr != "" {
+		if v.heads == "" {
+			return usagef("--addr wants --heads: only a data directory can be checked by itself")
+		}
+		chain, _, _, err := v.chain(ctx)
 		if err != nil {
-			return err
+			return refusal(err)
 		}
-		defer d.Close()
-		return s.compareHeads(ctx, d.Chain(), kept)
-	}, s.flags, opt(&heads, "heads"))
+		return v.compareHeads(ctx, chain, kept)
+	}
+	l, err := v.files(ctx)
+	if err != nil {
+		return err
+	}
+	if err := v.verifyDir(ctx, l); err != nil || v.heads == "" {
+		return err
+	}
+	d, err := l.dir()
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	return v.compareHeads(ctx, d.Chain(), kept)
 }
 
 // headFrom is the opposite of headOf.

@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -94,13 +95,12 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 }
 
 func (a *app) rootCmd() *cobra.Command {
-	root := group("qlogd",
-		a.serveCmd(), a.configCmd(), a.replayCmd(), a.logCmd(), a.projectionsCmd(),
-		a.queueCmd(), a.enqueueCmd(), a.leaseCmd(),
-		a.ackCmd(), a.retryCmd(), a.deadLetterCmd(), a.extendCmd(), a.releaseCmd(),
-		a.messageCmd(), a.deadCmd(), a.taskCmd(), a.eventsCmd(), a.webhookCmd(), a.applyCmd(),
-		a.exportCmd(), a.clusterCmd(), a.readyCmd(), a.benchCmd(), a.tokenCmd(), a.versionCmd(),
-	)
+	root := group("qlogd", slices.Concat([]command{
+		serveCommand, configCommands, replayCommand, logCommands, projectionsCommands,
+		queueCommands, enqueueCommand, leaseCommand, messageCommands, deadCommands,
+		taskCommands, eventsCommand, webhookCommands, applyCommand, exportCommands,
+		clusterCommands, readyCommand, benchCommand, tokenCommands, versionCommand,
+	}, settleCommands)...)(a)
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
@@ -146,13 +146,11 @@ func build() buildInfo {
 	}
 }
 
-func (a *app) versionCmd() *cobra.Command {
-	return a.local("version", func(context.Context, []string) error {
-		b := build()
-		if a.output == "json" {
-			return a.json(b)
-		}
-		return a.say(nil, "qlogd %s (commit %s, built %s, %s %s/%s)",
-			b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
-	})
-}
+var versionCommand = local("version", func(c request, _ *none) error {
+	b := build()
+	if c.output == "json" {
+		return c.json(b)
+	}
+	return c.say(nil, "qlogd %s (commit %s, built %s, %s %s/%s)",
+		b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
+})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"os"
 	"slices"
@@ -75,6 +76,19 @@ func list[T any](a *app, items []T, err error, header string, row func(*T) []any
 		return nil
 	}
 	return a.table(header, rows)
+}
+
+// first returns the first n items, or all if n is not positive.
+func first[T any](n int, items iter.Seq2[T, error]) (out []T, err error) {
+	for item, err := range items {
+		if err != nil {
+			return nil, err
+		}
+		if out = append(out, item); len(out) == n {
+			break
+		}
+	}
+	return out, nil
 }
 
 // show prints one value as JSON, or its fields, rows of a name and a value

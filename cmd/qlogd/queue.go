@@ -10,33 +10,10 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-func (a *app) queueCmd() *cobra.Command {
-	return group("queue",
-		a.queueListCmd(), a.queueShowCmd(), a.queueStatsCmd(),
-		a.policyCmd("queue create", func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
-			q, _, err := c.PutQueue(c.ctx, c.args[0], u)
-			return q, err
-		}),
-		a.policyCmd("queue update", func(c request, u wire.PolicyUpdate) (*wire.Queue, error) {
-			return c.UpdateQueue(c.ctx, c.args[0], u)
-		}),
-		a.queueDeleteCmd(),
-		a.remote("queue pause", func(c request) error {
-			return a.answer(wire.Paused{Paused: true}, c.PauseQueue(c.ctx, c.args[0]),
-				"%s paused", c.args[0])
-		}),
-		a.remote("queue resume", func(c request) error {
-			return a.answer(wire.Paused{}, c.ResumeQueue(c.ctx, c.args[0]),
-				"%s resumed", c.args[0])
-		}),
-		a.queuePurgeCmd(), a.queueEraseCmd(), a.queueExplainCmd())
-}
-
-func (a *app) queueListCmd() *cobra.Command {
-	var namespace, at string
-	return a.remote("queue list", func(c request) error {
-		queues, err := c.Queues(c.ctx, namespace, client.At(at))
-		return list(a, queues, err,
+var queueCommands = group("queue",
+	remote("queue list", func(c request, f *struct{ Namespace, At string }) error {
+		queues, err := c.Queues(c.ctx, f.Namespace, client.At(f.At))
+		return list(c.app, queues, err,
 			"queue,ordering,state,depth,scheduled,in flight,bytes,enqueued,acked,dead",
 			func(q *wire.Queue) []any {
 				state := "running"
@@ -48,15 +25,91 @@ func (a *app) queueListCmd() *cobra.Command {
 					humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal,
 					s.DeadLetteredTotal}
 			})
-	}, opt(&namespace, "namespace"), opt(&at, "at"))
-}
-
-func (a *app) queueShowCmd() *cobra.Command {
-	var at string
-	return a.remote("queue show",
-		func(c request) error { return a.queue(c.Queue(c.ctx, c.args[0], client.At(at))) },
-		opt(&at, "at"))
-}
+	}),
+	remote("queue show", func(c request, f *struct{ At string }) error {
+		return c.queue(c.Queue(c.ctx, c.args[0], client.At(f.At)))
+	}),
+	remote("queue stats", func(c request, f *struct{ Minutes int }) error {
+		return c.queueStats(c.QueueStats(c.ctx, c.args[0], f.Minutes))
+	}),
+	remote("queue create", func(c request, f *policy) error {
+		u, err := f.decode(c.app)
+		if err != nil {
+			return err
+		}
+		q, _, err := c.PutQueue(c.ctx, c.args[0], u)
+		return c.queue(q, err)
+	}),
+	remote("queue update", func(c request, f *policy) error {
+		u, err := f.decode(c.app)
+		if err != nil {
+			return err
+		}
+		return c.queue(c.UpdateQueue(c.ctx, c.args[0], u))
+	}),
+	remote("queue delete", func(c request, f *struct{ Force bool }) error {
+		name := c.args[0]
+		q, err := c.Queue(c.ctx, name)
+		if err != nil {
+			return err
+		}
+		n := q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight
+		what := fmt.Sprintf("delete queue %s with %s", name, messages(n))
+		if c.dryRun && n > 0 && !f.Force {
+			what += " (refused without --force)"
+		}
+		return c.destroy(what, name+" deleted",
+			func() error { return c.DeleteQueue(c.ctx, name, f.Force) })
+	}, (*app).destroyFlags),
+	remote("queue pause", func(c request, _ *none) error {
+		return c.answer(wire.Paused{Paused: true}, c.PauseQueue(c.ctx, c.args[0]),
+			"%s paused", c.args[0])
+	}),
+	remote("queue resume", func(c request, _ *none) error {
+		return c.answer(wire.Paused{}, c.ResumeQueue(c.ctx, c.args[0]), "%s resumed", c.args[0])
+	}),
+	remote("queue purge", func(c request, _ *none) error {
+		q, err := c.Queue(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		what := fmt.Sprintf("purge %s from %s",
+			messages(q.Stats.Depth+q.Stats.Scheduled), c.args[0])
+		return c.destroy(what, "", func() error {
+			n, err := c.PurgeQueue(c.ctx, c.args[0])
+			return c.answer(wire.Purged{Purged: n}, err, "%s purged", messages(n))
+		})
+	}, (*app).destroyFlags),
+	remote("queue erase", func(c request, f *struct{ Key, Reason string }) error {
+		if f.Key == "" {
+			return usagef("--key is needed")
+		}
+		what := fmt.Sprintf("erase all messages of key %q that were in queue %s",
+			short(f.Key, 64), c.args[0])
+		return c.erase(what, f.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
+			r := wire.EraseKeyRequest{Key: f.Key, Reason: f.Reason, DryRun: dry}
+			return c.EraseKey(c.ctx, c.args[0], r)
+		})
+	}, (*app).destroyFlags),
+	remote("queue explain", func(c request, f *struct {
+		Key     *string
+		Message string
+	}) error {
+		x, err := c.Explain(c.ctx, c.args[0], f.Message, f.Key)
+		what, can := "nothing", "is not delivered now"
+		if x.MessageID != nil {
+			what = "message " + *x.MessageID
+		}
+		if x.Deliverable {
+			can = "can be delivered now"
+		}
+		text := fmt.Sprintf("%s of %s %s:", what, x.Queue, can)
+		for _, r := range x.Reasons {
+			text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
+		}
+		return c.answer(x, err, "%s", text)
+	}, exclusive("key", "message")),
+)
 
 func (a *app) queue(q *wire.Queue, err error) error {
 	dlq, schema := "-", "none"
@@ -94,53 +147,37 @@ func (a *app) queue(q *wire.Queue, err error) error {
 	})
 }
 
-func (a *app) queueStatsCmd() *cobra.Command {
-	var minutes int
-	return a.remote("queue stats", func(c request) error {
-		s, err := c.QueueStats(c.ctx, c.args[0], minutes)
-		rate := "not known"
-		if s.MessagesPerMinute != nil {
-			rate = fmt.Sprint(*s.MessagesPerMinute)
-		}
-		rows := [][]any{{"counted to index", s.Index}, {"messages a minute", rate},
-			{"oldest message, seconds", s.OldestMessageAgeSeconds}}
-		for _, t := range sortedKeys(s.Totals) {
-			rows = append(rows, []any{t, s.Totals[t]})
-		}
-		for _, r := range sortedKeys(s.DeadByReason) {
-			rows = append(rows, []any{"dead: " + r, s.DeadByReason[r]})
-		}
-		err = a.show(s, err, "queue", s.Queue, rows)
-		if err != nil || a.output == "json" || len(s.Minutes) == 0 {
-			return err
-		}
-		fmt.Fprintln(a.stdout)
-		return list(a, s.Minutes, nil,
-			"minute,enqueued,leased,acked,retried,lease expired,dead,discarded,replayed",
-			func(m *wire.Minute) []any {
-				return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
-					m.LeaseExpired, m.DeadLettered, m.Discarded, m.Replayed}
-			})
-	}, opt(&minutes, "minutes"))
+func (a *app) queueStats(s *wire.QueueStats, err error) error {
+	rate := "not known"
+	if s.MessagesPerMinute != nil {
+		rate = fmt.Sprint(*s.MessagesPerMinute)
+	}
+	rows := [][]any{{"counted to index", s.Index}, {"messages a minute", rate},
+		{"oldest message, seconds", s.OldestMessageAgeSeconds}}
+	for _, t := range sortedKeys(s.Totals) {
+		rows = append(rows, []any{t, s.Totals[t]})
+	}
+	for _, r := range sortedKeys(s.DeadByReason) {
+		rows = append(rows, []any{"dead: " + r, s.DeadByReason[r]})
+	}
+	err = a.show(s, err, "queue", s.Queue, rows)
+	if err != nil || a.output == "json" || len(s.Minutes) == 0 {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	return list(a, s.Minutes, nil,
+		"minute,enqueued,leased,acked,retried,lease expired,dead,discarded,replayed",
+		func(m *wire.Minute) []any {
+			return []any{m.Start.String(), m.Enqueued, m.Leased, m.Acked, m.Retried,
+				m.LeaseExpired, m.DeadLettered, m.Discarded, m.Replayed}
+		})
 }
 
-// policyCmd returns a command that changes the policy of a queue.
-func (a *app) policyCmd(name string,
-	do func(request, wire.PolicyUpdate) (*wire.Queue, error)) *cobra.Command {
-	var policy body
-	return a.remote(name, func(c request) error {
-		var u wire.PolicyUpdate
-		if err := policy.decode(a, &u); err != nil {
-			return err
-		}
-		return a.queue(do(c, u))
-	}, opt(&policy.file, "policy"),
-		policy.flags(a.policyMembers()))
-}
+// policy is a wire.PolicyUpdate of a file and flags.
+type policy struct{ body[wire.PolicyUpdate] }
 
-// policyMembers are the members of a wire.PolicyUpdate.
-func (a *app) policyMembers() []member {
-	return []member{
+func (p *policy) flags(a *app, cmd *cobra.Command) {
+	p.declare(cmd, "policy", []member{
 		{"ordering", "ordering", "string", asText},
 		{"max-age-seconds", "retention.max_age_seconds", "int", asWholeNumber},
 		{"max-depth", "retention.max_depth", "int", asWholeNumber},
@@ -160,86 +197,7 @@ func (a *app) policyMembers() []member {
 		{"namespace", "namespace", "string", asText},
 		{"description", "description", "string", asText},
 		{"message-schema", "message_schema", "string", a.asFile},
-	}
-}
-
-func (a *app) queueDeleteCmd() *cobra.Command {
-	var force bool
-	return a.remote("queue delete", func(c request) error {
-		name := c.args[0]
-		q, err := c.Queue(c.ctx, name)
-		if err != nil {
-			return err
-		}
-		n := q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight
-		what := fmt.Sprintf("delete queue %s with %s", name, messages(n))
-		if a.dryRun && n > 0 && !force {
-			what += " (refused without --force)"
-		}
-		return a.destroy(what, name+" deleted",
-			func() error { return c.DeleteQueue(c.ctx, name, force) })
-	}, a.destroyFlags, opt(&force, "force"))
-}
-
-func (a *app) queuePurgeCmd() *cobra.Command {
-	return a.remote("queue purge", func(c request) error {
-		q, err := c.Queue(c.ctx, c.args[0])
-		if err != nil {
-			return err
-		}
-		what := fmt.Sprintf("purge %s from %s",
-			messages(q.Stats.Depth+q.Stats.Scheduled), c.args[0])
-		return a.destroy(what, "", func() error {
-			n, err := c.PurgeQueue(c.ctx, c.args[0])
-			return a.answer(wire.Purged{Purged: n}, err, "%s purged", messages(n))
-		})
-	}, a.destroyFlags)
-}
-
-func (a *app) queueExplainCmd() *cobra.Command {
-	var message string
-	var key *string
-	return a.remote("queue explain", func(c request) error {
-		x, err := c.Explain(c.ctx, c.args[0], message, key)
-		what, can := "nothing", "is not delivered now"
-		if x.MessageID != nil {
-			what = "message " + *x.MessageID
-		}
-		if x.Deliverable {
-			can = "can be delivered now"
-		}
-		text := fmt.Sprintf("%s of %s %s:", what, x.Queue, can)
-		for _, r := range x.Reasons {
-			text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
-		}
-		return a.answer(x, err, "%s", text)
-	}, opt(&key, "key"), opt(&message, "message"), exclusive("key", "message"))
-}
-
-func (a *app) messageEraseCmd() *cobra.Command {
-	var r wire.EraseRequest
-	return a.remote("message erase", func(c request) error {
-		what := "erase message " + c.args[0]
-		return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
-			r.DryRun = dry
-			return c.EraseMessage(c.ctx, c.args[0], r)
-		})
-	}, a.destroyFlags, opt(&r.Reason, "reason"))
-}
-
-func (a *app) queueEraseCmd() *cobra.Command {
-	var r wire.EraseKeyRequest
-	return a.remote("queue erase", func(c request) error {
-		if r.Key == "" {
-			return usagef("--key is needed")
-		}
-		what := fmt.Sprintf("erase all messages of key %q that were in queue %s",
-			short(r.Key, 64), c.args[0])
-		return a.erase(what, r.Reason, func(dry bool) (*wire.Erasable, *wire.Task, error) {
-			r.DryRun = dry
-			return c.EraseKey(c.ctx, c.args[0], r)
-		})
-	}, a.destroyFlags, opt(&r.Key, "key"), opt(&r.Reason, "reason"))
+	})
 }
 
 // erase counts what would be erased, asks, and starts the task.

@@ -37,20 +37,25 @@ type replayer struct {
 	printed  int // events
 }
 
-func (a *app) replayCmd() *cobra.Command {
-	r := &replayer{logSource: logSource{app: a},
-		fromText: "start", toText: "now", tolerance: time.Second}
-	return a.local("replay", func(ctx context.Context, _ []string) error {
-		// Buffered, but also after an error output ends with a whole line.
-		buffered := *a
-		out := bufio.NewWriterSize(a.stdout, 64<<10)
-		buffered.stdout, r.app = out, &buffered
-		return errors.Join(r.run(ctx, !terminal(a.stdout)), out.Flush())
-	}, r.flags, opt(&r.fromText, "from"), opt(&r.toText, "to"), opt(&r.filter.Queue, "queue"),
-		opt(&r.message, "message"), opt(&r.verify, "verify"), opt(&r.diff, "diff"),
-		opt(&r.into, "into"), opt(&r.whatIf, "what-if"), opt(&r.tolerance, "tolerance"),
-		opt(&r.against, "against"), opt(&r.bisect, "bisect"), opt(&r.exhaustive, "exhaustive"),
-		exclusive("verify", "diff", "into", "what-if", "bisect"))
+var replayCommand = local("replay", func(c request, r *replayer) error {
+	// Buffered, but also after an error output ends with a whole line.
+	buffered := *c.app
+	out := bufio.NewWriterSize(c.stdout, 64<<10)
+	buffered.stdout, r.app = out, &buffered
+	return errors.Join(r.run(c.ctx, !terminal(c.stdout)), out.Flush())
+}, exclusive("verify", "diff", "into", "what-if", "bisect"))
+
+func (r *replayer) flags(a *app, cmd *cobra.Command) {
+	r.logSource.flags(a, cmd)
+	r.fromText, r.toText, r.tolerance = "start", "now", time.Second
+	for name, to := range map[string]any{
+		"from": &r.fromText, "to": &r.toText, "queue": &r.filter.Queue, "message": &r.message,
+		"verify": &r.verify, "diff": &r.diff, "into": &r.into, "what-if": &r.whatIf,
+		"tolerance": &r.tolerance, "against": &r.against, "bisect": &r.bisect,
+		"exhaustive": &r.exhaustive,
+	} {
+		opt(cmd, to, name)
+	}
 }
 
 // run does what the flags say; bar shows progress also while lines are printed.

@@ -86,7 +86,7 @@ type served struct {
 func (s *served) start(ts *testscript.TestScript, args []string) {
 	path, err := exec.LookPath("qlogd") // this very program
 	ts.Check(err)
-	cmd := command(ts, path, append([]string{"serve",
+	cmd := program(ts, path, append([]string{"serve",
 		"--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...))
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
@@ -153,7 +153,7 @@ func (s *served) hup(ts *testscript.TestScript, _ []string) {
 	}
 }
 
-func command(ts *testscript.TestScript, path string, args []string) *exec.Cmd {
+func program(ts *testscript.TestScript, path string, args []string) *exec.Cmd {
 	cmd := exec.Command(path, args...)
 	cmd.Dir = ts.Getenv("WORK")
 	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")}
@@ -179,7 +179,7 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 		stdin, args = args[n-1], args[:n-2]
 	}
 	bin, _, _ := strings.Cut(ts.Getenv("PATH"), string(filepath.ListSeparator))
-	cmd := command(ts, filepath.Join(bin, "qlogd"), args)
+	cmd := program(ts, filepath.Join(bin, "qlogd"), args)
 	if stdin != "" {
 		f, err := os.Open(ts.MkAbs(stdin))
 		ts.Check(err)

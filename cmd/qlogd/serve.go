@@ -12,26 +12,20 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/qlogd/qlogd/raft"
 )
 
-func (a *app) serveCmd() *cobra.Command {
-	return a.plain("serve", func(ctx context.Context, _ []string) error {
-		c, err := a.loadConfig()
-		if err != nil {
-			return err
-		}
-		return a.serve(ctx, c)
-	}, newConfig().flags)
-}
+var serveCommand = plain("serve", func(c request, s *config) error {
+	if err := s.load(c.flags, c.getenv); err != nil {
+		return err
+	}
+	return c.serve(c.ctx, s)
+})
 
 // loadConfig reads the settings of the command line, the environment and the file.
 func (a *app) loadConfig() (*config, error) {
-	c := newConfig()
-	cmd := describe("serve")
-	c.flags(cmd)
+	c, cmd := &config{}, describe("serve")
+	c.flags(a, cmd)
 	if err := cmd.ParseFlags(a.args[1:]); err != nil { // after "serve"
 		return nil, err
 	}

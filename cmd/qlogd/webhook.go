@@ -18,24 +18,67 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-func (a *app) webhookCmd() *cobra.Command {
-	return group("webhook",
-		a.webhookListCmd(),
-		a.remote("webhook get",
-			func(c request) error { return a.webhook(c.Webhook(c.ctx, c.args[0])) }),
-		a.webhookPutCmd(), a.webhookDeleteCmd(), a.webhookTestCmd())
-}
-
-func (a *app) webhookListCmd() *cobra.Command {
-	return a.remote("webhook list", func(c request) error {
+var webhookCommands = group("webhook",
+	remote("webhook list", func(c request, _ *none) error {
 		webhooks, err := c.Webhooks(c.ctx)
-		return list(a, webhooks, err, "name,to,signed,filter,idempotency key,updated",
+		return list(c.app, webhooks, err, "name,to,signed,filter,idempotency key,updated",
 			func(w *wire.Webhook) []any {
 				return []any{w.Name, cmp.Or(w.Queue, w.Target), signedBy(w),
-					cmp.Or(w.Filter, "-"), cmp.Or(w.IdempotencyKey, "-"), a.when(w.UpdatedAt)}
+					cmp.Or(w.Filter, "-"), cmp.Or(w.IdempotencyKey, "-"), c.when(w.UpdatedAt)}
 			})
-	})
-}
+	}),
+	remote("webhook get", func(c request, _ *none) error {
+		return c.webhook(c.Webhook(c.ctx, c.args[0]))
+	}),
+	remote("webhook put", func(c request, f *definition) error {
+		d, err := f.decode(c.app)
+		if err != nil {
+			return err
+		}
+		w, _, err := c.PutWebhook(c.ctx, c.args[0], d)
+		return c.webhook(w, err)
+	}),
+	remote("webhook delete", func(c request, _ *none) error {
+		name := c.args[0]
+		if _, err := c.Webhook(c.ctx, name); err != nil {
+			return err
+		}
+		return c.destroy("delete webhook "+name, name+" deleted",
+			func() error { return c.DeleteWebhook(c.ctx, name) })
+	}, (*app).destroyFlags),
+	remote("webhook test", func(c request, f *struct {
+		SecretEnv, File string
+		Header          repeated `flag:"header|H"`
+	}) error {
+		w, err := c.Webhook(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		var body []byte
+		switch {
+		case len(c.args) == 2 && f.File != "":
+			return usagef("the body is given twice")
+		case len(c.args) == 2:
+			body = []byte(c.args[1])
+		default:
+			if body, err = c.readInput(cmp.Or(f.File, "-")); err != nil {
+				return err
+			}
+		}
+		header, err := c.signature(w, body, f.SecretEnv)
+		if err != nil {
+			return err
+		}
+		for _, line := range f.Header {
+			name, v, ok := strings.Cut(line, ":")
+			if !ok {
+				return usagef("header: %.64q must be 'Name: value'", line)
+			}
+			header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
+		}
+		return c.sendHook(w.Name, header, body)
+	}),
+)
 
 func signedBy(w *wire.Webhook) string {
 	if w.VerifyHMAC == nil {
@@ -74,9 +117,11 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 	return a.show(w, err, "webhook", w.Name, rows)
 }
 
-// webhookMembers are the members of a wire.WebhookDefinition.
-func (a *app) webhookMembers() []member {
-	return []member{
+// definition is a wire.WebhookDefinition of a file and flags.
+type definition struct{ body[wire.WebhookDefinition] }
+
+func (d *definition) flags(a *app, cmd *cobra.Command) {
+	d.declare(cmd, "definition", []member{
 		{"queue", "queue", "string", asText},
 		{"target", "target", "string", asText},
 		{"scheme", "verify_hmac.scheme", "string", asText},
@@ -93,7 +138,9 @@ func (a *app) webhookMembers() []member {
 		{"priority", "priority", "string", asNumberOrText},
 		{"payload-schema", "payload_schema", "string", a.asFile},
 		{"map", "map_to.input", "stringArray", asField},
-	}
+	})
+	most := cmd.Flags().Lookup("max-age-seconds")
+	most.DefValue = strconv.Itoa(webhook.DefaultMaxAgeSeconds)
 }
 
 // asField adds a FIELD=EXPRESSION to those before it.
@@ -108,67 +155,6 @@ func asField(have any, text string) (any, error) {
 	}
 	fields[name] = expression
 	return fields, nil
-}
-
-func (a *app) webhookPutCmd() *cobra.Command {
-	var definition body
-	return a.remote("webhook put", func(c request) error {
-		var d wire.WebhookDefinition
-		if err := definition.decode(a, &d); err != nil {
-			return err
-		}
-		w, _, err := c.PutWebhook(c.ctx, c.args[0], d)
-		return a.webhook(w, err)
-	}, opt(&definition.file, "definition"),
-		definition.flags(a.webhookMembers()), func(cmd *cobra.Command) {
-			most := cmd.Flags().Lookup("max-age-seconds")
-			most.DefValue = strconv.Itoa(webhook.DefaultMaxAgeSeconds)
-		})
-}
-
-func (a *app) webhookDeleteCmd() *cobra.Command {
-	return a.remote("webhook delete", func(c request) error {
-		name := c.args[0]
-		if _, err := c.Webhook(c.ctx, name); err != nil {
-			return err
-		}
-		return a.destroy("delete webhook "+name, name+" deleted",
-			func() error { return c.DeleteWebhook(c.ctx, name) })
-	}, a.destroyFlags)
-}
-
-func (a *app) webhookTestCmd() *cobra.Command {
-	var env, file string
-	var headers []string
-	return a.remote("webhook test", func(c request) error {
-		w, err := c.Webhook(c.ctx, c.args[0])
-		if err != nil {
-			return err
-		}
-		var body []byte
-		switch {
-		case len(c.args) == 2 && file != "":
-			return usagef("the body is given twice")
-		case len(c.args) == 2:
-			body = []byte(c.args[1])
-		default:
-			if body, err = a.readInput(cmp.Or(file, "-")); err != nil {
-				return err
-			}
-		}
-		header, err := a.signature(w, body, env)
-		if err != nil {
-			return err
-		}
-		for _, line := range headers {
-			name, v, ok := strings.Cut(line, ":")
-			if !ok {
-				return usagef("header: %.64q must be 'Name: value'", line)
-			}
-			header.Set(strings.TrimSpace(name), strings.TrimSpace(v))
-		}
-		return a.sendHook(c, w.Name, header, body)
-	}, opt(&env, "secret-env"), opt(&file, "file"), repeated(&headers, "header|H"))
 }
 
 // signature returns the headers that the sender of a webhook would send.
@@ -204,7 +190,7 @@ func (a *app) signature(w *wire.Webhook, body []byte, env string) (http.Header, 
 }
 
 // sendHook sends a body to a webhook and prints the answer, whatever it is.
-func (a *app) sendHook(c request, name string, header http.Header, body []byte) error {
+func (c request) sendHook(name string, header http.Header, body []byte) error {
 	// A target may be slow.
 	ctx, cancel := context.WithTimeout(c.ctx, api.ForwardTimeout+5*time.Second)
 	defer cancel()
@@ -212,11 +198,11 @@ func (a *app) sendHook(c request, name string, header http.Header, body []byte) 
 	if err != nil {
 		return err
 	}
-	if a.output != "json" {
-		fmt.Fprintln(a.stderr, resp.Status)
+	if c.output != "json" {
+		fmt.Fprintln(c.stderr, resp.Status)
 	}
 	if len(b) > 0 {
-		fmt.Fprintln(a.stdout, string(bytes.TrimSpace(b)))
+		fmt.Fprintln(c.stdout, string(bytes.TrimSpace(b)))
 	}
 	if resp.StatusCode >= 300 {
 		return fmt.Errorf("the webhook was answered %s", resp.Status)

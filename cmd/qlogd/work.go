@@ -15,46 +15,50 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-func (a *app) leaseCmd() *cobra.Command {
+var leaseCommand = remote("lease", func(c request, f *struct {
+	Max         int `default:"1"`
+	Wait, Lease time.Duration
+	Worker      string
+	Kind        []string
+	Ack, All    bool
+}) error {
+	if f.Wait < 0 || f.Wait > time.Minute {
+		return usagef("--wait must be from 0 to 1m")
+	}
+	if f.All && !f.Ack {
+		return usagef("--all needs --ack: without it every lease would run out")
+	}
+	verb := "leased"
+	if f.Ack {
+		verb = "leased and acked"
+	}
+	for total := 0; ; {
+		got, err := c.LeaseFrom(c.ctx, c.args, client.LeaseOptions{Max: f.Max, Wait: f.Wait,
+			Lease: f.Lease, Worker: f.Worker, Kinds: f.Kind})
+		if err == nil {
+			err = c.leased(got)
+		}
+		if err == nil && f.Ack {
+			err = ackAll(c, got)
+		}
+		if err != nil {
+			return err
+		}
+		total += len(got)
+		if !f.All || len(got) == 0 {
+			if c.output != "json" {
+				fmt.Fprintf(c.stderr, "%s %s\n", messages(total), verb)
+			}
+			return nil
+		}
+	}
+}, func(_ *app, cmd *cobra.Command) {
 	host, err := os.Hostname()
 	if err != nil {
 		host = "qlogd-cli"
 	}
-	o := client.LeaseOptions{Max: 1, Worker: host}
-	var ack, all bool
-	return a.remote("lease", func(c request) error {
-		if o.Wait < 0 || o.Wait > time.Minute {
-			return usagef("--wait must be from 0 to 1m")
-		}
-		if all && !ack {
-			return usagef("--all needs --ack: without it every lease would run out")
-		}
-		verb := "leased"
-		if ack {
-			verb = "leased and acked"
-		}
-		for total := 0; ; {
-			got, err := c.LeaseFrom(c.ctx, c.args, o)
-			if err == nil {
-				err = a.leased(got)
-			}
-			if err == nil && ack {
-				err = ackAll(c, got)
-			}
-			if err != nil {
-				return err
-			}
-			total += len(got)
-			if !all || len(got) == 0 {
-				if a.output != "json" {
-					fmt.Fprintf(a.stderr, "%s %s\n", messages(total), verb)
-				}
-				return nil
-			}
-		}
-	}, opt(&o.Max, "max"), opt(&o.Wait, "wait"), opt(&o.Lease, "lease"), opt(&o.Worker, "worker"),
-		opt(&o.Kinds, "kind"), opt(&ack, "ack"), opt(&all, "all"))
-}
+	setDefault(cmd, "worker", host)
+})
 
 func (a *app) leased(got []wire.LeasedMessage) error {
 	if len(got) == 0 {
@@ -92,15 +96,15 @@ func ackAll(c request, got []wire.LeasedMessage) error {
 	return nil
 }
 
-// settleCmd returns a command that settles leases one by one, so that neither queue nor
+// settle returns a command that settles leases one by one, so that neither queue nor
 // batch need be known.
-func (a *app) settleCmd(name string,
-	one func(c request, lease string) (*wire.SettleResult, error), flags ...flag) *cobra.Command {
-	return a.remote(name, func(c request) error {
+func settle[F any](name string,
+	one func(c request, lease string, f *F) (*wire.SettleResult, error)) command {
+	return remote(name, func(c request, f *F) error {
 		leases := c.args
 		if len(leases) == 1 && leases[0] == "-" {
 			leases = nil
-			for s := bufio.NewScanner(a.stdin); s.Scan(); {
+			for s := bufio.NewScanner(c.stdin); s.Scan(); {
 				if id := strings.TrimSpace(s.Text()); id != "" {
 					leases = append(leases, id)
 				}
@@ -108,21 +112,56 @@ func (a *app) settleCmd(name string,
 		}
 		var results []wire.SettleResult
 		for _, id := range leases {
-			r, err := one(c, id)
+			r, err := one(c, id, f)
 			if errors.Is(err, client.ErrLeaseLost) {
 				r = &wire.SettleResult{LeaseID: id, Status: "rejected", Code: "lease_lost"}
 				err = nil
 			}
 			if err != nil {
 				if len(results) > 0 {
-					_ = a.settled(results)
+					_ = c.settled(results)
 				}
 				return err
 			}
 			results = append(results, *r)
 		}
-		return a.settled(results)
-	}, flags...)
+		return c.settled(results)
+	})
+}
+
+// settleCommands settle leases.
+var settleCommands = []command{
+	settle("ack", func(c request, id string, f *struct{ Result string },
+	) (*wire.SettleResult, error) {
+		r := wire.AckOne{Result: jsontext.Value(f.Result)}
+		if f.Result == "" {
+			r.Result = nil
+		} else if !r.Result.IsValid() {
+			return nil, usagef("--result is not JSON: %.64q", f.Result)
+		}
+		return c.AckOne(c.ctx, id, r)
+	}),
+	settle("retry", func(c request, id string, f *struct {
+		Error string
+		Delay *time.Duration
+	}) (*wire.SettleResult, error) {
+		r := wire.RetryOne{Error: f.Error}
+		if f.Delay != nil {
+			r.DelayMS = new(f.Delay.Milliseconds())
+		}
+		return c.RetryOne(c.ctx, id, r)
+	}),
+	settle("dead-letter", func(c request, id string, f *struct{ Error string },
+	) (*wire.SettleResult, error) {
+		return c.DeadLetterOne(c.ctx, id, wire.DeadLetterOne{Error: f.Error})
+	}),
+	settle("extend", func(c request, id string, f *struct{ Lease time.Duration },
+	) (*wire.SettleResult, error) {
+		return c.ExtendOne(c.ctx, id, wire.ExtendOne{LeaseMS: f.Lease.Milliseconds()})
+	}),
+	settle("release", func(c request, id string, _ *none) (*wire.SettleResult, error) {
+		return c.ReleaseOne(c.ctx, id)
+	}),
 }
 
 // settled prints settle results, and fails where one was rejected.
@@ -144,44 +183,4 @@ func (a *app) settled(results []wire.SettleResult) error {
 		err = errors.New(plural(lost, "lease was", "leases were") + " lost")
 	}
 	return err
-}
-
-func (a *app) ackCmd() *cobra.Command {
-	var result string
-	return a.settleCmd("ack", func(c request, id string) (*wire.SettleResult, error) {
-		r := wire.AckOne{Result: jsontext.Value(result)}
-		if result == "" {
-			r.Result = nil
-		} else if !r.Result.IsValid() {
-			return nil, usagef("--result is not JSON: %.64q", result)
-		}
-		return c.AckOne(c.ctx, id, r)
-	}, opt(&result, "result"))
-}
-
-func (a *app) retryCmd() *cobra.Command {
-	var r wire.RetryOne
-	return a.settleCmd("retry",
-		func(c request, id string) (*wire.SettleResult, error) { return c.RetryOne(c.ctx, id, r) },
-		opt(&r.Error, "error"),
-		millis(func(ms int64) { r.DelayMS = &ms }, "delay"))
-}
-
-func (a *app) deadLetterCmd() *cobra.Command {
-	var r wire.DeadLetterOne
-	return a.settleCmd("dead-letter", func(c request, id string) (*wire.SettleResult, error) {
-		return c.DeadLetterOne(c.ctx, id, r)
-	}, opt(&r.Error, "error"))
-}
-
-func (a *app) extendCmd() *cobra.Command {
-	var r wire.ExtendOne
-	return a.settleCmd("extend",
-		func(c request, id string) (*wire.SettleResult, error) { return c.ExtendOne(c.ctx, id, r) },
-		millis(func(ms int64) { r.LeaseMS = ms }, "lease"))
-}
-
-func (a *app) releaseCmd() *cobra.Command {
-	return a.settleCmd("release",
-		func(c request, id string) (*wire.SettleResult, error) { return c.ReleaseOne(c.ctx, id) })
 }

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -231,9 +232,7 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 	}
 	never := limited("/v1/queues/a.1/dead/", unknownID, 404)
 	for _, id := range []string{lives, acked, died} {
-		if got := limited("/v1/queues/a.1/dead/", id, 404); got != never {
-			t.Errorf("%q, of one that never was %q", got, never)
-		}
+		assert.Equal(t, limited("/v1/queues/a.1/dead/", id, 404), never, "of one that never was")
 		a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+id, "").want(200)
 		const none = "there never was one, or its history has been deleted"
 		if !strings.HasSuffix(a.str("reasons.0.text"), none) {
@@ -245,9 +244,7 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 	admin.die("a.1", "e")
 	admin.do("POST", "/v1/queues/a.1/dead/replay", `{"filter":{},"to":"b"}`).want(200)
 	admin.die("b", "e")
-	if got := limited("/v1/queues/a.1/dead/", mine, 200); got != "" {
-		t.Error(got)
-	}
+	assert.Equal(t, limited("/v1/queues/a.1/dead/", mine, 200), "")
 	a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+mine, "").want(200)
 	if !strings.Contains(a.str("reasons.0.text"), "(another)") {
 		t.Errorf("%s", a.Body)
@@ -279,9 +276,7 @@ func filteredReads(t *testing.T) {
 			t.Errorf("%s", a.Body)
 		}
 		a = h.as(tok["read a.*"], "GET", target, "", "Accept: application/x-ndjson").want(200)
-		if strings.Count(a.Body.String(), "\n") != 2 {
-			t.Errorf("%s", a.Body)
-		}
+		assert.Equal(t, strings.Count(a.Body.String(), "\n"), 2, "%s", a.Body)
 	}
 	// A principal's writes are its own.
 	p := tok["produce,consume a.*"]
@@ -362,9 +357,8 @@ func TestAuthorizationHeader(t *testing.T) {
 		{[]string{"Authorization: Bearer " + token, "Authorization: Bearer " + token}, 401},
 		{[]string{"X-Token: " + token}, 401},
 	} {
-		if a := h.do("GET", "/v1/queues", "", c.headers...); a.Code != c.status {
-			t.Errorf("%.80q: %d", c.headers, a.Code)
-		}
+		assert.Equal(t, h.do("GET", "/v1/queues", "", c.headers...).Code, c.status,
+			"%.80q", c.headers)
 	}
 	h.do("GET", "/v1/queues?everyAccesstoken="+token+"&token="+token, "").want(401)
 	h.do("POST", "/v1/queues/a/messages", oneMessage).want(401).

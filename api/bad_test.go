@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 
 	"github.com/qlogd/qlogd/internal/transcode"
@@ -93,9 +94,8 @@ func refused(t *testing.T, want, call, header, body string) {
 		headers = append(headers, header)
 	}
 	a := h.do(method, target, body, headers...).want(status)
-	if n := h.proposals() - before + h.cluster.asked(); n != 0 {
-		t.Errorf("%d commands or changes of the cluster were proposed", n)
-	}
+	assert.Equal(t, h.proposals()-before+h.cluster.asked(), 0,
+		"commands or changes of the cluster were proposed")
 	var p wire.Problem
 	if err := wire.Decode(a.Body.Bytes(), &p); err != nil {
 		t.Fatalf("%s: %v", a.Body, err)
@@ -119,9 +119,7 @@ func refused(t *testing.T, want, call, header, body string) {
 func TestMethodsAndRequestIDs(t *testing.T) {
 	h := setup(t)
 	allow := h.do("POST", "/v1/queues/q", "").want(405).Header().Get("Allow")
-	if allow != "GET, PUT, PATCH, DELETE, HEAD" {
-		t.Errorf("Allow: %s", allow)
-	}
+	assert.Equal(t, allow, "GET, PUT, PATCH, DELETE, HEAD", "Allow")
 	for given, taken := range map[string]bool{"abc-1": true, "a b": false} {
 		a := h.do("GET", "/healthz", "", "X-Request-Id: "+given).want(200)
 		if id := a.Header().Get("X-Request-Id"); (id == given) != taken || !taken && len(id) < 16 {
@@ -187,9 +185,7 @@ func TestDeepBodyIsFlat(t *testing.T) {
 func TestProblemPages(t *testing.T) {
 	h := setup(t)
 	a := h.do("GET", "/v1/queues/none", "").want(404)
-	if a.str("type") != "/problems/queue_not_found" {
-		t.Errorf("%s", a.Body)
-	}
+	assert.Equal(t, a.str("type"), "/problems/queue_not_found", "%s", a.Body)
 	for code, st := range statuses() {
 		a := h.do("GET", "/problems/"+code, "").want(200)
 		if !strings.Contains(a.Body.String(), html.EscapeString(st.Title)) || st.Advice == "" {

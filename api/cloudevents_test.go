@@ -9,6 +9,8 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -22,9 +24,8 @@ const (
 func (h *harness) leaseEvent() answer {
 	h.Helper()
 	a := h.do("POST", "/v1/queues/q/lease", `{"max_messages":1}`, ceWant).want(200)
-	if ct := a.Header().Get("Content-Type"); ct != webhook.CloudBatchType+"; charset=utf-8" {
-		h.Errorf("Content-Type %s", ct)
-	}
+	assert.Equal(h, a.Header().Get("Content-Type"), webhook.CloudBatchType+"; charset=utf-8",
+		"Content-Type")
 	return a
 }
 
@@ -268,9 +269,8 @@ func FuzzCloudEventsOf(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%s: %v", e.AppendJSON(nil), err)
 		}
-		if string(got.AppendJSON(nil)) != string(e.AppendJSON(nil)) {
-			t.Fatalf("%s\n%s", got.AppendJSON(nil), e.AppendJSON(nil))
-		}
+		require.Equal(t, string(got.AppendJSON(nil)), string(e.AppendJSON(nil)),
+			"%s\n%s", got.AppendJSON(nil), e.AppendJSON(nil))
 		headers := map[string][]string{}
 		hs, ct, body := e.Binding()
 		for _, h := range hs {
@@ -284,9 +284,7 @@ func FuzzCloudEventsOf(f *testing.F) {
 			t.Fatalf("%v: %v", headers, err)
 		}
 		for name := range e.Attributes {
-			if got.Get(name) != e.Get(name) {
-				t.Fatalf("%s: %q, want %q", name, got.Get(name), e.Get(name))
-			}
+			require.Equal(t, got.Get(name), e.Get(name), "%s", name)
 		}
 	})
 }

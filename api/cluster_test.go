@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/raft"
 )
 
@@ -126,9 +127,7 @@ func TestCluster(t *testing.T) {
 	}
 	c.err = context.DeadlineExceeded
 	h.do("POST", "/v1/cluster/snapshot", "").want(503).with("outcome", "unknown")
-	if h.proposals() != 0 {
-		t.Error("a cluster call reached the proposer")
-	}
+	assert.Equal(t, h.proposals(), 0, "a cluster call reached the proposer")
 }
 
 func TestClusterIdempotencyKey(t *testing.T) {
@@ -137,9 +136,7 @@ func TestClusterIdempotencyKey(t *testing.T) {
 	first := h.do("POST", "/v1/cluster/nodes", n2, key).want(201)
 	h.do("DELETE", "/v1/cluster/nodes/n2", "", key).want(204)
 	h.do("POST", "/v1/cluster/nodes", n2, key).repeats(first)
-	if h.cluster.asked() != 2 {
-		t.Errorf("%d calls", h.cluster.asked())
-	}
+	assert.Equal(t, h.cluster.asked(), 2, "calls")
 	if a := h.do("DELETE", "/v1/cluster/nodes/n2", "", key).want(204); a.Header().
 		Get("Idempotent-Replayed") != "true" {
 		t.Errorf("%v", a.Header())

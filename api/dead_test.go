@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -37,9 +38,7 @@ func (a answer) repeats(first answer) {
 // same fails unless two lists are equal.
 func same(t *testing.T, got []string, want ...string) {
 	t.Helper()
-	if !slices.Equal(got, want) {
-		t.Fatalf("%v, want %v", got, want)
-	}
+	require.EqualSlices(t, got, want)
 }
 
 // died enqueues these payloads into q, one entry each, dead-letters them, and returns their ids in
@@ -99,9 +98,7 @@ func TestDeadListing(t *testing.T) {
 		"?error=timeout&limit=1&reason=rejected": ids[:1],
 		"?at=now":                                ids,
 	} {
-		if got := h.dead("q", query, "dead.message_id"); !slices.Equal(got, want) {
-			t.Errorf("%s: %v, want %v", query, got, want)
-		}
+		assert.EqualSlices(t, h.dead("q", query, "dead.message_id"), want, "%s", query)
 	}
 	next := h.do("GET", "/v1/queues/q/dead?limit=2", "").want(200).str("next_cursor")
 	h.do("GET", "/v1/queues/q/dead?limit=2&cursor="+next, "").want(200).
@@ -150,9 +147,7 @@ func TestReplayByName(t *testing.T) {
 			two := named(dead[2], old[0])
 			h.replay(`{`+two+`,"dry_run":true}`).want(200).with("dry_run", true, "replayed", 2.0,
 				"count", 2.0, "sample.0.dead.error", "e", "messages.1.new_message_id", nil)
-			if m.proposals() != before {
-				t.Fatal("a dry run left an entry")
-			}
+			require.Equal(t, m.proposals(), before, "a dry run left an entry")
 			a := h.replay(`{`+two+`}`).want(200).with("replayed", 2.0, "skipped.0", nil)
 			want := []string{"0", "2", "3", "4", "5"}
 			if ordering == "unordered" {
@@ -212,9 +207,7 @@ func TestReplayRefused(t *testing.T) {
 		with("code", "queue_not_found", "field", "to")
 	h.do("POST", "/v1/queues/nowhere/dead/replay", `{"filter":{}}`).want(404)
 	h.replay(`{"filter":{"error":"nothing"}}`).want(200).with("replayed", 0.0)
-	if m.proposals() != before {
-		t.Error("left an entry")
-	}
+	assert.Equal(t, m.proposals(), before, "left an entry")
 }
 
 func TestReplayEdited(t *testing.T) {
@@ -265,9 +258,7 @@ func TestReplayTwice(t *testing.T) {
 	before := m.proposals()
 	h.replay(`{`+one+`,"max_replays":2,"dry_run":true}`).want(200).
 		with("count", 0.0, "skipped.0.code", "max_replays")
-	if m.proposals() != before {
-		t.Fatal("a dry run left an entry")
-	}
+	require.Equal(t, m.proposals(), before, "a dry run left an entry")
 	h.replay(body).want(200).with("replayed", 0.0, "skipped.0.code", "max_replays")
 	// The whole of a filter, and where nothing is left to check against a schema.
 	all := `{"filter":{},"to":"strict"}`
@@ -288,9 +279,7 @@ func TestPurgeDead(t *testing.T) {
 	same(t, h.payloads("q")) // the keys are held
 	before := m.proposals()
 	h.purge(`{"filter":{},"dry_run":true}`).want(200).with("purged", 2.0, "count", 2.0)
-	if m.proposals() != before {
-		t.Fatal("a dry run left an entry")
-	}
+	require.Equal(t, m.proposals(), before, "a dry run left an entry")
 	h.purge(`{"filter":{"error":"A"}}`).want(200).with("purged", 1.0)
 	same(t, h.payloads("q"), "2")
 	h.do("DELETE", "/v1/queues/q/dead/"+old[1], "", "Idempotency-Key: x").want(204)
@@ -343,9 +332,7 @@ func TestTask(t *testing.T) {
 	first := h.replay(`{"filter":{}}`, "Idempotency-Key: x").want(202)
 	id := first.str("id")
 	first.with("task_id", id, "type", "replay", "total", float64(n))
-	if first.Header().Get("Location") != "/v1/tasks/"+id {
-		t.Fatalf("%v", first.Header())
-	}
+	require.Equal(t, first.Header().Get("Location"), "/v1/tasks/"+id, "%v", first.Header())
 	if h.ended(id, "completed").with("done", float64(n), "skipped", 0.0).str("ended_at") == "" {
 		t.Fatal("ended at no time")
 	}
@@ -473,9 +460,7 @@ func TestFirstDesign(t *testing.T) {
 		t.Fatalf("%s", a.Body)
 	}
 	a = h.do("DELETE", "/admin/queues/q/dlq/"+dead[1], "").want(200)
-	if a.Body.String() != `{"ok":true}` {
-		t.Fatalf("%s", a.Body)
-	}
+	require.Equal(t, a.Body.String(), `{"ok":true}`, "%s", a.Body)
 	h.do("DELETE", "/admin/queues/q/dlq/"+dead[1], "").want(404).
 		with("code", "message_not_found", "outcome", "not_applied", "field", "message_id")
 	h.do("GET", "/admin/queues/nowhere/dlq", "").want(404)
@@ -516,9 +501,7 @@ func TestReplayKeyHidesNothing(t *testing.T) {
 	} {
 		h.replay(c.body, fmt.Sprint("Idempotency-Key: ", i)).want(c.status)
 	}
-	if m.proposals() != before {
-		t.Error("left an entry")
-	}
+	assert.Equal(t, m.proposals(), before, "left an entry")
 	// A task is the answer to a repeated request, though nothing is left.
 	h.died("1")
 	body := `{"filter":{},"rate_per_second":1}`

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 const someDefinitions = `{
@@ -149,7 +151,5 @@ func TestDefinitionsKey(t *testing.T) {
 	h.define(`{"webhooks":[{"name":"w","queue":"a"}]}`, "Idempotency-Key: w").want(200)
 	n := h.proposals()
 	h.define(`{"queues":[{"name":"_"}]}`, "Idempotency-Key: new").want(400)
-	if h.proposals() != n {
-		t.Error("a mistake was proposed")
-	}
+	assert.Equal(t, h.proposals(), n, "a mistake was proposed")
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/background/erasure"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -49,9 +50,8 @@ func TestErase(t *testing.T) {
 	reason := `{"reason":"request 1"}`
 	first := h.do("POST", erase, reason, "Idempotency-Key: e").want(202)
 	id := first.with("type", "erase", "total", 1.0).str("task_id")
-	if first.with("id", id).Header().Get("Location") != "/v1/tasks/"+id {
-		t.Fatalf("%v", first.Header())
-	}
+	require.Equal(t, first.with("id", id).Header().Get("Location"), "/v1/tasks/"+id,
+		"%v", first.Header())
 	h.do("POST", erase, reason, "Idempotency-Key: e").repeats(first)
 	a := h.ended(id, "completed").with("nodes.0.node", "n1", "nodes.0.complete", true)
 	if a.get("done") == 0.0 || a.str("nodes.0.at") == "" {

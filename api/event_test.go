@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // produceN enqueues n messages, one entry each.
@@ -56,9 +57,7 @@ func TestPollingMissesNothing(t *testing.T) {
 		}
 		h.produceN("a", 1)
 		a := h.do("GET", "/v1/events?after="+cursor, "").want(200)
-		if len(a.get("events").([]any)) != 1 {
-			t.Errorf("%s: after the end: %s", filter, a.Body)
-		}
+		assert.Equal(t, len(a.get("events").([]any)), 1, "%s: after the end: %s", filter, a.Body)
 	}
 	// from=now: the cursor of nothing is the place itself.
 	a := h.do("GET", "/v1/events?from=now", "").want(200)
@@ -141,22 +140,16 @@ func TestStreams(t *testing.T) {
 
 		sse := h.open(t.Context(), "/v1/events?follow=true&after=00000000000000000000000000",
 			"Accept: text/event-stream", "Last-Event-ID: "+first)
-		if sse.header.Get("Content-Type") != typeSSE {
-			t.Errorf("%v", sse.header)
-		}
+		assert.Equal(t, sse.header.Get("Content-Type"), typeSSE, "%v", sse.header)
 		if l := sse.line(); !strings.HasPrefix(l, "id: ") || l == "id: "+first {
 			t.Errorf("%q", l)
 		}
-		if l := sse.line(); l != "event: enqueued" {
-			t.Errorf("%q", l)
-		}
+		assert.Equal(t, sse.line(), "event: enqueued")
 		if l := sse.line(); !strings.HasPrefix(l, `data: {"event_id":`) {
 			t.Errorf("%q", l)
 		}
 		sse.line()
-		if l := sse.line(); l != ":" {
-			t.Errorf("heartbeat %q", l)
-		}
+		assert.Equal(t, sse.line(), ":", "heartbeat")
 		sse.line()
 
 		// One that hangs up, and one that ends by itself.
@@ -183,9 +176,8 @@ func TestStreams(t *testing.T) {
 				t.Errorf("%s: %s", accept, a.Body)
 			}
 			a = h.do("GET", "/v1/events?from=start&type=enqueued", "", accept).want(200)
-			if strings.Count(a.Body.String(), "event_id") != 2 {
-				t.Errorf("%s, a list: %s", accept, a.Body)
-			}
+			assert.Equal(t, strings.Count(a.Body.String(), "event_id"), 2,
+				"%s, a list: %s", accept, a.Body)
 		}
 		h.s.Drain()
 	})

@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/internal/transcode"
 	"github.com/qlogd/qlogd/webhook"
@@ -67,16 +68,10 @@ func TestHook(t *testing.T) {
 	if got, want := string(m.raw("payload")), `{"severity":"critical","title":"[GitHub] Broken"}`; got != want {
 		t.Error(got)
 	}
-	if got := string(m.raw("original")); got != opened {
-		t.Error(got)
-	}
-	if m.str("key") != "gh" {
-		t.Error(m.Body)
-	}
+	assert.Equal(t, string(m.raw("original")), opened)
+	assert.Equal(t, m.str("key"), "gh", "%v", m.Body)
 	l := h.do("POST", "/v1/queues/WebhookIngress/lease", "").want(200)
-	if got := string(l.raw("messages.0.original")); got != opened {
-		t.Error(got)
-	}
+	assert.Equal(t, string(l.raw("messages.0.original")), opened)
 	headers, _ := l.get("messages.0.headers").(map[string]any)
 	at, err := time.Parse(wire.TimeFormat, fmt.Sprint(headers["received-at"]))
 	if err != nil || time.Since(at) > time.Minute || headers["webhook"] != "gh" || headers["source-ip"] != "52.1.2.3" || headers["x-github-event"] != "issues" || headers["x-github-delivery"] != "d1" {
@@ -174,13 +169,10 @@ func hookOrder(t *testing.T) {
 		case a.str("code") != c.code || a.get("ok") != nil || a.str("outcome") != "not_applied":
 			t.Errorf("%s %s: %s, want %s", c.name, c.body, a.Body, c.code)
 		}
-		if (c.status == 503) != (a.Header().Get("Retry-After") != "") {
-			t.Errorf("%s: Retry-After %q", c.code, a.Header().Get("Retry-After"))
-		}
+		assert.Equal(t, c.status == 503, a.Header().Get("Retry-After") != "",
+			"%s: Retry-After %q", c.code, a.Header().Get("Retry-After"))
 	}
-	if h.proposals() != n {
-		t.Error("something of this was proposed")
-	}
+	assert.Equal(t, h.proposals(), n, "something of this was proposed")
 	// These come to deciding: a full queue, and a duplicate although it is full.
 	other := `{"type":"x","id":"2","n":1}`
 	a := h.hook("w", "10.1.1.1", other, stripe(other, now)).want(503)
@@ -355,12 +347,8 @@ func TestHookForwards(t *testing.T) {
 			t.Error(w.Code, w.Body)
 		}
 	}
-	if h.target.got.URL != "" {
-		t.Error("what was refused was forwarded")
-	}
-	if h.proposals() != n {
-		t.Error("a target's webhook left an entry")
-	}
+	assert.Equal(t, h.target.got.URL, "", "what was refused was forwarded")
+	assert.Equal(t, h.proposals(), n, "a target's webhook left an entry")
 }
 
 // TestHookIsCounted: by webhook and outcome, and not by what a stranger names.

@@ -34,9 +34,7 @@ func TestMsgpackInAndOut(t *testing.T) {
 		map[string]any{"payload_base64": []byte{0, 1, 2}, "content_type": "x/y"},
 	}})
 	a := h.do("POST", "/v1/queues/q/messages", body, in, out).want(201)
-	if a.Header().Get("Content-Type") != typeMsgpack {
-		t.Fatalf("%v", a.Header())
-	}
+	require.Equal(t, a.Header().Get("Content-Type"), typeMsgpack, "%v", a.Header())
 	two := packed(t, map[string]any{"max_messages": 2})
 	a = h.do("POST", "/v1/queues/q/lease", two, in, out).want(200)
 	var got struct {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // TestAckAndProduce: acks and what follows from them are one entry, or nothing.
@@ -33,9 +34,8 @@ func TestAckAndProduce(t *testing.T) {
 	}
 	depth := func(want float64) {
 		t.Helper()
-		if got := h.do("GET", "/v1/queues/next", "").want(200).get("stats.depth"); got != want {
-			t.Errorf("next holds %v, want %v", got, want)
-		}
+		assert.Equal(t, h.do("GET", "/v1/queues/next", "").want(200).get("stats.depth"), any(want),
+			"next holds")
 	}
 	depth(2)
 	l = take("q")
@@ -117,9 +117,7 @@ func TestPushPolicy(t *testing.T) {
 	h.do("PUT", "/v1/queues/answers", "").want(201)
 	a := h.do("PUT", "/v1/queues/q", `{"push":{"url":"https://a/","secret_env":"A","answer_to":"answers"}}`).want(201)
 	want := map[string]any{"url": "https://a/", "timeout_ms": 7.0, "max_in_flight": 0.0, "rate_per_second": 0.0, "format": "", "secret_env": "A", "answer_to": "answers"}
-	if d := cmp.Diff(want, a.get("push")); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, cmp.Diff(want, a.get("push")), "")
 	h.do("PATCH", "/v1/queues/q", `{"description":"d"}`).want(200)
 	if a := h.do("GET", "/v1/queues/q", "").want(200); a.str("push.answer_to") != "answers" {
 		t.Errorf("a merge lost it: %s", a.Body)
@@ -206,9 +204,7 @@ func TestPushReason(t *testing.T) {
 		t.Errorf("a queue without push: %+v", r)
 	}
 	v.Policy.Push = []byte(`{"url":"https://a/"}`)
-	if r := h.s.PushReason(t.Context(), v); r != down {
-		t.Errorf("%+v", r)
-	}
+	assert.Equal(t, h.s.PushReason(t.Context(), v), down)
 	leader := setup(t)
 	leader.s.deps.Push = pushes{down}
 	h.s.deps.Push = pushes{}

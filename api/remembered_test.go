@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/log"
 )
 
@@ -58,9 +59,7 @@ func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
 				t.Errorf("the command does not say up to where was looked: %+v", p)
 			}
 			for _, from := range log.from {
-				if gone != (from == 0) {
-					t.Errorf("looked from %d on", from)
-				}
+				assert.Equal(t, gone, from == 0, "looked from %d on", from)
 			}
 		})
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 func TestResurrect(t *testing.T) {
@@ -112,9 +113,7 @@ func TestJSONPatch(t *testing.T) {
 		for _, ch := range got {
 			words = append(words, fmt.Sprintf("%s %s %s", ch.Op, ch.Path, string(ch.Value)))
 		}
-		if strings.Join(words, ";") != c.want {
-			t.Errorf("%s to %s: %s, want %s", c.before, c.after, strings.Join(words, ";"), c.want)
-		}
+		assert.Equal(t, strings.Join(words, ";"), c.want, "%s to %s", c.before, c.after)
 	}
 	var long strings.Builder
 	for i := range maxChanges + 1 {

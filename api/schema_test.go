@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 func TestSchemaMismatchNamesThePath(t *testing.T) {
@@ -26,9 +28,7 @@ func TestSchemaMismatchNamesThePath(t *testing.T) {
 	if a = h.do("POST", "/v1/transactions", `{"produce":[{"queue":"q","messages":[{"payload":1}]}]}`).want(400); a.str("field") != "produce[0].messages.payload" || a.get("index") != 0.0 {
 		t.Errorf("%s", a.Body)
 	}
-	if h.proposals() != n {
-		t.Error("reached the proposer")
-	}
+	assert.Equal(t, h.proposals(), n, "reached the proposer")
 }
 
 // TestSchemaBombs end within their budget.

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -86,9 +87,7 @@ func TestStrangers(t *testing.T) {
 				t.Errorf("%s: %q after %s", c.name, status, after)
 			}
 		}
-		if h.proposals() != before {
-			t.Error("reached the proposer")
-		}
+		assert.Equal(t, h.proposals(), before, "reached the proposer")
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		h.s.Drain()
@@ -135,9 +134,7 @@ func TestQuiesce(t *testing.T) {
 		h.s.Drain()
 		begun := time.Now()
 		h.s.Quiesce(t.Context())
-		if d := time.Since(begun); d != quietFor {
-			t.Errorf("quiet after %s", d)
-		}
+		assert.Equal(t, time.Since(begun), quietFor, "quiet after")
 		for _, c := range []struct{ requests, waits time.Duration }{{1, 2 * quietFor}, {100, quietWithin}} {
 			begun = time.Now()
 			done := make(chan struct{})
@@ -149,18 +146,14 @@ func TestQuiesce(t *testing.T) {
 				}
 			}()
 			h.s.Quiesce(t.Context())
-			if d := time.Since(begun); d != c.waits {
-				t.Errorf("%d requests: quiet after %s, want %s", c.requests, d, c.waits)
-			}
+			assert.Equal(t, time.Since(begun), c.waits, "%d requests: quiet after", c.requests)
 			<-done
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()
 		begun = time.Now()
 		h.s.Quiesce(ctx)
-		if time.Since(begun) != 0 {
-			t.Error("waited on")
-		}
+		assert.Equal(t, time.Since(begun), 0, "waited on")
 		h.s.Drain()
 	})
 }

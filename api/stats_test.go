@@ -1,6 +1,10 @@
 package api
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+)
 
 // wantProblem is want with a code.
 func (a answer) wantProblem(status int, code string) {
@@ -39,7 +43,5 @@ func TestProjectionsAreRebuilt(t *testing.T) {
 		t.Errorf("rebuilt %d times under one key", h.rebuilt)
 	}
 	h.do("POST", "/v1/projections/rebuild", `{"x":1}`).wantProblem(400, "invalid_argument")
-	if h.rebuilt != 1 {
-		t.Error("a wrong call has rebuilt")
-	}
+	assert.Equal(t, h.rebuilt, 1, "a wrong call has rebuilt")
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // shop is waiters over numbers that represent queues' messages.
@@ -99,9 +100,7 @@ func TestWaitersAreServedInOrderAndNoHerd(t *testing.T) {
 		if s.got() != "0:1 1:1 2:1" && len(s.took) != 3 {
 			t.Errorf("took %s", s.got())
 		}
-		if s.asked != 3 {
-			t.Errorf("%d leases proposed for 3 messages", s.asked)
-		}
+		assert.Equal(t, s.asked, 3, "leases proposed for 3 messages")
 		for range 97 {
 			s.put("q", 1)
 			synctest.Wait()
@@ -235,9 +234,7 @@ func TestLongPollThroughHTTP(t *testing.T) {
 		}
 		before := h.proposals()
 		waiting := lease(t.Context(), `{"wait_ms":60000}`)
-		if h.proposals() != before {
-			t.Error("a lease was proposed for nothing")
-		}
+		assert.Equal(t, h.proposals(), before, "a lease was proposed for nothing")
 		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1}]}`).want(201)
 		if a := <-waiting; a.str("messages.0.id") == "" {
 			t.Errorf("%s", a.Body)
@@ -250,9 +247,7 @@ func TestLongPollThroughHTTP(t *testing.T) {
 		before = h.proposals()
 		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1}]}`).want(201)
 		synctest.Wait()
-		if n := h.proposals() - before; n != 1 {
-			t.Errorf("%d proposals: leased to one that has hung up", n)
-		}
+		assert.Equal(t, h.proposals()-before, 1, "proposals: leased to one that has hung up")
 
 		// One that hangs up while its lease is being committed: given back.
 		ctx, cancel = context.WithCancel(t.Context())

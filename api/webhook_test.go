@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -49,9 +50,7 @@ func TestWebhooks(t *testing.T) {
 			t.Errorf("%s is not in %s", part, first)
 		}
 	}
-	if got := h.do("GET", "/v1/webhooks/gh", "").want(200).Body.String(); got != first {
-		t.Errorf("%s\n%s", got, first)
-	}
+	assert.Equal(t, h.do("GET", "/v1/webhooks/gh", "").want(200).Body.String(), first)
 	h.do("PUT", "/v1/webhooks/gh", contractWebhook).want(200)
 	h.do("PUT", "/v1/webhooks/a", `{"queue":"other"}`).want(201)
 	h.do("GET", "/v1/webhooks?limit=1", "").want(200).
@@ -62,9 +61,7 @@ func TestWebhooks(t *testing.T) {
 	h.do("GET", "/v1/webhooks/gh", "").want(404).refused("webhook_not_found", "name")
 	n := len(h.commands)
 	h.do("DELETE", "/v1/webhooks/gh", "").want(404).refused("webhook_not_found", "name")
-	if len(h.commands) != n {
-		t.Error("what was refused was proposed")
-	}
+	assert.Equal(t, len(h.commands), n, "what was refused was proposed")
 	h.do("GET", "/v1/webhooks/-", "").want(400).refused("invalid_argument", "name")
 	// The same call again, by its key, as it was answered first.
 	for range 2 {
@@ -87,9 +84,7 @@ func TestWebhooksRefused(t *testing.T) {
 			t.Errorf("%s: %s", c[2], text)
 		}
 	}
-	if len(h.commands) != n {
-		t.Error("a wrong definition was proposed")
-	}
+	assert.Equal(t, len(h.commands), n, "a wrong definition was proposed")
 }
 
 // TestWebhooksAreKeptAlike: what means the same is stored as the same bytes.
@@ -109,18 +104,14 @@ func TestWebhooksAreKeptAlike(t *testing.T) {
 		if first == "" {
 			first = string(v.Definition)
 		}
-		if string(v.Definition) != first {
-			t.Errorf("%s\n%s", v.Definition, first)
-		}
+		assert.Equal(t, string(v.Definition), first, "%s", v.Definition)
 	}
 }
 
 // is fails unless the body is this one.
 func (a answer) is(body string) answer {
 	a.t.Helper()
-	if a.Body.String() != body {
-		a.t.Errorf("%s, want %s", a.Body, body)
-	}
+	assert.Equal(a.t, a.Body.String(), body, "%s", a.Body)
 	return a
 }
 

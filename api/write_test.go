@@ -11,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -171,9 +172,7 @@ func TestStaleRevisionIsCheckedAnew(t *testing.T) {
 func TestPolicyDefaultsAndMerging(t *testing.T) {
 	h := setup(t, func(o *Options) { o.HistoryRetention = 3600e9 })
 	a := h.do("PUT", "/v1/queues/q", "").want(201)
-	if a.get("deduplication.window_seconds") != 3600.0 {
-		t.Errorf("window not clamped: %s", a.Body)
-	}
+	assert.Equal(t, a.get("deduplication.window_seconds"), 3600.0, "window not clamped: %s", a.Body)
 	h.do("PUT", "/v1/queues/q", `{"deduplication":{"window_seconds":86400}}`).want(400)
 	h.do("PATCH", "/v1/queues/q", `{"delivery":{"lease_ms":5000,"backoff_jitter":0.25},"retention":{"max_depth":9},"namespace":"n","message_schema":{"type":"object"}}`).want(200)
 	a = h.do("PATCH", "/v1/queues/q", `{"delivery":{"lease_ms":null},"retention":null,"message_schema":null}`, "Content-Type: application/merge-patch+json").want(200)
@@ -312,9 +311,7 @@ func TestLifeBroughtBack(t *testing.T) {
 		{Attempt: 1, MessageID: id(10).String(), Queue: "a", LeaseID: id(11).String(), Worker: "w3", LeasedAt: 11000, EndedAt: 12000, DurationMS: ms(1000), Outcome: "acked"},
 		{Attempt: 1, MessageID: id(15).String(), Queue: "a", LeaseID: id(16).String(), Worker: "w4", LeasedAt: 16000, Outcome: "leased"},
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, cmp.Diff(want, got), "")
 	if e := EventOf(&s.history[5]); e.DiedIn != "a" || e.Order != "original" || !e.Edited || e.Actor != "operator" || e.NewMessageID != id(10).String() {
 		t.Errorf("%+v", e)
 	}

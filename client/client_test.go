@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -128,9 +129,7 @@ func TestErrorsHaveTheirCode(t *testing.T) {
 		*e.Problem.Index != 1 || e.RequestID != "r1" {
 		t.Errorf("%v", err)
 	}
-	if len(f.asked()) != 1 {
-		t.Errorf("%d requests for a definite answer", len(f.asked()))
-	}
+	assert.Equal(t, len(f.asked()), 1, "requests for a definite answer")
 	c, _, _ = setup(t, says(502, "<html>bad gateway"))
 	if _, err := c.Queue(t.Context(), "a/b"); !errors.As(err, &e) || e.Problem.Status != 502 {
 		t.Errorf("a proxy's page: %v", err)
@@ -145,9 +144,7 @@ func TestNamesAreEscaped(t *testing.T) {
 	if _, err := c.Queue(t.Context(), "a/../b?c"); err != nil {
 		t.Fatal(err)
 	}
-	if got := f.asked()[0].path; got != "/v1/queues/a%2F..%2Fb%3Fc" {
-		t.Error(got)
-	}
+	assert.Equal(t, f.asked()[0].path, "/v1/queues/a%2F..%2Fb%3Fc")
 }
 
 // Follow finds its position first, then continues after the last event seen when
@@ -169,16 +166,12 @@ func TestFollowMissesNothing(t *testing.T) {
 			break
 		}
 	}
-	if strings.Join(got, " ") != "01B 01C 01D" {
-		t.Error(got)
-	}
+	assert.Equal(t, strings.Join(got, " "), "01B 01C 01D", "%v", got)
 	var after []string
 	for _, r := range f.asked() {
 		after = append(after, r.query.Get("after"))
 	}
-	if strings.Join(after, ",") != ",01A,01C,01C" {
-		t.Error(after)
-	}
+	assert.Equal(t, strings.Join(after, ","), ",01A,01C,01C", "%v", after)
 }
 
 func TestAllEventsPages(t *testing.T) {
@@ -233,8 +226,6 @@ func TestReplayShapes(t *testing.T) {
 		"GET /v1/queues/q/dead?error=x&key=&limit=3", "GET /v1/tasks/t?wait_ms=20000",
 	} {
 		a := f.asked()[i]
-		if got := a.method + " " + a.path + "?" + a.query.Encode() + a.body; got != want {
-			t.Errorf("%s, not %s", got, want)
-		}
+		assert.Equal(t, a.method+" "+a.path+"?"+a.query.Encode()+a.body, want)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -114,9 +115,7 @@ func TestRounds(t *testing.T) {
 	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
 		t.Fatal(err)
 	}
-	if len(*waits) != 1 {
-		t.Errorf("waited %v", *waits)
-	}
+	assert.Equal(t, len(*waits), 1, "waited %v", *waits)
 	three := []Option{WithRetry(Retry{Attempts: 3})}
 	c, f, waits := several(t, three,
 		all(noLeader, noLeader, noLeader), all(noLeader, noLeader, noLeader))
@@ -201,9 +200,8 @@ func TestTLS(t *testing.T) {
 	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
 		t.Fatal(err)
 	}
-	if f.asked()[0].header.Get("Authorization") != "Bearer qlogd_x" {
-		t.Error(f.asked()[0].header)
-	}
+	assert.Equal(t, f.asked()[0].header.Get("Authorization"), "Bearer qlogd_x",
+		"%v", f.asked()[0].header)
 	c, err = New(srv.URL, WithRetry(Retry{Attempts: 1}))
 	require.NoError(t, err)
 	_, err = c.Produce(t.Context(), "q", JSON(1))

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -204,9 +205,7 @@ func TestAPayloadThatIsNoJSONFailsAlone(t *testing.T) {
 	for i, p := range []string{`1`, `{`, `2`, `]`} {
 		wg.Go(func() {
 			_, err := c.Enqueue(t.Context(), "q", wire.NewMessage{Payload: []byte(p)})
-			if (err != nil) != (i%2 == 1) {
-				t.Errorf("%s: %v", p, err)
-			}
+			assert.Equal(t, err != nil, i%2 == 1, "%s: %v", p, err)
 		})
 	}
 	close(s.hold)
@@ -360,13 +359,9 @@ func TestLane(t *testing.T) {
 		add(1, 1)
 		synctest.Wait()
 		mu.Lock()
-		if len(sizes) != 1 {
-			t.Error("a lone item waits")
-		}
+		assert.Equal(t, len(sizes), 1, "a lone item waits")
 		mu.Unlock()
-		if got := settled(); !slices.Equal(got, []int{1}) {
-			t.Error(got)
-		}
+		assert.EqualSlices(t, settled(), []int{1})
 		add(3000, 1)
 		got := settled()
 		if most := slices.Max(got); most > maxItems || len(got) > 30 {
@@ -377,9 +372,7 @@ func TestLane(t *testing.T) {
 			t.Errorf("%d items of a quarter of what fits", most)
 		}
 		add(2, 3*maxBytes)
-		if got := settled(); !slices.Equal(got, []int{1, 1}) {
-			t.Errorf("large items: %v", got)
-		}
+		assert.EqualSlices(t, settled(), []int{1, 1}, "large items")
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		if l.senders != 0 || l.bytes != 0 || len(l.waiting) != 0 {
@@ -461,9 +454,7 @@ func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
 				t.Errorf("%s: %v", tt.name, err)
 			}
 		}
-		if len(errs) != 2 {
-			t.Errorf("%d answers", len(errs))
-		}
+		assert.Equal(t, len(errs), 2, "answers")
 		a := f.asked()
 		for i := range a {
 			if a[i].header.Get("Idempotency-Key") != a[0].header.Get("Idempotency-Key") ||

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // What a call does with each answer: how often it asks, how long it waits, and
@@ -88,9 +90,7 @@ func TestRetryRules(t *testing.T) {
 			if (err == nil) != (tt.err == nil) || !errors.Is(err, tt.err) {
 				t.Errorf("error %v, not %v", err, tt.err)
 			}
-			if n := len(f.asked()); n != tt.requests {
-				t.Errorf("%d requests, not %d", n, tt.requests)
-			}
+			assert.Equal(t, len(f.asked()), tt.requests, "requests")
 			if n := len(*waits); (n > 0) != (tt.wait > 0) ||
 				n > 0 && ((*waits)[0] < tt.wait || (*waits)[0] > max(2*short, tt.wait*3/2)) {
 				t.Errorf("waited %v, not %v", *waits, tt.wait)
@@ -125,9 +125,7 @@ func TestCallsThatGoRound(t *testing.T) {
 	produce(2, 2, 3)              // 0
 	c.endpoints[1].until.Store(1) // its time is over
 	produce(2, 3, 3)
-	if c.endpoints[1].until.Load() != 0 {
-		t.Error("it works again")
-	}
+	assert.Equal(t, c.endpoints[1].until.Load(), 0, "it works again")
 }
 
 // asks compares the numbers of requests at each endpoint.
@@ -179,7 +177,5 @@ func TestCallsGoToTheLeader(t *testing.T) {
 		c.endpoints[i].busy.Add(1)
 		at[i]++
 	}
-	if at != [3]int{1, 5, 0} {
-		t.Errorf("six calls at once go to %v", at)
-	}
+	assert.Equal(t, at, [3]int{1, 5, 0}, "six calls at once go to")
 }

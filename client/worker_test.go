@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -420,12 +421,8 @@ func TestWorkerStops(t *testing.T) {
 			t.Errorf("it took %s", d)
 		}
 		got := sorted(p.settled())
-		if got != "ack 0; ack 1; release 2; release 3; release 4; release 5; release 6" {
-			t.Error(got)
-		}
-		if len(p.until) != 0 {
-			t.Error(p.until)
-		}
+		assert.Equal(t, got, "ack 0; ack 1; release 2; release 3; release 4; release 5; release 6")
+		assert.Equal(t, len(p.until), 0, "%v", p.until)
 	})
 }
 
@@ -440,9 +437,7 @@ func TestWorkersGraceIsBounded(t *testing.T) {
 			switch string(m.Bytes()) {
 			case "0": // heeds
 				<-ctx.Done()
-				if context.Cause(ctx) != ErrStopping {
-					t.Error(context.Cause(ctx))
-				}
+				assert.Equal(t, context.Cause(ctx), ErrStopping)
 				return ctx.Err()
 			case "1": // was about to end anyway
 				<-ctx.Done()
@@ -460,9 +455,7 @@ func TestWorkersGraceIsBounded(t *testing.T) {
 		if d := time.Since(at); d < 6*time.Second || d > 7*time.Second {
 			t.Errorf("it took %s", d)
 		}
-		if got := sorted(p.settled()); got != "ack 1; release 0; release 2" {
-			t.Error(got)
-		}
+		assert.Equal(t, sorted(p.settled()), "ack 1; release 0; release 2")
 		close(late)
 	})
 }
@@ -516,9 +509,7 @@ func TestMiddlewareIsOutermostFirst(t *testing.T) {
 	}, func(t *testing.T, p *postOffice, stop func()) {
 		time.Sleep(time.Second)
 		stop()
-		if !slices.Equal(ran, []string{"outer", "inner", "handler"}) {
-			t.Error(ran)
-		}
+		assert.EqualSlices(t, ran, []string{"outer", "inner", "handler"})
 	})
 }
 
@@ -536,8 +527,6 @@ func TestLeaseOf(t *testing.T) {
 		{strings.Repeat("!", 26), wire.TimeOf(at), time.Minute, time.Minute},
 	} {
 		m := &wire.LeasedMessage{LeaseID: tt.id, LeaseExpiresAt: tt.until}
-		if d := leaseOf(m, tt.asked); d != tt.lease {
-			t.Errorf("%s: %s, not %s", tt.id, d, tt.lease)
-		}
+		assert.Equal(t, leaseOf(m, tt.asked), tt.lease, "%s", tt.id)
 	}
 }

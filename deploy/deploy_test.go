@@ -17,6 +17,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -152,9 +153,7 @@ func TestCompose(t *testing.T) {
 		Services map[string]service `yaml:"services"`
 		Volumes  map[string]any     `yaml:"volumes"`
 	}](t, read(t, "compose.yaml"))[0]
-	if len(c.Services) != 3 {
-		t.Fatalf("%d services", len(c.Services))
-	}
+	require.Equal(t, len(c.Services), 3, "services")
 	published := map[string]bool{}
 	for name, s := range c.Services {
 		takes(t, name, s.Command, s.Environment)
@@ -176,9 +175,7 @@ func TestCompose(t *testing.T) {
 			{"volume", strings.Join(s.Volumes, " "), name + ":" + dataDir(t)},
 			{"restart", s.Restart, "unless-stopped"},
 		} {
-			if k.got != k.want {
-				t.Errorf("%s: %s is %q, want %q", name, k.what, k.got, k.want)
-			}
+			assert.Equal(t, k.got, k.want, "%s: %s", name, k.what)
 		}
 		if _, ok := c.Volumes[name]; !ok {
 			t.Errorf("%s: no such volume", name)
@@ -290,9 +287,8 @@ func TestStatefulSet(t *testing.T) {
 			}
 			for _, p := range c.Ports {
 				addr := env["QLOGD_"+strings.ToUpper(p.Name)+"_ADDR"]
-				if port(addr) != fmt.Sprint(p.Port) {
-					t.Errorf("port %s is %d, the node listens at %s", p.Name, p.Port, addr)
-				}
+				assert.Equal(t, port(addr), fmt.Sprint(p.Port),
+					"port %s is %d, the node listens at %s", p.Name, p.Port, addr)
 			}
 		}
 	}
@@ -313,9 +309,7 @@ func TestSystemd(t *testing.T) {
 		"RestartPreventExitStatus": "2 78",
 		"ProtectSystem":            "strict", "NoNewPrivileges": "yes",
 	} {
-		if set[k] != want {
-			t.Errorf("%s=%s, want %s", k, set[k], want)
-		}
+		assert.Equal(t, set[k], want, "%s", k)
 	}
 	if set["ExecStart"] != "/usr/local/bin/qlogd serve --config /etc/"+
 		set["ConfigurationDirectory"]+"/qlogd.yaml" {

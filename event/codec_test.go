@@ -1,7 +1,6 @@
 package event
 
 import (
-	"bytes"
 	"encoding/hex"
 	"fmt"
 	"reflect"
@@ -12,6 +11,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"pgregory.net/rapid"
 )
 
@@ -40,9 +41,8 @@ type tb interface {
 // same compares two values; an empty list is no list.
 func same(t tb, what string, got, want any) {
 	t.Helper()
-	if d := cmp.Diff(want, got, cmpopts.EquateEmpty()); d != "" {
-		t.Fatalf("%s: decoded (+), was (-):\n%s", what, d)
-	}
+	require.Equal(t, cmp.Diff(want, got, cmpopts.EquateEmpty()), "",
+		"%s: decoded (+), was (-)", what)
 }
 
 // anything makes values of T by reflection, within the ranges of the enums.
@@ -82,9 +82,7 @@ func roundTrip[T any](t *testing.T, name string, encode func(*T) []byte,
 			got, err := decode(b)
 			must(rt, err)
 			same(rt, name, got, &v)
-			if !bytes.Equal(encode(got), b) {
-				rt.Fatal("other bytes")
-			}
+			require.EqualSlices(rt, encode(got), b, "other bytes")
 		})
 	})
 }
@@ -257,9 +255,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	for s, want := range map[string]bool{"n1": true, "Host-1.b_c": true, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, "n1/01K9": false, "n1?voter=true": false} {
-		if ValidNode(s) != want {
-			t.Errorf("a node called %q: taken %v", s, !want)
-		}
+		assert.Equal(t, ValidNode(s), want, "a node called %q: taken %v", s, !want)
 	}
 }
 
@@ -268,8 +264,6 @@ func TestCommandNames(t *testing.T) {
 		"none": {}, "put_queue": {PutQueue: &PutQueue{}}, "delete": {Delete: &DeleteMessage{}},
 		"purge_dead": {Request: &Request{}, PurgeDead: &PurgeDead{}},
 	} {
-		if got := c.Name(); got != want {
-			t.Errorf("%s is called %s", want, got)
-		}
+		assert.Equal(t, c.Name(), want, "is called")
 	}
 }

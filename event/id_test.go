@@ -4,18 +4,15 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"pgregory.net/rapid"
 )
 
 func TestIDLayout(t *testing.T) {
 	id := NewID(0x0102_0304_0506, 0x0708_090a_0b0c, 0x0d0e0f)
 	want := ID{1, 2, 3, 4, 5, 6, 0, 7, 8, 9, 0xa, 0xb, 0xc, 0xd, 0xe, 0xf}
-	if id != want {
-		t.Fatalf("%x, not %x", id, want)
-	}
-	if s := NewID(1_700_000_000_000, 42, 7).String(); s != "01HF7YAT000000000000N00007" {
-		t.Fatal(s)
-	}
+	require.Equal(t, id, want)
+	require.Equal(t, NewID(1_700_000_000_000, 42, 7).String(), "01HF7YAT000000000000N00007")
 	for _, bad := range []func(){
 		func() { NewID(-1, 0, 0) }, func() { NewID(1<<48, 0, 0) }, func() { NewID(0, 1<<48, 0) }, func() { NewID(0, 0, MaxNumber+1) },
 	} {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 func (b *bench) erasure() event.ID {
@@ -90,9 +91,7 @@ func TestEraseRefuses(t *testing.T) {
 		"sealed": update(b.erasure(), event.TaskOpSeal), "ended": update(b.erasure(), event.TaskOpComplete),
 	} {
 		b.wantProblem(b.erase(task, b.item("a")), event.CodeConflict, "")
-		if b.tells() != "" {
-			t.Errorf("%s: %s", about, b.tells())
-		}
+		assert.Equal(t, b.tells(), "", "%s", about)
 	}
 	task := update(update(b.erasure(), event.TaskOpCancel), event.TaskOpResume)
 	b.wantProblem(b.erase(task, make([]event.EraseItem, event.MaxBatch+1)...), event.CodeInvalidArgument, "items must be at most 1000")

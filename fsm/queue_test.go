@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // The tests of this folder say the contract's sentences (contract.md sections
@@ -95,9 +96,7 @@ func TestDeleteQueue(t *testing.T) {
 		b.put("q", msg("mine", prio(1)))
 		b.wantTake("q", 1, "mine")
 		b.ok(b.drop("q", true))
-		if n := len(b.last().Events); n != 1 {
-			t.Fatalf("%d events", n)
-		}
+		require.Equal(t, len(b.last().Events), 1, "events")
 		b.want(event.OpAck, "mine", event.StatusRejected) // its entry carries out the first 1024
 		mustEqual(t, len(b.last().Events), duePerEntry)
 		b.mustQueue("q", nil)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 	"pgregory.net/rapid"
 )
@@ -89,9 +90,8 @@ func (r *replica) take(i int) {
 	if got := r.log.blocks[i]; !bytes.Equal(blockBytes(got), blockBytes(want)) {
 		r.t.Fatalf("index %d, %s: block\n%+v\nthe leader's\n%+v", e.index, r.name, got, want)
 	}
-	if r.m.Digest() != r.lead.digests[i] {
-		r.t.Fatalf("index %d, %s: another digest", e.index, r.name)
-	}
+	require.Equal(r.t, r.m.Digest(), r.lead.digests[i],
+		"index %d, %s: another digest", e.index, r.name)
 	if i%8 != 0 && i != len(r.lead.digests)-1 {
 		return // the leader's was checked each time
 	}
@@ -235,7 +235,6 @@ func TestLoadedStateWakesAlike(t *testing.T) {
 	other.tick(10)
 	mustEqual(t, b.stats("q").Ready, 1)
 	mustEqual(t, other.stats("q").Ready, 1)
-	if b.m.Digest() != other.m.Digest() {
-		t.Fatal("a loaded state differs from the one that was never restarted")
-	}
+	require.Equal(t, b.m.Digest(), other.m.Digest(),
+		"a loaded state differs from the one that was never restarted")
 }

@@ -220,9 +220,7 @@ func (b *bench) load(f *Frozen) *projections.State {
 	f.Release()
 	s, err := projections.Load(&buf)
 	must(b.t, err)
-	if s.Digest() != f.Digest() {
-		b.t.Fatalf("index %d: loaded with another digest", s.Index())
-	}
+	require.Equal(b.t, s.Digest(), f.Digest(), "index %d: loaded with another digest", s.Index())
 	return s
 }
 
@@ -236,9 +234,8 @@ func (b *bench) resume(f *Frozen) {
 			s.Fold(bl)
 		}
 	}
-	if s.Digest() != b.m.Digest() {
-		b.t.Fatalf("index %d: a checkpoint brought up by the log differs from the live state", b.index)
-	}
+	require.Equal(b.t, s.Digest(), b.m.Digest(),
+		"index %d: a checkpoint brought up by the log differs from the live state", b.index)
 	must(b.t, s.Check())
 	b.m = New(s, b.log, Options{Known: known})
 }
@@ -341,9 +338,7 @@ func (b *bench) on(op event.SettleOp, text string) event.Settled {
 func (b *bench) want(op event.SettleOp, text, status string) event.Settled {
 	b.t.Helper()
 	s := b.on(op, text)
-	if s.Status != status {
-		b.t.Fatalf("%s is %+v, not %s", text, s, status)
-	}
+	require.Equal(b.t, s.Status, status, "%s is %+v", text, s)
 	return s
 }
 
@@ -369,9 +364,7 @@ func (b *bench) holds(queue string) string {
 
 func (b *bench) wantHolds(queue, want string) {
 	b.t.Helper()
-	if got := b.holds(queue); got != want {
-		b.t.Fatalf("queue %q holds %q, not %q", queue, got, want)
-	}
+	require.Equal(b.t, b.holds(queue), want, "queue %q holds", queue)
 }
 
 // tells lists the newest block's events: type, text, reason.
@@ -393,9 +386,7 @@ func (b *bench) tells() string {
 
 func (b *bench) wantTells(want string) {
 	b.t.Helper()
-	if got := b.tells(); got != want {
-		b.t.Fatalf("entry %d tells %q, not %q", b.index, got, want)
-	}
+	require.Equal(b.t, b.tells(), want, "entry %d tells", b.index)
 }
 
 // wantProblem expects a refusal with this code and detail ("" any).

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -167,9 +168,7 @@ func crashAt(t *testing.T, scenario func(*teller), whole *teller, n int, seed ui
 		s.log.Close()
 	}
 	s.disk = disk.Crash(testRand(seed*1e6 + uint64(n)))
-	if msg := s.afterCrash(whole); msg != "" {
-		t.Fatalf("operation %d, seed %d: %s", n, seed, msg)
-	}
+	require.Equal(t, s.afterCrash(whole), "", "operation %d, seed %d", n, seed)
 }
 
 // afterCrash recovers and returns what is wrong.
@@ -307,9 +306,7 @@ func TestErrorAtEveryOperation(t *testing.T) {
 		}
 		// Whatever the failed operation has left: the power goes too.
 		s.disk = disk.Crash(testRand(uint64(n)))
-		if msg := s.afterCrash(whole); msg != "" {
-			t.Fatalf("operation %d: %s", n, msg)
-		}
+		require.Equal(t, s.afterCrash(whole), "", "operation %d", n)
 	}
 }
 

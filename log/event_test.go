@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -109,9 +110,7 @@ func TestRoundTrip(t *testing.T) {
 		if len(w) == 0 {
 			w = nil
 		}
-		if d := cmp.Diff(w, b.Events); d != "" {
-			t.Errorf("block %d: %s", i, d)
-		}
+		assert.Equal(t, cmp.Diff(w, b.Events), "", "block %d", i)
 		if c, err := s.log.ChainAt(b.Index); err != nil || c != b.Chain {
 			t.Errorf("chain at %d: %x, %v; the block has %x", b.Index, c, err, b.Chain)
 		}
@@ -181,9 +180,7 @@ func TestHistory(t *testing.T) {
 	for _, id := range []event.ID{first, dead, back, again, other, grave} {
 		got, err := s.log.History(t.Context(), id)
 		must(t, err)
-		if d := cmp.Diff(want, types(got)); d != "" {
-			t.Errorf("by %s: %s", id, d)
-		}
+		assert.Equal(t, cmp.Diff(want, types(got)), "", "by %s", id)
 		if !slices.IsSortedFunc(got, func(a, b event.Event) int { return a.ID.Compare(b.ID) }) {
 			t.Errorf("by %s: not in the order of the log", id)
 		}
@@ -221,9 +218,7 @@ func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
 	}
 	got, err := s.log.History(t.Context(), m)
 	must(t, err)
-	if d := cmp.Diff([]string{"leased@jobs", "acked@jobs"}, types(got)); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, cmp.Diff([]string{"leased@jobs", "acked@jobs"}, types(got)), "")
 	for _, at := range []event.Instant{
 		{Kind: event.InstantIndex, Index: 3}, {Kind: event.InstantID, ID: m, Index: 3},
 		{Kind: event.InstantTime, Time: s.clock - 42_000},

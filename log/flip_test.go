@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -114,9 +115,7 @@ func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i i
 			// Not held by Raft, or known to be durable: never cut.
 			_, err := Open(opts)
 			corruption(t, err)
-			if msg := sameFiles(before, disk); msg != "" {
-				t.Errorf("a refused log was changed: %s", msg)
-			}
+			assert.Equal(t, sameFiles(before, disk), "", "a refused log was changed")
 		}
 	}
 	l, err := Open(options(disk))
@@ -124,26 +123,20 @@ func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i i
 		if c := corruption(t, err); c.Segment != name || lastBlock || i < 0 {
 			t.Errorf("open: %v", err)
 		}
-		if msg := sameFiles(before, disk); msg != "" {
-			t.Errorf("a refused log was changed: %s", msg)
-		}
+		assert.Equal(t, sameFiles(before, disk), "", "a refused log was changed")
 		return
 	}
 	defer l.Close()
 	if newest && !lastBlock {
 		t.Error("the newest segment is wrong in the middle, and open has not told")
 	}
-	if lastBlock != (l.Tail() != nil) {
-		t.Errorf("tail %+v", l.Tail())
-	}
+	assert.Equal(t, lastBlock, l.Tail() != nil, "tail %+v", l.Tail())
 	want := blocks
 	if lastBlock {
 		want = blocks[:len(blocks)-1]
 	}
 	got, err := tryReadAll(l, 0)
-	if (err != nil) != (i >= 0 && !newest) {
-		t.Errorf("reading all: %v", err)
-	}
+	assert.Equal(t, err != nil, i >= 0 && !newest, "reading all: %v", err)
 	sameBlocks(t, got, want[:len(got)])
 	if len(got) < len(want) {
 		if c := corruption(t, err); c.Segment != name || len(got) > 0 &&
@@ -155,9 +148,7 @@ func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i i
 		for n, w := range b.Records {
 			r, err := l.record(event.Ref{Index: b.Index, Number: uint32(n)})
 			if err == nil {
-				if diff := diffRecord(r, w); diff != "" {
-					t.Error(diff)
-				}
+				assert.Equal(t, diffRecord(r, w), "")
 			}
 		}
 	}

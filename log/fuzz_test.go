@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -62,9 +63,7 @@ func readEverything(t *testing.T, l *Log) {
 			ref := event.Ref{Index: b.Index, Number: uint32(n)}
 			got, err := l.record(ref)
 			if err == nil {
-				if diff := diffRecord(got, want); diff != "" {
-					t.Fatalf("record %s: %s", ref, diff)
-				}
+				require.Equal(t, diffRecord(got, want), "", "record %s", ref)
 			} else if !errors.Is(err, ErrNotFound) { // a made up side file
 				explained(t, err)
 			}

@@ -148,13 +148,9 @@ func tryReadAll(l *Log, from uint64) ([]*rawBlock, error) {
 func sameBlocks(t tester, got, want []*rawBlock) {
 	t.Helper()
 	for i := range min(len(got), len(want)) {
-		if diff := diffBlock(got[i], want[i]); diff != "" {
-			t.Fatalf("block %d: %s", want[i].Index, diff)
-		}
+		require.Equal(t, diffBlock(got[i], want[i]), "", "block %d", want[i].Index)
 	}
-	if len(got) != len(want) {
-		t.Fatalf("%d blocks, want %d", len(got), len(want))
-	}
+	require.Equal(t, len(got), len(want), "blocks")
 }
 
 func diffBlock(got, want *rawBlock) string {

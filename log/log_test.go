@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -41,9 +42,7 @@ func everyLookup(t tester, l *Log, blocks []*rawBlock, erased map[event.Ref]bool
 		}
 		chain, err := l.ChainAt(b.Index)
 		must(t, err)
-		if chain != b.Chain {
-			t.Fatalf("chain at %d: %x, want %x", b.Index, chain, b.Chain)
-		}
+		require.Equal(t, chain, b.Chain, "chain at %d", b.Index)
 		for _, ms := range []int64{clock + 1, b.Time} {
 			index, ok, err := l.SeekTime(ms)
 			if b.Time > clock && (err != nil || !ok || index != b.Index) {
@@ -118,9 +117,7 @@ func TestWriteAndReadBack(t *testing.T) {
 				report.Tail != nil || report.SideFiles != report.Segments-1 {
 				t.Fatalf("report %+v", report)
 			}
-			if disk.Ops() != ops {
-				t.Fatal("a reader has written")
-			}
+			require.Equal(t, disk.Ops(), ops, "a reader has written")
 
 			opts.SegmentSize = 5000 // of a log that exists, its own counts
 			l = mustOpen(t, opts)

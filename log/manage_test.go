@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -43,9 +44,7 @@ func TestAppendRefuses(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 	}
-	if l.Head() != head {
-		t.Fatal("a refused block has moved the head")
-	}
+	require.Equal(t, l.Head(), head, "a refused block has moved the head")
 	appendAll(t, l, block(6, rec("a", "-")))
 }
 
@@ -134,17 +133,13 @@ func TestReaderWithoutSideFiles(t *testing.T) {
 	must(t, err)
 	everyLookup(t, l, blocks, nil)
 	must(t, l.Close())
-	if msg := sameFiles(before, disk); msg != "" {
-		t.Fatal("a reader has written")
-	}
+	require.Equal(t, sameFiles(before, disk), "", "a reader has written")
 	// A writer makes them anew, the same as before.
 	w := mustOpen(t, options(disk))
 	everyLookup(t, w, blocks, nil)
 	report, err := Verify(context.Background(), options(disk), nil)
 	must(t, err)
-	if report.SideFiles != report.Segments-1 {
-		t.Fatalf("%+v", report)
-	}
+	require.Equal(t, report.SideFiles, report.Segments-1, "%+v", report)
 }
 
 // TestMissingSegment: a gap in the middle, and a log that ends too early.
@@ -188,9 +183,7 @@ func TestLeftovers(t *testing.T) {
 	l := mustOpen(t, options(disk))
 	everyLookup(t, l, blocks, nil)
 	must(t, l.Close())
-	if msg := sameFiles(want, disk); msg != "" {
-		t.Fatal(msg)
-	}
+	require.Equal(t, sameFiles(want, disk), "")
 }
 
 func TestWait(t *testing.T) {

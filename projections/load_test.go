@@ -242,9 +242,7 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if !bytes.Equal(written(t, s)[:1], b[:1]) {
-			t.Fatal("another version was read")
-		}
+		require.EqualSlices(t, written(t, s)[:1], b[:1], "another version was read")
 	})
 }
 
@@ -263,9 +261,7 @@ func TestRemembered(t *testing.T) {
 	for i := byte(2); i < 5; i++ {
 		put(uint64(i), i, 5000)
 	}
-	if s.DedupFloor() != 0 {
-		t.Fatalf("floor %d", s.DedupFloor())
-	}
+	require.Equal(t, s.DedupFloor(), 0, "floor")
 	put(5, 5, 5000)
 	if _, ok := s.Duplicate(event.Hash{2}); ok || s.DedupFloor() != 3 {
 		t.Fatalf("floor %d, found %v", s.DedupFloor(), ok)

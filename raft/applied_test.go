@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // A node that lacks the log releases its waiters: complete answers of the leader are
@@ -46,9 +47,7 @@ func TestLackingReleasesWaiters(t *testing.T) {
 		others = append(others, forward(r))
 	}
 	f.apply(8)
-	if len(produced) != 0 {
-		t.Fatal("answered before its entry is applied here")
-	}
+	require.Equal(t, len(produced), 0, "answered before its entry is applied here")
 	lacking.Store(true)
 	f.fsm.wake()
 	if a := <-produced; a.err != nil || a.Index != 9 {

@@ -10,6 +10,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -54,9 +55,7 @@ func TestClassesAndOrder(t *testing.T) {
 		require.NoError(t, <-done)
 	}
 	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
-	if got := n.m.names(); !slices.Equal(got, want) {
-		t.Errorf("applied %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), want, "applied")
 }
 
 func TestNobodyStarves(t *testing.T) {
@@ -126,9 +125,7 @@ func TestOverloaded(t *testing.T) {
 	for _, done := range all {
 		require.NoError(t, <-done)
 	}
-	if got := len(n.m.names()); got != 1+8 {
-		t.Errorf("%d commands were applied", got)
-	}
+	assert.Equal(t, len(n.m.names()), 1+8, "commands were applied")
 }
 
 func TestOverloadedByBytes(t *testing.T) {
@@ -175,9 +172,7 @@ func TestContextEnds(t *testing.T) {
 	}
 	close(gate)
 	n.put("last")
-	if got := n.m.names(); !slices.Equal(got, []string{"blocker", "unknown", "last"}) {
-		t.Errorf("applied %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), []string{"blocker", "unknown", "last"}, "applied")
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
 	if p := n.refused(ended, put("x")); p.Unknown {
@@ -335,7 +330,5 @@ func TestDrainAnswers(t *testing.T) {
 	}
 	e.await(applied{results{index: 7, results: []event.Result{{}}}})
 	<-drained
-	if len(d.done) != 1 {
-		t.Error("drained without an answer")
-	}
+	assert.Equal(t, len(d.done), 1, "drained without an answer")
 }

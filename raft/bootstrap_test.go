@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -243,9 +244,7 @@ func TestEveryOrderOfStarts(t *testing.T) {
 					t.Errorf("order %v, %s apart: took %s after the last start", order, apart, took)
 				}
 				for _, m := range w.machines {
-					if len(m.saved.Initial) != 3 {
-						t.Errorf("%s: %+v", m.id, m.saved)
-					}
+					assert.Equal(t, len(m.saved.Initial), 3, "%s: %+v", m.id, m.saved)
 				}
 			})
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	hashi "github.com/hashicorp/go-metrics"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -36,9 +37,7 @@ func TestHclogToSlog(t *testing.T) {
 level=DEBUG msg=news from=raft peer=n2
 level=DEBUG msg="a line" from=raft peer=n2
 `
-	if b.String() != want {
-		t.Errorf("%s", b.String())
-	}
+	assert.Equal(t, b.String(), want)
 }
 
 type recorder struct {

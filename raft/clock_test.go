@@ -4,6 +4,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // A clock that is years off, on whichever node and whenever it jumps, moves the
@@ -136,9 +138,7 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 					}
 					k.agree(walls, 3)
 				}
-				if k.unset() != 0 {
-					t.Error("waits for ever")
-				}
+				assert.Equal(t, k.unset(), 0, "waits for ever")
 				if got := k.stamp(0) - time.Now().UnixMilli(); got != c.want {
 					t.Errorf("begins %d ms off, not %d", got, c.want)
 				}

@@ -11,6 +11,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -104,9 +105,7 @@ func TestCompare(t *testing.T) {
 					got += " " + string(id)
 				}
 			}
-			if got != c.want {
-				t.Errorf("found %q, not %q", got, c.want)
-			}
+			assert.Equal(t, got, c.want, "found")
 		})
 	}
 }

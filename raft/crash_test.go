@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -192,9 +193,7 @@ func TestStoreDeadline(t *testing.T) {
 	if err != errBroken || !strings.Contains(fmt.Sprint(why), "store: the disk did not answer") {
 		t.Errorf("%v, fatal %v", err, why)
 	}
-	if err := s.guard("more", func() error { return nil }); err != errBroken {
-		t.Errorf("a write after that: %v", err)
-	}
+	assert.Equal(t, s.guard("more", func() error { return nil }), errBroken, "a write after that")
 }
 
 // A stalled disk ends the process instead of freezing the cluster.

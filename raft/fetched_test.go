@@ -8,6 +8,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -99,9 +100,7 @@ func TestStartOnWhatWasFetched(t *testing.T) {
 				t.Errorf("applied %v, want %v and one more", got, want)
 			}
 			n = n.again()
-			if again := n.m.names(); !slices.Equal(again, got) {
-				t.Errorf("after a restart %v, want %v", again, got)
-			}
+			assert.EqualSlices(t, n.m.names(), got, "after a restart")
 			require.NoError(t, n.Snapshot())
 		})
 	}

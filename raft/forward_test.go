@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
@@ -224,9 +225,7 @@ func TestForwardComesBack(t *testing.T) {
 				orders = append(orders, names)
 				return true
 			})
-			if !slices.Equal(orders[0], want) {
-				t.Errorf("they wait in the order %v", orders[0])
-			}
+			assert.EqualSlices(t, orders[0], want, "they wait in the order")
 			f.apply(1 << 40)
 			f.follow(toNode(n))
 			for i, done := range all {
@@ -237,9 +236,7 @@ func TestForwardComesBack(t *testing.T) {
 			names := n.m.names()
 			slices.Sort(names)
 			slices.Sort(want)
-			if !slices.Equal(names, want) {
-				t.Errorf("applied %v", names)
-			}
+			assert.EqualSlices(t, names, want, "applied")
 		})
 	}
 }
@@ -347,9 +344,7 @@ func TestALeaderComes(t *testing.T) {
 		time.Sleep(f.o.LeaderWait - time.Second - time.Millisecond)
 		f.follow(toNode(n))
 		require.NoError(t, (<-done).err)
-		if got := n.m.names(); !slices.Equal(got, []string{"a"}) {
-			t.Errorf("applied %v", got)
-		}
+		assert.EqualSlices(t, n.m.names(), []string{"a"}, "applied")
 	})
 }
 
@@ -430,9 +425,7 @@ func TestForwardCancelled(t *testing.T) {
 	f.apply(1 << 40)
 	f.follow(toNode(n))
 	require.NoError(t, (<-f.async(t.Context(), put("b"))).err)
-	if got := n.m.names(); !slices.Equal(got, []string{"b"}) {
-		t.Errorf("applied %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), []string{"b"}, "applied")
 	// Answered by the leader, but this node does not come to it in time.
 	f.apply(0)
 	ctx, cancel = context.WithCancel(t.Context())
@@ -487,9 +480,7 @@ func TestServeForward(t *testing.T) {
 		require.NoError(t, <-done)
 	}
 	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
-	if got := n.m.names(); !slices.Equal(got, want) {
-		t.Errorf("applied %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), want, "applied")
 }
 
 // A leader that loses its leadership gives back what it did not propose; what

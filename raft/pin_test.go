@@ -3,6 +3,8 @@ package raft
 import (
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
@@ -11,11 +13,8 @@ import (
 // away, the node would be offered the next checkpoint, and so on for ever.
 func TestPinKeepsTheEntryAtItsIndex(t *testing.T) {
 	s := &snapshots{pins: map[string]pin{}, have: []checkpoint.Meta{{Index: 300}, {Index: 200}, {Index: 100}}}
-	if to := s.floor(); to != 200 {
-		t.Fatalf("without anybody who fetches the log may go up to %d", to)
-	}
+	require.Equal(t, s.floor(), 200, "without anybody who fetches the log may go up to")
 	s.pin("n2", 100)
-	if to := s.floor(); to != 99 {
-		t.Errorf("while somebody fetches the checkpoint of index 100, the log may go up to %d", to)
-	}
+	assert.Equal(t, s.floor(), 99,
+		"while somebody fetches the checkpoint of index 100, the log may go up to")
 }

@@ -3,13 +3,13 @@ package raft
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -27,9 +27,7 @@ func TestProposeAppliesAndAnswers(t *testing.T) {
 	if second.Index <= first.Index {
 		t.Errorf("indexes %d, %d", first.Index, second.Index)
 	}
-	if got := n.m.names(); !slices.Equal(got, []string{"a", "b"}) {
-		t.Errorf("applied %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), []string{"a", "b"}, "applied")
 	require.NoError(t, n.Barrier(context.Background()))
 	if ok, why := n.Ready(); !ok {
 		t.Error(why)
@@ -54,9 +52,7 @@ func TestOnRealFiles(t *testing.T) {
 	o.Machine = openFake(t, vfs.OS{}, dir+"/events")
 	n = boot(t, o)
 	n.put("c")
-	if got := n.m.names(); !slices.Equal(got, []string{"a", "b", "c"}) {
-		t.Errorf("applied %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), []string{"a", "b", "c"}, "applied")
 }
 
 func TestRestartSkipsByIndex(t *testing.T) {
@@ -67,13 +63,9 @@ func TestRestartSkipsByIndex(t *testing.T) {
 	want := n.m.names()
 	n = n.again()
 	n.put("last")
-	if got := n.m.names(); !slices.Equal(got, append(want, "last")) {
-		t.Errorf("applied %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), append(want, "last"), "applied")
 	// The empty entry and "last": nothing else was decided again.
-	if n.m.applies != 2 {
-		t.Errorf("%d entries were applied", n.m.applies)
-	}
+	assert.Equal(t, n.m.applies, 2, "entries were applied")
 }
 
 func TestSnapshotTruncateRestart(t *testing.T) {
@@ -101,9 +93,7 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 		t.Errorf("the log begins at %d, checkpoints %v", first, s.Checkpoints)
 	}
 	n = n.again()
-	if got := n.m.names(); !slices.Equal(got, want) {
-		t.Errorf("after the restart %v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), want, "after the restart")
 	n.put("more")
 	if err := n.Snapshot(); err != nil {
 		t.Errorf("snapshot after a restart: %v", err)
@@ -145,9 +135,7 @@ func TestSnapshotByBytes(t *testing.T) {
 		{999, 0, 0, false},
 		{1000, 0, 101, true},
 	} {
-		if got := o.snapshotDue(c.entries, c.bytes, c.newest); got != c.want {
-			t.Errorf("%+v: %v", c, got)
-		}
+		assert.Equal(t, o.snapshotDue(c.entries, c.bytes, c.newest), c.want, "%+v", c)
 	}
 
 	o = on(vfs.NewMem())

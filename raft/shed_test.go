@@ -12,6 +12,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -72,9 +73,7 @@ func TestShed(t *testing.T) {
 				want := n.m.names()
 				n = n.again()
 				n.put("yet more")
-				if got := n.m.names(); len(got) != len(want)+1 {
-					t.Errorf("%d entries, not %d", len(got), len(want)+1)
-				}
+				assert.Equal(t, len(n.m.names()), len(want)+1, "entries")
 				// Again is done at once.
 				before := n.Status().LastIndex
 				if err := n.PurgeLog(context.Background(), last); err != nil || n.Status().LastIndex != before {

@@ -13,6 +13,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 	waltypes "github.com/hashicorp/raft-wal/types"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -140,9 +141,7 @@ func TestLogOfAnotherTermIsEmptied(t *testing.T) {
 	}
 	n.ready()
 	n.put("more")
-	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
-		t.Errorf("%v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), append(want, "more"))
 }
 
 // The newest checkpoint is damaged: the one before it and the Raft log, which
@@ -157,9 +156,7 @@ func TestNewestCheckpointIsBad(t *testing.T) {
 	require.NoError(t, err)
 	n.ready()
 	n.put("more")
-	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
-		t.Errorf("%v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), append(want, "more"))
 	require.NoError(t, n.Snapshot())
 }
 
@@ -242,9 +239,7 @@ func TestSeed(t *testing.T) {
 	}
 	require.NoError(t, n.Snapshot())
 	n = n.again()
-	if got := n.m.names(); !slices.Equal(got, append(want, "more")) {
-		t.Errorf("%v", got)
-	}
+	assert.EqualSlices(t, n.m.names(), append(want, "more"))
 	if first, err := Held(Options{Dir: "/nowhere", FS: into, OpenKV: o.OpenKV}); first != 0 || err != nil {
 		t.Errorf("held from %d, %v", first, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -71,9 +72,7 @@ func TestDueBacklog(t *testing.T) {
 				empty++
 			}
 		}
-		if empty != 5 {
-			t.Errorf("%d entries for 9 things, 2 in each", empty)
-		}
+		assert.Equal(t, empty, 5, "entries for 9 things, 2 in each")
 	})
 }
 
@@ -82,9 +81,7 @@ func TestClock(t *testing.T) {
 		wall := time.Now().UnixMilli()
 		c := &clock{wall: time.Now}
 		c.lead(0, true)
-		if got := c.now(); got != wall {
-			t.Errorf("%d, the wall clock says %d", got, wall)
-		}
+		assert.Equal(t, c.now(), wall, "the wall clock says")
 		// Behind a log that is ahead, time goes on from the log's.
 		c.lead(wall+5000, true)
 		time.Sleep(time.Second)
@@ -106,9 +103,7 @@ func TestClock(t *testing.T) {
 		}
 		off := &clock{wall: time.Now, offset: -3_600_000}
 		off.lead(0, true)
-		if got := off.now(); got != time.Now().UnixMilli()-3_600_000 {
-			t.Errorf("offset: %d", got)
-		}
+		assert.Equal(t, off.now(), time.Now().UnixMilli()-3_600_000, "offset")
 	})
 }
 

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -235,9 +236,7 @@ func shutdownOfTheLeader(t *testing.T) {
 		t.Errorf("refused by nodes that were not shut down: %v", others.why)
 	}
 	for why := range own.why {
-		if why != shuttingDown().Error() {
-			t.Errorf("refused: %s", why)
-		}
+		assert.Equal(t, why, shuttingDown().Error(), "refused")
 	}
 }
 

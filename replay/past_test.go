@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -28,15 +29,11 @@ func TestIdlePastForgets(t *testing.T) {
 				t.Fatal(s, err)
 			}
 		}
-		if n := p.known.Len(); n != 3 {
-			t.Fatalf("%d states are kept", n)
-		}
+		require.Equal(t, p.known.Len(), 3, "states are kept")
 		forgotten := func() {
 			time.Sleep(2 * keepIdle) // the bubble's time
 			synctest.Wait()
-			if n := p.known.Len(); n != 0 {
-				t.Fatalf("%d states are kept", n)
-			}
+			require.Equal(t, p.known.Len(), 0, "states are kept")
 		}
 		forgotten()
 		p.folding <- struct{}{} // folding takes longer than that
@@ -44,9 +41,7 @@ func TestIdlePastForgets(t *testing.T) {
 		forgotten()
 		<-p.folding
 		synctest.Wait()
-		if n := p.known.Len(); n != 1 {
-			t.Fatalf("%d states are kept", n)
-		}
+		require.Equal(t, p.known.Len(), 1, "states are kept")
 		forgotten()
 	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -23,9 +24,8 @@ import (
 
 func sameAs(t *testing.T, want observed, s *projections.State) {
 	t.Helper()
-	if d := cmp.Diff(want, observe(s), cmp.AllowUnexported(observed{})); d != "" {
-		t.Errorf("at index %d: %s", want.index, d)
-	}
+	assert.Equal(t, cmp.Diff(want, observe(s), cmp.AllowUnexported(observed{})), "",
+		"at index %d", want.index)
 }
 
 func TestPastIsWhatWasSeenLive(t *testing.T) {
@@ -104,18 +104,14 @@ func TestPastIsSharedAndCancellable(t *testing.T) {
 	}
 	wg.Wait()
 	for _, s := range states {
-		if s != states[0] {
-			t.Fatal("the same instant was folded more than once")
-		}
+		require.Equal(t, s, states[0], "the same instant was folded more than once")
 	}
 	for i := range 10 {
 		if _, err := p.At(t.Context(), at(l.history[i].index)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if n := p.known.Len(); n != 2 {
-		t.Errorf("%d states are kept, want 2", n)
-	}
+	assert.Equal(t, p.known.Len(), 2, "states are kept, want 2")
 }
 
 // A checkpoint that is whole but of another state is found by the fold.
@@ -328,9 +324,7 @@ func TestReadingTouchesNothing(t *testing.T) {
 	if _, err := verifyDir(t, l.dir, nil); err != nil {
 		t.Fatal(err)
 	}
-	if d := cmp.Diff(before, print()); d != "" {
-		t.Error("something was touched")
-	}
+	assert.Equal(t, cmp.Diff(before, print()), "", "something was touched")
 }
 
 // verifyDir verifies a data directory with its card.

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -358,9 +359,7 @@ func TestFullQueuesRefuse(t *testing.T) {
 		told[b].First.WhatIf.Code != event.CodeQueueFull || told[c] != nil {
 		t.Errorf("%+v %+v %+v", told[a], told[b], told[c])
 	}
-	if s.All.Effects[Refused] != 1 {
-		t.Errorf("%+v", s.All)
-	}
+	assert.Equal(t, s.All.Effects[Refused], 1, "%+v", s.All)
 }
 
 func TestWindowsMakeDuplicates(t *testing.T) {
@@ -551,9 +550,7 @@ func TestWhatCantBePlayedIsTold(t *testing.T) {
 	}
 	// A dead-letter queue that there never was is made.
 	s, _ := w.under(func(p *event.Policy) { p.DeadLetterQueue = "graveyard" })
-	if s.All.Same != 1 {
-		t.Errorf("%+v", s.All)
-	}
+	assert.Equal(t, s.All.Same, 1, "%+v", s.All)
 }
 
 func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -235,9 +236,8 @@ func TestHeaders(t *testing.T) {
 		"Stripe-Signature": Stripe, "X-Shopify-Hmac-SHA256": Shopify, "X-Mine": Generic,
 		"webhook-signature": Generic,
 	} {
-		if got := made(t, wire.VerifyHMAC{Header: header}).Definition.VerifyHMAC.Scheme; got != want {
-			t.Errorf("%s: %s", header, got)
-		}
+		assert.Equal(t, made(t, wire.VerifyHMAC{Header: header}).Definition.VerifyHMAC.Scheme, want,
+			"%s", header)
 	}
 	w := made(t, wire.VerifyHMAC{Scheme: GitHub, Header: "X-Mirror-Signature"})
 	const sig = "sha256=757107ea0eb2509fc211221cce984b8a37570b6d7586c22c46f4379c8b043e17"
@@ -279,8 +279,6 @@ func TestAlike(t *testing.T) {
 	}
 	for _, v := range []string{"v1=0" + value[4:], value[:len(value)-1] + "0",
 		value[:len(value)-1] + "1"} {
-		if got := cost(v, "a", "b", "c"); got != three {
-			t.Errorf("%s: %v, not %v", v, got, three)
-		}
+		assert.Equal(t, cost(v, "a", "b", "c"), three, "%s", v)
 	}
 }

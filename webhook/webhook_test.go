@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -121,9 +122,7 @@ func TestHeadersOfMessages(t *testing.T) {
 		"x-fits": strings.Repeat("x", 4096), strings.Repeat("n", 64): "x", "user-agent": "u",
 	}
 	for name, v := range want {
-		if got[name] != v {
-			t.Errorf("%s: %.40q", name, got[name])
-		}
+		assert.Equal(t, got[name], v, "%s", name)
 	}
 	for name := range got {
 		if _, ok := want[name]; !ok {
@@ -153,9 +152,7 @@ func TestNetworks(t *testing.T) {
 		"52.255.0.1": true, "53.0.0.1": false, "192.0.2.7": true, "192.0.2.8": false,
 		"2001:db8::1": true, "2001:db9::1": false, "198.51.100.1": true,
 	} {
-		if w.Allows(netip.MustParseAddr(addr)) != want {
-			t.Error(addr)
-		}
+		assert.Equal(t, w.Allows(netip.MustParseAddr(addr)), want, "%v", addr)
 	}
 	for _, text := range []string{"", "52.0.0.0/33", "52.0.0.1/8", "x", "fe80::1%eth0",
 		"::ffff:52.0.0.0/104"} {

@@ -17,9 +17,7 @@ func TestTimeAndOptRoundTrip(t *testing.T) {
 	if d.LeaseMS.Or(0) != 5 || !d.DeadLetterQueue.Null || d.OnRetry.Set {
 		t.Fatalf("%+v", d)
 	}
-	if got := string(u.MessageSchema.Value); got != `{"type" : "object"}` {
-		t.Fatalf("schema %s", got)
-	}
+	require.Equal(t, string(u.MessageSchema.Value), `{"type" : "object"}`, "schema")
 	b, err := Marshal(u)
 	require.NoError(t, err)
 	if want := `{"delivery":{"lease_ms":5,"dead_letter_queue":null},"message_schema":{"type":"object"}}`; string(b) != want {

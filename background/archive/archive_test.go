@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -365,9 +366,7 @@ func TestEraseReachesTheArchive(t *testing.T) {
 	marks := map[uint64]string{old: fmt.Sprintf("secret %d ", old),
 		kept: fmt.Sprintf("secret %d ", kept)}
 	for _, m := range marks {
-		if len(w.files(m)) != 1 {
-			t.Fatalf("%q was not found before: %v", m, w.files(m))
-		}
+		require.Equal(t, len(w.files(m)), 1, "%q was not found before: %v", m, w.files(m))
 	}
 	must(t, w.log.DeleteBefore(seg[3].First))
 	refs := []event.Ref{{Index: old}, {Index: kept}, {Index: old}, {Index: w.index + 100}}
@@ -383,9 +382,7 @@ func TestEraseReachesTheArchive(t *testing.T) {
 			t.Errorf("%q is still in %v", m, in)
 		}
 	}
-	if len(w.files("secret ")) != 6 {
-		t.Errorf("other segments: %v", w.files("secret "))
-	}
+	assert.Equal(t, len(w.files("secret ")), 6, "other segments: %v", w.files("secret "))
 	if last, fsys := w.read(w.dir); last != w.index || fsys.Missing != "" {
 		t.Errorf("the whole ends at %d, not %d; %s", last, w.index, fsys.Missing)
 	}
@@ -406,9 +403,7 @@ func TestEraseRemovesUnfinishedCopies(t *testing.T) {
 	must(t, err)
 	must(t, os.WriteFile(w.at+"/log/"+seg.Name+tempMark+"CRASHED", copied, 0o600))
 	mark := fmt.Sprintf("secret %d ", seg.First)
-	if len(w.files(mark)) != 1 {
-		t.Fatalf("%q was not found before: %v", mark, w.files(mark))
-	}
+	require.Equal(t, len(w.files(mark)), 1, "%q was not found before: %v", mark, w.files(mark))
 	refs := []event.Ref{{Index: seg.First}}
 	must(t, w.log.Erase(refs))
 	if n, err := w.archive().Erase(t.Context(), refs); n != 0 || err != nil {
@@ -417,9 +412,7 @@ func TestEraseRemovesUnfinishedCopies(t *testing.T) {
 	if in := w.files(mark); len(in) > 0 {
 		t.Errorf("%q is still in %v", mark, in)
 	}
-	if n := len(w.files("secret ")); n != 2 {
-		t.Errorf("%d segments are left of 2", n)
-	}
+	assert.Equal(t, len(w.files("secret ")), 2, "segments are left of 2")
 }
 
 func TestCheckDir(t *testing.T) {

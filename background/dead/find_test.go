@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -87,9 +88,7 @@ func TestSelect(t *testing.T) {
 				want = append(want, state.views[i].ID)
 			}
 		}
-		if !slices.Equal(got, want) {
-			t.Errorf("%s: %d, want %d", c.name, len(got), len(want))
-		}
+		assert.EqualSlices(t, got, want, "%s: %d, want %d", c.name, len(got), len(want))
 		if c.f.To == 0 && search.After != state.views[n-1].ID {
 			t.Errorf("%s: looked up to %s", c.name, search.After)
 		}

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -16,13 +17,9 @@ func TestPattern(t *testing.T) {
 	for line := range strings.Lines(string(b)) {
 		var c [2]string
 		require.NoError(t, json.Unmarshal([]byte(line), &c))
-		if got := Pattern(c[0]); got != c[1] {
-			t.Errorf("Pattern(%q)\n = %q\nwant %q", c[0], got, c[1])
-		}
+		assert.Equal(t, Pattern(c[0]), c[1], "Pattern(%q)", c[0])
 	}
-	if got := Pattern("bad \xff byte"); got != "bad ? byte" {
-		t.Errorf("%q", got)
-	}
+	assert.Equal(t, Pattern("bad \xff byte"), "bad ? byte")
 }
 
 // The pattern of a pattern is itself, so that nobody has to know which of the
@@ -52,7 +49,5 @@ func TestFingerprint(t *testing.T) {
 	if b := of(event.ReasonMaxAttempts, "timeout before 30s"); a == b {
 		t.Error("another error, the same fingerprint")
 	}
-	if len(a) != 12 {
-		t.Errorf("%q", a)
-	}
+	assert.Equal(t, len(a), 12, "%q", a)
 }

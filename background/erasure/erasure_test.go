@@ -16,6 +16,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -305,10 +306,8 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 				continue
 			}
 			want := gone(first[e.Subject]) && e.Type != event.Erased
-			if e.Erased() != want {
-				w.t.Fatalf("%s: %s %s of %s: erased %v, not %v",
-					what, e.Type, e.ID, e.Subject, e.Erased(), want)
-			}
+			require.Equal(w.t, e.Erased(), want,
+				"%s: %s %s of %s: erased", what, e.Type, e.ID, e.Subject)
 			if want {
 				n++
 			}
@@ -416,10 +415,8 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 				}
 				f := first[e.Subject]
 				want := key[f] == "k" && in[f]["a"]
-				if told[event.RefOf(e.ID)] != want {
-					t.Fatalf("seed %d: %s %s of %s: erased %v, not %v",
-						seed, e.Type, e.ID, e.Subject, !want, want)
-				}
+				require.Equal(t, told[event.RefOf(e.ID)], want,
+					"seed %d: %s %s of %s: erased %v", seed, e.Type, e.ID, e.Subject, !want)
 				if want && b.Index < w.log.First() {
 					old++
 				}
@@ -454,9 +451,7 @@ func TestErasesEditsInTasks(t *testing.T) {
 		task event.ID
 		gone bool
 	}{{done, true}, {open, true}, {other, false}} {
-		if w.erased(c.task) != c.gone {
-			t.Errorf("task %s: erased %v, not %v", c.task, !c.gone, c.gone)
-		}
+		assert.Equal(t, w.erased(c.task), c.gone, "task %s: erased %v", c.task, !c.gone)
 	}
 }
 
@@ -547,9 +542,7 @@ func TestNodeCarriesOut(t *testing.T) {
 		w.put(fmt.Sprint("noise", i, strings.Repeat(" ", 600)))
 	}
 	must(t, w.log.Sync())
-	if len(w.in("secret")) != 1 {
-		t.Fatal("not found before")
-	}
+	require.Equal(t, len(w.in("secret")), 1, "not found before")
 	task := w.create(event.TaskErase, nil).ID
 	w.do(erasing(task, secret))
 	w.once()
@@ -569,9 +562,7 @@ func TestNodeCarriesOut(t *testing.T) {
 	}
 	index := w.index
 	w.once()
-	if w.index != index {
-		t.Error("reported again")
-	}
+	assert.Equal(t, w.index, index, "reported again")
 	if c, err := w.log.Content(event.RefOf(other)); err != nil || string(c.Payload) != "other" {
 		t.Errorf("%+v, %v", c, err)
 	}

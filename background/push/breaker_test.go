@@ -3,6 +3,8 @@ package push
 import (
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 var (
@@ -82,9 +84,7 @@ func TestBreakerAnswers(t *testing.T) {
 		b.failed(now, answers, false)
 		now = now.Add(time.Second)
 	}
-	if b.next.Sub(now.Add(-time.Second)) != firstPause {
-		t.Errorf("pause %s", b.next.Sub(now))
-	}
+	assert.Equal(t, b.next.Sub(now.Add(-time.Second)), firstPause, "pause %s", b.next.Sub(now))
 	// It asked to be left alone for longer.
 	now = b.next
 	b.failed(now, &verdict{down: true, hold: time.Minute}, true)

@@ -10,6 +10,8 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestAnswerQueueFull: an answer that its queue has no room for waits, but not
@@ -48,9 +50,7 @@ func TestAnswerQueueFull(t *testing.T) {
 				d.settle(t.Context(), &verdict{op: event.OpAck, answer: []byte("1")})
 			}()
 			for range 2 {
-				if op := <-asked; op != event.OpAck {
-					t.Fatal(op)
-				}
+				require.Equal(t, <-asked, event.OpAck)
 			}
 			change(e, q)
 			<-ended
@@ -58,9 +58,7 @@ func TestAnswerQueueFull(t *testing.T) {
 			for len(asked) > 0 {
 				last = <-asked
 			}
-			if last != event.OpRelease {
-				t.Errorf("%v", last)
-			}
+			assert.Equal(t, last, event.OpRelease)
 			// The series of a queue without push do not come back.
 			families, err := reg.Gather()
 			must(t, err)
@@ -68,9 +66,7 @@ func TestAnswerQueueFull(t *testing.T) {
 			for _, f := range families {
 				found = found || f.GetName() == "qlogd_push_deliveries_total"
 			}
-			if found != (name == "another queue") {
-				t.Errorf("counted: %v", found)
-			}
+			assert.Equal(t, found, name == "another queue", "counted")
 		})
 	}
 }
@@ -120,9 +116,7 @@ func TestLeasedTooLate(t *testing.T) {
 			q.set(policy("https://example.com/a"), nil)
 			q.lead(true)
 			e.work.Go(q.run)
-			if op := <-settled; op != event.OpRelease {
-				t.Error(op)
-			}
+			assert.Equal(t, <-settled, event.OpRelease)
 			q.retire()
 			e.work.Wait()
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/webhook"
 )
@@ -22,9 +23,7 @@ func TestKeys(t *testing.T) {
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	keys, err := keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
 	must(t, err)
-	if got := webhook.SignStandard(keys, id, at, []byte(body)); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	assert.Equal(t, webhook.SignStandard(keys, id, at, []byte(body)), want)
 	// Without its prefix it may be meant as base64 or as it is.
 	keys, err = keysOf([]string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
 	must(t, err)

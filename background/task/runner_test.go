@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // world is a cluster as a runner sees it.
@@ -140,9 +141,7 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 		synctest.Wait()
 		w.add(event.TaskReplay)
 		synctest.Wait()
-		if begun.Load() != 0 {
-			t.Fatal("begun by who does not lead")
-		}
+		require.Equal(t, begun.Load(), 0, "begun by who does not lead")
 		w.lead(true)
 		synctest.Wait()
 		w.lead(false)
@@ -174,9 +173,7 @@ func TestCancelAndResume(t *testing.T) {
 		synctest.Wait()
 		w.become(id, event.TaskRunning)
 		synctest.Wait()
-		if begun.Load() != 1 {
-			t.Fatal("begun twice at once")
-		}
+		require.Equal(t, begun.Load(), 1, "begun twice at once")
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
 		if begun.Load() != 2 || len(w.ends()) != 1 {
@@ -234,9 +231,7 @@ func TestEndIsProposedAgain(t *testing.T) {
 		w.mu.Unlock()
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if len(w.ends()) != 1 {
-			t.Fatalf("%v", w.ends())
-		}
+		require.Equal(t, len(w.ends()), 1, "%v", w.ends())
 	})
 }
 

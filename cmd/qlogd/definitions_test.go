@@ -109,9 +109,7 @@ func TestExportApplies(t *testing.T) {
 			"yaml": yaml.Bytes(), "json": must(wire.Marshal(defs)),
 		} {
 			changes := define(t, name, text, true)
-			if len(changes) != 5 {
-				t.Fatalf("%d changes", len(changes))
-			}
+			require.Equal(t, len(changes), 5, "changes")
 			for _, c := range changes {
 				if c.Action != wire.ActionUnchanged {
 					t.Fatalf("%s\n%s %s: %s\n%s", text, c.Kind, c.Name, c.Action, c.Diff)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -27,9 +28,7 @@ func life(n *testNode) (ids []string) {
 	lease := func(worker string, d time.Duration) wire.LeasedMessage {
 		n.Helper()
 		got := n.lease("jobs", client.LeaseOptions{Worker: worker, Lease: d, Wait: 5 * time.Second})
-		if len(got) != 1 {
-			n.Fatalf("%s leased %d", worker, len(got))
-		}
+		require.Equal(n, len(got), 1, "%s leased", worker)
 		return got[0]
 	}
 	retry := func(worker, why string) {
@@ -46,9 +45,7 @@ func life(n *testNode) (ids []string) {
 	moved := replayed.Messages[0]
 	ids = append(ids, moved.MessageID, moved.NewMessageID)
 	held := lease("patient", time.Minute)
-	if string(held.Payload) != `{"amount":2}` {
-		n.Fatalf("replayed with %s", held.Payload)
-	}
+	require.Equal(n, string(held.Payload), `{"amount":2}`, "replayed with %s", held.Payload)
 	must(n.AckOne(n.Context(), held.LeaseID, wire.AckOne{Result: []byte(`"paid"`)}))
 	return ids
 }
@@ -94,9 +91,7 @@ func TestALifeIsTheSameEverywhere(t *testing.T) {
 	ids := life(n)
 	same := func(what string, want, got any) {
 		t.Helper()
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s: %s", what, d)
-		}
+		assert.Equal(t, cmp.Diff(want, got), "", "%s", what)
 	}
 	history := func(id string) []map[string]any {
 		return lines(t, "message", "history", id, "--addr", n.addr, "-o", "json")

@@ -19,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
@@ -68,9 +69,7 @@ func (n *testNode) call(method, path, body string, out any) {
 	res := must(http.DefaultClient.Do(r))
 	defer res.Body.Close()
 	b := must(io.ReadAll(res.Body))
-	if res.StatusCode/100 != 2 {
-		n.Fatalf("%s %s: %d %s", method, path, res.StatusCode, b)
-	}
+	require.Equal(n, res.StatusCode/100, 2, "%s %s: %d %s", method, path, res.StatusCode, b)
 	if out != nil {
 		require.NoError(n, wire.Unmarshal(b, out))
 	}
@@ -325,15 +324,11 @@ func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 		return must(copied.Queue(ctx, "outbox")).Stats.Depth == 1
 	})
 	time.Sleep(300 * time.Millisecond) // a push would be made within milliseconds
-	if n := pushed.Load(); n != 1 {
-		t.Errorf("the copy has pushed: %d", n)
-	}
+	assert.Equal(t, pushed.Load(), 1, "the copy has pushed")
 	copied.stop()
 	// The task ended in the copy's log; in the original it was cancelled.
 	r := lines(t, "replay", "--data-dir", copied.dir, "--verify", "-o", "json")
-	if r[0]["verify"].(map[string]any)["ok"] != true {
-		t.Errorf("%v", r)
-	}
+	assert.Equal(t, r[0]["verify"].(map[string]any)["ok"], true, "%v", r)
 }
 
 // A node stops with an admin listener and a long poll, and leaves a log that is whole.
@@ -393,9 +388,7 @@ func TestBulkChangesAreInTheHistoryOnceAnswered(t *testing.T) {
 		t.Helper()
 		events := must(n.History(ctx, id))
 		e := events[len(events)-1]
-		if got := e.Type + " " + e.Reason; got != want {
-			t.Fatalf("%s, want %s", got, want)
-		}
+		require.Equal(t, e.Type+" "+e.Reason, want)
 	}
 	n.put("k", `{"ordering":"per_key",
 		"delivery":{"on_dead":"dead_letter_key","dead_letter_queue":"auto"}}`)

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -88,9 +89,7 @@ func TestImports(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if why := checkImport(room, imported); why != "" {
-				t.Errorf("%s: %s", name, why)
-			}
+			assert.Equal(t, checkImport(room, imported), "", "%s", name)
 		}
 		return nil
 	})

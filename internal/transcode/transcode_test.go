@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -52,9 +53,7 @@ func TestToJSON(t *testing.T) {
 func TestTooDeep(t *testing.T) {
 	for text, want := range map[string]bool{"[[1]]": false, "[[[1]]]": true,
 		`["[[[","\\"]`: false} {
-		if TooDeep([]byte(text), 2) != want {
-			t.Error(text)
-		}
+		assert.Equal(t, TooDeep([]byte(text), 2), want, "%v", text)
 	}
 }
 

@@ -3,11 +3,11 @@ package datadir
 import (
 	"errors"
 	"os"
-	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -33,9 +33,7 @@ func TestNodeCard(t *testing.T) {
 	}
 	for _, n := range []*Node{NewNode("n1", 1<<20), NewBlank("n1", 1<<20)} {
 		must(t, n.Write(dir))
-		if got := read(t, dir); !reflect.DeepEqual(got, n) {
-			t.Errorf("got %+v; want %+v", got, n)
-		}
+		assert.DeepEqual(t, read(t, dir), n)
 	}
 	if a, b := NewNode("n1", 1), NewNode("n1", 1); a.ClusterID == b.ClusterID ||
 		a.Incarnation == b.Incarnation {
@@ -58,9 +56,7 @@ func TestNodeGolden(t *testing.T) {
 	text, err := os.ReadFile("testdata/node.v1.json")
 	must(t, err)
 	dir := put(t, string(text))
-	if got := read(t, dir); !reflect.DeepEqual(got, want) {
-		t.Errorf("got %+v; want %+v", got, want)
-	}
+	assert.DeepEqual(t, read(t, dir), want)
 	must(t, want.Write(dir))
 	if got, _ := os.ReadFile(Path(dir, NodeFile)); string(got) != string(text) {
 		t.Errorf("written as\n%s\nnot as\n%s", got, text)

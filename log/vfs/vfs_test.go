@@ -51,9 +51,7 @@ func TestTwinsBehaveAlike(t *testing.T) {
 		b := make([]byte, 10)
 		n, err := f.ReadAt(b, 0)
 		wantIs(t, err, io.EOF)
-		if got := b[:n]; !bytes.Equal(got, []byte("\x00\x00\x00hello")) {
-			t.Fatalf("read %q", got)
-		}
+		require.EqualSlices(t, b[:n], []byte("\x00\x00\x00hello"), "read")
 		must(t, f.Truncate(4))
 		must(t, f.Truncate(6))
 		must(t, f.Close())
@@ -61,9 +59,7 @@ func TestTwinsBehaveAlike(t *testing.T) {
 
 		got, err := ReadFile(fsys, name)
 		must(t, err)
-		if !bytes.Equal(got, []byte("\x00\x00\x00h\x00\x00")) {
-			t.Fatalf("read %q", got)
-		}
+		require.EqualSlices(t, got, []byte("\x00\x00\x00h\x00\x00"), "read")
 		r, err := fsys.OpenRead(name)
 		must(t, err)
 		if _, err := r.WriteAt([]byte("x"), 0); err == nil {
@@ -78,21 +74,15 @@ func TestTwinsBehaveAlike(t *testing.T) {
 		must(t, fsys.Rename(name, name+"2"))
 		names, err := fsys.List(dir)
 		must(t, err)
-		if !slices.Equal(names, []string{"f2"}) {
-			t.Fatalf("list: %v", names)
-		}
+		require.EqualSlices(t, names, []string{"f2"}, "list")
 		size, err := fsys.Stat(name + "2")
 		must(t, err)
-		if size != 3 {
-			t.Fatalf("%d bytes", size)
-		}
+		require.Equal(t, size, 3, "bytes")
 		if _, real := fsys.(OS); real {
 			for name, mode := range map[string]fs.FileMode{name + "2": 0o600, dir: 0o700} {
 				info, err := os.Stat(name)
 				must(t, err)
-				if info.Mode().Perm() != mode {
-					t.Fatalf("%s has mode %v", name, info.Mode())
-				}
+				require.Equal(t, info.Mode().Perm(), mode, "%s has mode %v", name, info.Mode())
 			}
 		}
 		must(t, fsys.Remove(name+"2"))
@@ -131,9 +121,7 @@ func TestMemRename(t *testing.T) {
 		m = NewMem()
 		m.Put("f", []byte("before"))
 		must(t, WriteFile(m, "f", []byte("after")))
-		if got := string(m.Crash(rng(seed)).Get("f")); got != "after" {
-			t.Fatalf("seed %d: %q", seed, got)
-		}
+		require.Equal(t, string(m.Crash(rng(seed)).Get("f")), "after", "seed %d", seed)
 	}
 }
 
@@ -170,9 +158,7 @@ func TestMemCrashModel(t *testing.T) {
 				synced = slices.Clone(now)
 			}
 		}
-		if !bytes.Equal(m.Get("f"), now) {
-			rt.Fatal("a program does not see what it wrote")
-		}
+		require.EqualSlices(rt, m.Get("f"), now, "a program does not see what it wrote")
 		got := m.Crash(rng(rapid.Uint64().Draw(rt, "seed"))).Get("f")
 		lo, hi := min(len(now), len(synced)), max(len(now), len(synced))
 		if len(got) < lo || len(got) > hi {

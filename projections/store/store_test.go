@@ -23,6 +23,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -253,9 +254,7 @@ func read(t testing.TB, s *Store) fold {
 		if len(f.Minutes) != at.Rows {
 			t.Errorf("state says %d rows, there are %d", at.Rows, len(f.Minutes))
 		}
-		if left != len(f.Operations) {
-			t.Errorf("%d operations, %d of them will be forgotten", len(f.Operations), left)
-		}
+		assert.Equal(t, left, len(f.Operations), "operations of them will be forgotten")
 		return nil
 	})
 	must(t, err)
@@ -477,9 +476,7 @@ func TestQueries(t *testing.T) {
 		{start, Counts{Enqueued: 3}},
 		{start + 60_000, Counts{Leased: 1, Acked: 1, DeadLettered: 3}},
 	}
-	if d := cmp.Diff(want, minutes); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, cmp.Diff(want, minutes), "")
 	if minutes, _ = s.Minutes("a", start+1, start+60_000); len(minutes) != 0 {
 		t.Errorf("a minute that began before from is told: %v", minutes)
 	}
@@ -536,20 +533,14 @@ func TestReplayed(t *testing.T) {
 	rows, err := s.Replayed("a", event.ID{}, 2)
 	must(t, err)
 	want := []Replayed{{id(5, 0), id(1, 50), "x.dlq", "a"}, {id(5, 2), id(1, 52), "x.dlq", "b"}}
-	if d := cmp.Diff(want, rows); d != "" {
-		t.Error(d)
-	}
-	if d := cmp.Diff([]event.ID{id(6, 0), id(8, 0)}, told(id(5, 2), 10)); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, cmp.Diff(want, rows), "")
+	assert.Equal(t, cmp.Diff([]event.ID{id(6, 0), id(8, 0)}, told(id(5, 2), 10)), "")
 	if got := told(id(8, 0), 10); len(got) != 0 {
 		t.Errorf("after the last: %v", got)
 	}
 	src.append(block(9, start, 0, event.Event{Type: event.HistoryDeleted, Before: 8}))
 	catchUp(t, s, src)
-	if d := cmp.Diff([]event.ID{id(8, 0)}, told(event.ID{}, 10)); d != "" {
-		t.Errorf("after retention: %s", d)
-	}
+	assert.Equal(t, cmp.Diff([]event.ID{id(8, 0)}, told(event.ID{}, 10)), "", "after retention")
 	same(t, s, src.blocks)
 }
 
@@ -570,9 +561,7 @@ func TestMinutesAreBounded(t *testing.T) {
 	}
 	catchUp(t, s, src)
 	f := read(t, s)
-	if len(f.Minutes) != keptRows {
-		t.Errorf("%d rows, want %d", len(f.Minutes), keptRows)
-	}
+	assert.Equal(t, len(f.Minutes), keptRows, "rows")
 	minutes, err := s.Minutes("q0", start, start+10*minuteMS)
 	must(t, err)
 	if len(minutes) != keptRows/queues || minutes[0].Start != start+2*minuteMS {

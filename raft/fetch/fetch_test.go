@@ -4,6 +4,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -56,20 +57,16 @@ func TestFetchAndInstall(t *testing.T) {
 			if !errors.Is(err, c.err) {
 				t.Fatalf("fetch: %v, want %v", err, c.err)
 			}
-			if d := files(t, disk, "/log", ""); len(d) != len(before) {
-				t.Error("fetch has changed the log")
-			}
-			if install(t, disk, p) != (c.err == nil) {
-				t.Error("installed")
-			}
+			assert.Equal(t, len(files(t, disk, "/log", "")), len(before),
+				"fetch has changed the log")
+			assert.Equal(t, install(t, disk, p), c.err == nil, "installed")
 			if c.err != nil {
 				return
 			}
 			require.NoError(t, sameAsSource(t, disk, n, meta))
 			require.NoError(t, verify(t, disk))
-			if gone := disk.Get("/projections.db") == nil; gone != c.replace {
-				t.Errorf("the read models are gone: %v", gone)
-			}
+			assert.Equal(t, disk.Get("/projections.db") == nil, c.replace,
+				"the read models are gone")
 			if install(t, disk, nil) {
 				t.Error("installed twice")
 			}
@@ -86,9 +83,7 @@ func TestAhead(t *testing.T) {
 	net := newNet()
 	n.serve(net, "a")
 	p := mustFetch(t, net, disk, meta, "a")
-	if net.sent != meta.Size {
-		t.Errorf("%d bytes were sent, not %d", net.sent, meta.Size)
-	}
+	assert.Equal(t, net.sent, meta.Size, "bytes were sent")
 	if !install(t, disk, p) {
 		t.Error("not installed")
 	}

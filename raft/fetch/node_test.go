@@ -167,9 +167,7 @@ func (n *node) letGo(segments int) (cut uint64) {
 	n.index += 64 // what is needed is counted by so many indexes
 	n.do(&event.Command{Carry: carry})
 	n.do(&event.Command{Retain: &event.Retain{Before: cut}})
-	if got := n.m.History(); got != cut {
-		n.t.Fatalf("history is let go of before %d, not %d", got, cut)
-	}
+	require.Equal(n.t, n.m.History(), cut, "history is let go of before")
 	must(n.t, n.log.Sync())
 	return cut
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -124,9 +125,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	mustFetch(t, net, disk, first, "a")
 	net.sent = 0
 	mustFetch(t, net, disk, first, "a")
-	if net.sent != 0 {
-		t.Errorf("%d bytes came for nothing", net.sent)
-	}
+	assert.Equal(t, net.sent, 0, "bytes came for nothing")
 	size := func() (n64 int64) {
 		for _, s := range n.log.Segments() {
 			n64 += s.Size
@@ -149,9 +148,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	last := n.log.Segments()
 	third := n.grow(20).checkpoint()
 	p = mustFetch(t, net, disk, third, "a")
-	if net.files[0] != "log/"+last[len(last)-1].Name {
-		t.Errorf("what came: %v", net.files)
-	}
+	assert.Equal(t, net.files[0], "log/"+last[len(last)-1].Name, "what came: %v", net.files)
 	if !install(t, disk, p) {
 		t.Fatal("not installed")
 	}
@@ -301,9 +298,7 @@ func TestPlanBytes(t *testing.T) {
 	const zeros = "0000000000000000000000000000000000000000000000000000000000000"
 	want := `{"format":1,"cluster":"01HGW2N7Q0000000000000000A","checkpoint":{"name":"00000000000000000009-00000000000000000002.ckpt","size":5,"index":9,"term":2,"head_index":8,"chain":"02` + zeros + `0"},` +
 		`"prev_index":4,"prev_chain":"01` + zeros + `0","segments":[{"name":"00000000000000000005.seg","first":5,"last":8,"size":200,"chain":"02` + zeros + `0"}],"replace":true}`
-	if string(b) != "fe78991f\n"+want {
-		t.Errorf("%q, want\n%q", b, want)
-	}
+	assert.Equal(t, string(b), "fe78991f\n"+want, "%q, want\n%q", b, want)
 	if _, err := decodePlan(b); err != nil {
 		t.Error(err)
 	}

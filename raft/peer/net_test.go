@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -313,9 +314,7 @@ func TestSetSelf(t *testing.T) {
 		}
 		self.Incarnation = "new-" + self.Node
 		n.SetSelf(self)
-		if n.Self() != self {
-			t.Errorf("self: %+v", n.Self())
-		}
+		assert.Equal(t, n.Self(), self, "self")
 		if err := <-done; err == nil || NotSent(err) {
 			t.Errorf("%d: call: %v", i, err)
 		}
@@ -566,9 +565,7 @@ func TestRefused(t *testing.T) {
 			}
 			id, err := a.Hello(t.Context(), b.Addr())
 			check("hello", "", err)
-			if id != b.Self() {
-				t.Errorf("hello: %+v", id)
-			}
+			assert.Equal(t, id, b.Self(), "hello")
 		})
 	}
 	t.Run("no replica", func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
@@ -106,9 +107,8 @@ func TestWebhookExample(t *testing.T) {
 				t.Errorf("%s: %s, key %q, headers %v, want %v", m.ID, m.Payload, m.Key, m.Headers,
 					w.payload)
 			}
-			if !reflect.DeepEqual(anyOf(t, m.Original), anyOf(t, []byte(w.body))) {
-				t.Errorf("%s: the original is %.200s", m.ID, m.Original)
-			}
+			assert.DeepEqual(t, anyOf(t, m.Original), anyOf(t, []byte(w.body)),
+				"%s: the original is %.200s", m.ID, m.Original)
 			if _, err := c.Ack(t.Context(), "WebhookIngress", m.LeaseID); err != nil {
 				t.Error(err)
 			}

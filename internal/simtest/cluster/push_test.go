@@ -18,6 +18,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -177,9 +178,7 @@ func delivered(t *testing.T, s *sink, ids []string) {
 		}
 		last[d.key] = d.n
 	}
-	if n := s.done(); n != len(ids) {
-		t.Errorf("%d of %d messages were delivered", n, len(ids))
-	}
+	assert.Equal(t, s.done(), len(ids), "messages were delivered")
 }
 
 // acked waits until all of a queue's messages are.
@@ -238,9 +237,7 @@ func TestPush(t *testing.T) {
 		mac := hmac.New(sha256.New, []byte(secret))
 		fmt.Fprintf(mac, "%s.%s.%s", d.id, d.header.Get("Webhook-Timestamp"), d.body)
 		want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
-		if sig := d.header.Get("Webhook-Signature"); sig != want {
-			t.Errorf("the signature is %q, want %q", sig, want)
-		}
+		assert.Equal(t, d.header.Get("Webhook-Signature"), want, "the signature")
 		if d.id != ids[0] {
 			continue
 		}
@@ -307,9 +304,7 @@ func TestPushTerm(t *testing.T) {
 	// A lease that was not given back would hold its key for ten minutes.
 	acked(t, ctx, cl, len(ids))
 	delivered(t, s, ids)
-	if got := len(s.all()); got != len(ids) {
-		t.Errorf("%d requests for %d messages", got, len(ids))
-	}
+	assert.Equal(t, len(s.all()), len(ids), "requests for messages")
 }
 
 // TestPushFailover: the leader is killed in the middle, again and again. Nothing is

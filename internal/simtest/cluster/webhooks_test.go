@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -313,9 +314,7 @@ func TestWebhooks(t *testing.T) {
 			t.Errorf("%s: %v of kind %s, want %v", id, got, p.last[id].Kind, want)
 		}
 	}
-	if len(p.ids) != count {
-		t.Errorf("%d deliveries were processed", len(p.ids))
-	}
+	assert.Equal(t, len(p.ids), count, "deliveries were processed")
 	if p.later == 0 {
 		t.Error("nothing of what the killed worker had was processed again")
 	}

@@ -3,6 +3,8 @@ package sim
 import (
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // forgetful is a plan in which a node that was put back from an old copy could
@@ -58,9 +60,8 @@ func TestPlanted(t *testing.T) {
 			for _, wrong := range rep.Judge() {
 				t.Errorf("seed %d: %s", seed+1, wrong)
 			}
-			if rep.Counts["rolled back"] != 1 {
-				t.Errorf("seed %d: the old copy was not found out: %v", seed+1, rep.Counts)
-			}
+			assert.Equal(t, rep.Counts["rolled back"], 1,
+				"seed %d: the old copy was not found out: %v", seed+1, rep.Counts)
 		}
 	})
 }

@@ -273,8 +273,7 @@ func TestStatefulSet(t *testing.T) {
 				!slices.Contains(join, at) || len(join) != s.Replicas ||
 				env["QLOGD_BOOTSTRAP_EXPECT"] != fmt.Sprint(s.Replicas) {
 				t.Errorf("%s is %s at %s, joins %s and expects %s", pod, env["QLOGD_NODE_ID"], at,
-					join,
-					env["QLOGD_BOOTSTRAP_EXPECT"])
+					join, env["QLOGD_BOOTSTRAP_EXPECT"])
 			}
 			for name, file := range env {
 				mounted := false

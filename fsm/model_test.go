@@ -1204,11 +1204,9 @@ func (c *chaos) produce() event.Produce {
 	}
 	for range rapid.IntRange(1, 5).Draw(c.t, "n") {
 		body := draw(c, "body", "x", "xy", "xyz")
-		m := msg(body,
-			key(draw(c, "key", "", "k1", "k1", "k2", "k3")),
+		m := msg(body, key(draw(c, "key", "", "k1", "k1", "k2", "k3")),
 			kindOf(draw(c, "kind", "", "", "red", "blue")),
-			prio(draw[uint8](c, "prio", 1, 5, 5, 10)),
-			ttl(draw[int64](c, "ttl", 0, 0, 0, 900)),
+			prio(draw[uint8](c, "prio", 1, 5, 5, 10)), ttl(draw[int64](c, "ttl", 0, 0, 0, 900)),
 			dedup(draw(c, "dedup", "", "", "", "d1", "d2")))
 		switch draw(c, "when", 0, 0, 0, 1, 2) {
 		case 1:

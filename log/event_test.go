@@ -92,11 +92,10 @@ func TestRoundTrip(t *testing.T) {
 		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy,
 			Number: 1}),
 		s.block(), // an entry that caused nothing
-		s.block(
-			event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 2,
-				Alias: event.Hash{1},
-				Content: event.EncodeContent(&event.Content{Payload: []byte("{}"),
-					Headers: []event.Header{{Name: "h", Value: "v"}}})},
+		s.block(event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 2,
+			Alias: event.Hash{1},
+			Content: event.EncodeContent(&event.Content{Payload: []byte("{}"),
+				Headers: []event.Header{{Name: "h", Value: "v"}}})},
 			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3},
 				Until: 9}),
 	}
@@ -243,12 +242,10 @@ func TestInstants(t *testing.T) {
 	c := s.enqueue("q", "3") // 16, at +2 s as well
 	base := s.clock - 2000
 	at := func(ms int64) event.Instant {
-		return event.Instant{Kind: event.InstantTime,
-			Time: base + ms}
+		return event.Instant{Kind: event.InstantTime, Time: base + ms}
 	}
 	index := func(i uint64) event.Instant {
-		return event.Instant{Kind: event.InstantIndex,
-			Index: i}
+		return event.Instant{Kind: event.InstantIndex, Index: i}
 	}
 	id := func(id event.ID) event.Instant {
 		return event.Instant{Kind: event.InstantID, ID: id, Index: event.RefOf(id).Index}

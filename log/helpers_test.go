@@ -170,8 +170,7 @@ func diffRecord(g, w record) string {
 	same := g.ID == w.ID && g.Subject == w.Subject && g.Alias == w.Alias && g.Prev == w.Prev &&
 		g.Digest == w.Digest &&
 		bytes.Equal(g.Header, w.Header) && (g.Content == nil) == (w.Content == nil) &&
-		len(g.Content) == len(w.Content) &&
-		(g.Erased || bytes.Equal(g.Content, w.Content))
+		len(g.Content) == len(w.Content) && (g.Erased || bytes.Equal(g.Content, w.Content))
 	if !same {
 		return fmt.Sprintf("got %+v, want %+v", g, w)
 	}

@@ -93,9 +93,8 @@ func TestShedReplaced(t *testing.T) {
 	store := func(from, to uint64, data string) {
 		t.Helper()
 		for i := from; i <= to; i++ {
-			require.NoError(t,
-				s.StoreLog(&hraft.Log{Index: i, Term: 1, Type: hraft.LogCommand,
-					Data: []byte(data)}))
+			require.NoError(t, s.StoreLog(&hraft.Log{Index: i, Term: 1, Type: hraft.LogCommand,
+				Data: []byte(data)}))
 		}
 	}
 	store(1, 10, "stays")

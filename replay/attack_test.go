@@ -276,8 +276,7 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	add("swap", "all of the log with another cluster's", true, func(v *victim) {
 		for _, dir := range []string{"log", "checkpoints"} {
 			require.NoError(v.t, errors.Join(os.RemoveAll(filepath.Join(v.dir, dir)),
-				os.CopyFS(filepath.Join(v.dir, dir),
-					os.DirFS(filepath.Join(v.foreign, dir)))))
+				os.CopyFS(filepath.Join(v.dir, dir), os.DirFS(filepath.Join(v.foreign, dir)))))
 		}
 	})
 

@@ -69,11 +69,10 @@ func TestBisectFindsTheFirst(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	broken := errors.New("no")
-	if _, err := d.Bisect(t.Context(), start, now,
-		func(*projections.State) (bool, error) {
-			return false,
-				broken
-		}, true, nil); !errors.Is(err, broken) {
+	if _, err := d.Bisect(t.Context(), start, now, func(*projections.State) (bool, error) {
+		return false,
+			broken
+	}, true, nil); !errors.Is(err, broken) {
 		t.Error(err)
 	}
 }

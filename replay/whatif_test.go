@@ -329,9 +329,8 @@ func TestLongerWaitsDelay(t *testing.T) {
 		d.First.Real.Type != event.Leased.String() || s.All.DelayMedianMS != 29_000 {
 		t.Errorf("%+v, %+v", d, s.All)
 	}
-	if _, told = w.run(WhatIfOptions{ToleranceMS: 500,
-		Change: change("jobs",
-			func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil ||
+	if _, told = w.run(WhatIfOptions{ToleranceMS: 500, Change: change("jobs",
+		func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil ||
 		told[a].Effect != Sooner {
 		t.Errorf("%+v", told[a])
 	}

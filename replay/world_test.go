@@ -154,8 +154,7 @@ func (l *world) random(i int) *event.Command {
 		p := &event.Produce{Queue: queue}
 		for k := range 1 + l.rng.IntN(4) {
 			p.Messages = append(p.Messages, event.NewMessage{
-				Key: fmt.Sprint("k",
-					l.rng.IntN(5)), Priority: uint8(1 + l.rng.IntN(10)),
+				Key: fmt.Sprint("k", l.rng.IntN(5)), Priority: uint8(1 + l.rng.IntN(10)),
 				DelayMS: int64(l.rng.IntN(3) / 2 * 1500), Size: 2,
 				Content: event.EncodeContent(&event.Content{Payload: fmt.Appendf(nil, `"%d-%d"`, i,
 					k)}),

@@ -283,8 +283,7 @@ func TestNotHTTP(t *testing.T) {
 
 // TestTLS: a certificate of nobody we know, or of another host, ends it.
 func TestClientTLS(t *testing.T) {
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter,
-		*http.Request) {
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 	}))
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	srv.StartTLS()

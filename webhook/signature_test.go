@@ -70,8 +70,7 @@ func TestVectors(t *testing.T) {
 		last := len(v.Headers) - 1
 		name, value, _ := strings.Cut(v.Headers[last], ": ")
 		with := func(value string) []string {
-			return append(append([]string{},
-				v.Headers[:last]...), name+": "+value)
+			return append(append([]string{}, v.Headers[:last]...), name+": "+value)
 		}
 		wrong := map[string]error{
 			"another body":   verify(v.Body+" ", v.Secret, now, v.Headers...),

@@ -68,10 +68,9 @@ func TestSelect(t *testing.T) {
 		{"reason", Filter{Reason: "expired", From: n - 3},
 			func(v *event.MessageView) bool { return v.Dead.FailedAt >= n-3 }},
 		{"until", Filter{To: 9}, func(v *event.MessageView) bool { return v.Dead.FailedAt <= 9 }},
-		{"indexes", Filter{FromIndex: 600, ToIndex: 1500},
-			func(v *event.MessageView) bool {
-				return v.Dead.FailedAt >= 600 && v.Dead.FailedAt <= 1500
-			}},
+		{"indexes", Filter{FromIndex: 600, ToIndex: 1500}, func(v *event.MessageView) bool {
+			return v.Dead.FailedAt >= 600 && v.Dead.FailedAt <= 1500
+		}},
 		{"text", Filter{Error: "error 99"}, func(v *event.MessageView) bool {
 			return strings.Contains(text(uint64(v.Dead.FailedAt)), "Error 99")
 		}},

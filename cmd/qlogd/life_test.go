@@ -177,8 +177,7 @@ func TestALifeIsTheSameEverywhere(t *testing.T) {
 	}
 
 	n.stop()
-	same("the log of a stopped node", life,
-		replayed(t, "--data-dir", n.dir, "--message", ids[2]))
+	same("the log of a stopped node", life, replayed(t, "--data-dir", n.dir, "--message", ids[2]))
 	// And for people: every step with who, why and what.
 	text := string(output(t, "replay", "--data-dir", n.dir, "--message", ids[2]))
 	for _, want := range []string{"by lost", "timeout of the bank", "no such account",

@@ -63,8 +63,7 @@ func (n *testNode) stop() {
 // call sends a request, which must be successful, and decodes the answer into out.
 func (n *testNode) call(method, path, body string, out any) {
 	n.Helper()
-	r := must(http.NewRequestWithContext(n.Context(), method, n.addr+path,
-		strings.NewReader(body)))
+	r := must(http.NewRequestWithContext(n.Context(), method, n.addr+path, strings.NewReader(body)))
 	r.Header.Set("Content-Type", "application/json")
 	res := must(http.DefaultClient.Do(r))
 	defer res.Body.Close()

@@ -188,19 +188,15 @@ func foldOf(blocks []*event.Block) fold {
 			}
 		}
 	}
-	maps.DeleteFunc(f.Minutes, func(k string,
-		_ Counts) bool {
+	maps.DeleteFunc(f.Minutes, func(k string, _ Counts) bool {
 		return k < name(max(f.Clock/60_000-keptMinutes, 0), "")
 	})
-	maps.DeleteFunc(f.Seconds, func(k string,
-		_ uint64) bool {
+	maps.DeleteFunc(f.Seconds, func(k string, _ uint64) bool {
 		return k < name(max(f.Clock/1000-keptSeconds, 0), "")
 	})
-	slices.SortStableFunc(f.Replayed,
-		func(a, b string) int {
-			return strings.Compare(strings.Fields(a)[0],
-				strings.Fields(b)[0])
-		})
+	slices.SortStableFunc(f.Replayed, func(a, b string) int {
+		return strings.Compare(strings.Fields(a)[0], strings.Fields(b)[0])
+	})
 	f.Operations = slices.DeleteFunc(f.Operations,
 		func(o Operation) bool { return until[operationID(o)] < f.Clock })
 	slices.SortFunc(f.Operations, func(a, b Operation) int {
@@ -218,13 +214,11 @@ func read(t testing.TB, s *Store) fold {
 		name := func(k []byte) string { return fmt.Sprintf("%020d %s", timeOf(k), k[8:]) }
 		left := 0
 		for _, err := range []error{
-			scan(tx.Bucket(bucketMinutes), nil, nil, func(k []byte,
-				c Counts) bool {
+			scan(tx.Bucket(bucketMinutes), nil, nil, func(k []byte, c Counts) bool {
 				f.Minutes[name(k)] = c
 				return true
 			}),
-			scan(tx.Bucket(bucketSeconds), nil, nil, func(k []byte,
-				n uint64) bool {
+			scan(tx.Bucket(bucketSeconds), nil, nil, func(k []byte, n uint64) bool {
 				f.Seconds[name(k)] = n
 				return true
 			}),
@@ -240,8 +234,7 @@ func read(t testing.TB, s *Store) fold {
 				f.Replayed = append(f.Replayed, replayedRow(string(k[:len(k)-17]), r))
 				return true
 			}),
-			scan(tx.Bucket(bucketOperations), nil, nil, func(_ []byte,
-				o Operation) bool {
+			scan(tx.Bucket(bucketOperations), nil, nil, func(_ []byte, o Operation) bool {
 				f.Operations = append(f.Operations, o)
 				return true
 			}),

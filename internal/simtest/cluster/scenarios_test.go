@@ -162,8 +162,7 @@ func TestNoMajority(t *testing.T) {
 	for name, do := range map[string]func() error{
 		"produce": func() error { _, err := once.Produce(ctx, "q", client.JSON(1)); return err },
 		"lease": func() error {
-			_, err := once.Lease(ctx, "q",
-				client.LeaseOptions{})
+			_, err := once.Lease(ctx, "q", client.LeaseOptions{})
 			return err
 		},
 		"read":    func() error { _, err := once.Queue(ctx, "q"); return err },

@@ -29,12 +29,10 @@ func TestDeadLetterStory(t *testing.T) {
 	// What waits behind a dead message dies with it, so that no younger message
 	// of its key goes before it: the order of a key is to hold from end to end.
 	t.Run("keys die with their first", func(t *testing.T) {
-		newStory(t, c, "q1", "dead_letter_key",
-			n).run(false)
+		newStory(t, c, "q1", "dead_letter_key", n).run(false)
 	})
 	t.Run("and the leader", func(t *testing.T) {
-		newStory(t, c, "q2", "dead_letter_key",
-			n).run(true)
+		newStory(t, c, "q2", "dead_letter_key", n).run(true)
 	})
 	// What waits lives on: what is replayed goes before what is younger.
 	t.Run("others wait", func(t *testing.T) { newStory(t, c, "q3", "skip", n).runPaused() })
@@ -172,8 +170,7 @@ func (s *story) run(killLeader bool) {
 	var replayed atomic.Bool
 	wg.Go(func() { // workers are at it while the task is
 		s.work(func() bool {
-			return replayed.Load() && s.quiet(s.queue) ||
-				s.Context().Err() != nil
+			return replayed.Load() && s.quiet(s.queue) || s.Context().Err() != nil
 		})
 	})
 	if killLeader {

@@ -48,8 +48,7 @@ func (s *Server) adminDead(q *request) error {
 		return q.err
 	}
 	var newest []event.MessageView
-	finder := s.DeadLetters()
-	for v, err := range finder.Select(q.Context(), &dead.Search{Queue: name}) {
+	for v, err := range s.DeadLetters().Select(q.Context(), &dead.Search{Queue: name}) {
 		if err != nil {
 			return err
 		}

@@ -137,9 +137,8 @@ func (s *Server) deadMessages(
 ) (out []wire.Message, cursor string, err error) {
 	searching, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
-	finder := s.deadLetters(st)
 	var views []event.MessageView
-	for v, err := range finder.Select(searching, search) {
+	for v, err := range s.deadLetters(st).Select(searching, search) {
 		inTime := !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
 		if err != nil && inTime {
 			return nil, "", err
@@ -260,8 +259,7 @@ func (s *Server) deadGroups(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	finder := s.deadLetters(st)
-	groups, total, err := finder.Groups(q.Context(), name, f, limit)
+	groups, total, err := s.deadLetters(st).Groups(q.Context(), name, f, limit)
 	if err != nil {
 		return err
 	}

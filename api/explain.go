@@ -226,8 +226,7 @@ func (x *explaining) held(key string, lane *event.PartitionView) error {
 		search.Filter.Key = &key
 	}
 	r := wire.Reason{Code: "held_by_dead"}
-	finder := x.q.s.DeadLetters()
-	for v, err := range finder.Select(x.q.Context(), search) {
+	for v, err := range x.q.s.DeadLetters().Select(x.q.Context(), search) {
 		if err != nil {
 			return err
 		}

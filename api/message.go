@@ -92,8 +92,7 @@ func (s *Server) deadOf(v *event.MessageView) (*wire.Dead, error) {
 	if v.Dead == nil {
 		return nil, nil
 	}
-	finder := s.DeadLetters()
-	text, err := finder.Error(v)
+	text, err := s.DeadLetters().Error(v)
 	dead := messageOf(v, nil).Dead
 	dead.Error = text
 	return dead, err

@@ -45,8 +45,6 @@ type movement struct {
 	passed  int64                 // how many a dry run skips
 	would   []event.MessageView   // some of what a dry run would move
 	unused  map[event.ID]struct{} // messages with an edit that are not found yet
-
-	proposed bool // what was found
 }
 
 // movement starts to read a replay or a purge.
@@ -72,18 +70,15 @@ func (s *Server) replayDead(q *request) error {
 	if body.To != m.queue {
 		m.spec.To = body.To
 	}
-	if r := body.RatePerSecond; r != nil {
-		if m.spec.Rate = *r; *r < 1 || *r > maxRate {
-			q.refuse("rate_per_second", "rate_per_second must be from 1 to %d, not %d", maxRate, *r)
-		}
+	if r := body.RatePerSecond; r != nil && (*r < 1 || *r > maxRate) {
+		q.refuse("rate_per_second", "rate_per_second must be from 1 to %d, not %d", maxRate, *r)
 	}
-	m.spec.MaxReplays = defaultReplays
-	if n := body.MaxReplays; n != nil {
-		if m.spec.MaxReplays = uint32(*n); *n < 0 || *n > maxReplays {
-			q.refuse("max_replays", "max_replays must be from 0 (no limit) to %d, not %d",
-				maxReplays, *n)
-		}
+	replays := *cmp.Or(body.MaxReplays, new(int64(defaultReplays)))
+	if replays < 0 || replays > maxReplays {
+		q.refuse("max_replays", "max_replays must be from 0 (no limit) to %d, not %d",
+			maxReplays, replays)
 	}
+	m.spec.Rate, m.spec.MaxReplays = deref(body.RatePerSecond), uint32(replays)
 	mustExist(q, m.to(), s.deps.State.Queue, m.noTarget)
 	if len(body.Edit) > maxEdits {
 		q.refuse("edit", "edit must be at most %d messages, not %d", maxEdits, len(body.Edit))
@@ -152,24 +147,34 @@ func (m *movement) selection(named []string, filter *wire.DeadFilter) {
 		q.refuse("message_ids", "message_ids must have 1 to %d entries, not %d", maxNamed, n)
 	}
 	for i, name := range named {
-		id, err := ulid(m.field, name)
-		if err != nil {
-			q.do(func() error { return m.at(i, err.(*event.Problem)) })
-			return
-		}
-		m.names = append(m.names, id)
+		m.names = append(m.names, get(q, func() (event.ID, error) {
+			id, err := ulid(m.field, name)
+			return id, m.at(i, err)
+		}))
 	}
 }
 
 // at gives a problem the position of a message in message_ids.
-func (m *movement) at(i int, p *event.Problem) *event.Problem {
-	if m.field == "message_ids" {
-		p = p.At(i)
-	} else {
-		p = p.At(-1)
+func (m *movement) at(i int, err error) error {
+	p, ok := err.(*event.Problem)
+	if !ok {
+		return err
 	}
+	if m.field != "message_ids" {
+		i = -1
+	}
+	p = p.At(i)
 	p.Field = m.field
 	return p
+}
+
+// find returns a message that is dead in the queue now, by any id that it ever had.
+func (m *movement) find(field string, id event.ID) (*event.MessageView, error) {
+	v, was, err := m.q.s.deadNow(m.q, m.queue, id)
+	if err == nil && v == nil {
+		err = was.problem(field, m.queue, id)
+	}
+	return v, err
 }
 
 // newEdit checks what replaces parts of a message.
@@ -209,7 +214,6 @@ func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err
 func (m *movement) choose() (err error) {
 	s, st := m.q.s, m.q.s.deps.State
 	m.index, m.found, m.total, m.skipped, m.passed, m.would = nil, nil, 0, nil, 0, nil
-	m.proposed = false
 	if m.kind == event.TaskReplay {
 		var ok bool
 		if m.target, ok = st.Queue(m.to()); !ok {
@@ -223,8 +227,7 @@ func (m *movement) choose() (err error) {
 		err = m.chooseNamed()
 	} else if err = died(st, m.queue); err == nil {
 		search := &dead.Search{Queue: m.queue, Filter: *m.spec.Filter}
-		finder := s.DeadLetters()
-		for v, err := range finder.Select(m.q.Context(), search) {
+		for v, err := range s.DeadLetters().Select(m.q.Context(), search) {
 			if err == nil {
 				err = m.take(v)
 			}
@@ -263,14 +266,12 @@ func (m *movement) findEdits() error {
 		if err != nil {
 			return err
 		}
-		v, was, err := m.q.s.deadNow(m.q, m.queue, id)
-		switch {
-		case err != nil:
+		v, err := m.find("edit", id)
+		if err == nil && m.spec.Edit[v.ID] != nil {
+			err = bad("edit", "edit names message %s twice, by two of its ids", v.ID)
+		}
+		if err != nil {
 			return err
-		case v == nil:
-			return was.problem("edit", m.queue, id)
-		case m.spec.Edit[v.ID] != nil:
-			return bad("edit", "edit names message %s twice, by two of its ids", v.ID)
 		}
 		m.spec.Edit[v.ID], m.unused[v.ID] = edit, struct{}{}
 	}
@@ -281,12 +282,9 @@ func (m *movement) findEdits() error {
 func (m *movement) chooseNamed() error {
 	m.index, m.spec.IDs = map[event.ID]int{}, nil
 	for i, id := range m.names {
-		v, was, err := m.q.s.deadNow(m.q, m.queue, id)
+		v, err := m.find("", id)
 		if err != nil {
-			return err
-		}
-		if v == nil {
-			return m.at(i, was.problem("", m.queue, id))
+			return m.at(i, err)
 		}
 		if _, twice := m.index[v.ID]; twice {
 			continue // named by two of its ids
@@ -335,80 +333,66 @@ func (m *movement) skip(id event.ID, code string) (moves bool) {
 // item returns a message's part of a replay. A message that does not fit the target is skipped
 // if a filter selected it, else that is an error.
 func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, err error) {
-	finder := m.q.s.DeadLetters()
-	item, err = finder.Item(v, m.spec.Edit[v.ID], &m.target)
-	p, misfit := errors.AsType[*event.Problem](err)
-	switch {
-	case misfit && m.index == nil:
+	item, err = m.q.s.DeadLetters().Item(v, m.spec.Edit[v.ID], &m.target)
+	if p, misfit := err.(*event.Problem); misfit && m.index == nil {
 		return item, m.skip(v.ID, p.Code), nil
-	case misfit:
-		err = m.at(m.index[v.ID], p)
 	}
-	return item, err == nil, err
+	return item, err == nil, m.at(m.index[v.ID], err)
 }
 
 // execute moves what is selected, or for a dry run finds out what would be moved, and answers:
 // a repeated request as the first one was, however it would be done by now.
 func (m *movement) execute() error {
+	q, out := m.q, wire.DeadMoved{DryRun: m.dry, Messages: []wire.ReplayedMessage{}}
+	var n int64
 	if m.dry {
-		m.q.do(m.choose)
-		return m.answerDry()
-	}
-	res := m.commit()
-	if !res.ID.IsZero() {
-		return m.q.accepted(res.ID)
-	}
-	out := m.replayed()
-	for _, r := range res.Moved {
-		if r.Code != "" {
-			out.Skipped = append(out.Skipped, wire.Skipped{MessageID: r.ID.String(), Code: r.Code})
-			continue
+		q.do(m.choose)
+		n = m.total - m.passed
+		out.Count, out.Skipped = &n, append([]wire.Skipped{}, m.skipped...)
+		for i := range m.would {
+			moved := wire.ReplayedMessage{MessageID: m.would[i].ID.String()}
+			out.Messages = append(out.Messages, moved)
 		}
-		moved := wire.ReplayedMessage{MessageID: r.ID.String()}
-		if m.kind == event.TaskReplay {
-			moved.NewMessageID = r.To.String()
+		sample := m.would[:min(drySample, len(m.would))]
+		out.Sample = get(q, func() ([]wire.Message, error) { return q.s.messages(sample) })
+	} else {
+		res := m.commit()
+		if !res.ID.IsZero() {
+			return q.accepted(res.ID)
 		}
-		out.Messages = append(out.Messages, moved)
+		out.Skipped = append([]wire.Skipped{}, m.skipped...)
+		for _, r := range res.Moved {
+			moved := wire.ReplayedMessage{MessageID: r.ID.String()}
+			if r.Code != "" {
+				out.Skipped = append(out.Skipped, wire.Skipped{
+					MessageID: moved.MessageID, Code: r.Code,
+				})
+				continue
+			}
+			if m.kind == event.TaskReplay {
+				moved.NewMessageID = r.To.String()
+			}
+			out.Messages = append(out.Messages, moved)
+		}
+		n = int64(len(out.Messages))
 	}
-	out.Replayed = int64(len(out.Messages))
-	return m.answer(&out)
-}
-
-// answerDry answers with what would be moved.
-func (m *movement) answerDry() error {
-	n, out := m.total-m.passed, m.replayed()
-	out.DryRun, out.Replayed, out.Count = true, n, &n
-	for i := range m.would {
-		out.Messages = append(out.Messages, wire.ReplayedMessage{MessageID: m.would[i].ID.String()})
+	if out.Replayed = &n; m.kind == event.TaskPurge {
+		out.Replayed, out.Purged = nil, &n
 	}
-	sample := m.would[:min(drySample, len(m.would))]
-	out.Sample = get(m.q, func() ([]wire.Message, error) { return m.q.s.messages(sample) })
-	return m.answer(&out)
-}
-
-// replayed returns an answer with what was skipped here.
-func (m *movement) replayed() wire.Replayed {
-	return wire.Replayed{
-		Messages: []wire.ReplayedMessage{}, Skipped: append([]wire.Skipped{}, m.skipped...),
-	}
-}
-
-// answer sends an answer; a purge's differs in one name.
-func (m *movement) answer(r *wire.Replayed) error {
-	if m.kind == event.TaskReplay {
-		return m.q.answer(http.StatusOK, r)
-	}
-	return m.q.answer(http.StatusOK, &wire.DeadPurged{
-		DryRun: r.DryRun, Purged: r.Replayed, Count: r.Count,
-		Messages: r.Messages, Sample: r.Sample, Skipped: r.Skipped,
-	})
+	return q.answer(http.StatusOK, &out)
 }
 
 // commit moves what is selected, at once or by a task.
 func (m *movement) commit() event.Result {
 	return get(m.q, func() (event.Result, error) {
 		res, err := m.q.proposeFresh("to", "the queue's policy", m.command)
-		return res, m.refused(err)
+		p, ok := errors.AsType[*event.Problem](err)
+		if ok && p.Code == event.CodeMessageNotFound && m.names != nil {
+			// Another request was faster. The state has it by now, so choose finds which message it
+			// is, and what became of it.
+			err = cmp.Or(m.choose(), m.at(-1, err))
+		}
+		return res, err
 	})
 }
 
@@ -418,7 +402,7 @@ func (m *movement) command() (*event.Command, error) {
 	if err := m.choose(); err != nil {
 		return nil, err
 	}
-	named, keyed := m.index != nil, m.q.Header["Idempotency-Key"] != nil
+	named := m.index != nil
 	if m.total > maxAtOnce || m.spec.Rate > 0 && m.total > m.spec.Rate {
 		spec, err := m.spec.Encode()
 		return &event.Command{CreateTask: &event.CreateTask{
@@ -446,26 +430,11 @@ func (m *movement) command() (*event.Command, error) {
 			replay.Items = append(replay.Items, item)
 		}
 	}
-	switch m.proposed = true; {
-	case !keyed && len(replay.Items)+len(purge.IDs) == 0:
+	switch {
+	case !m.q.keyed() && len(replay.Items)+len(purge.IDs) == 0:
 		return nil, nil
 	case m.kind == event.TaskPurge:
 		return &event.Command{PurgeDead: purge}, nil
 	}
 	return &event.Command{Replay: replay}, nil
-}
-
-// refused gives a refusal the position in the request's message_ids: another request was faster.
-func (m *movement) refused(err error) error {
-	p, ok := errors.AsType[*event.Problem](err)
-	if !ok || !m.proposed || p.Code != event.CodeMessageNotFound || m.index == nil ||
-		p.Index < 0 || p.Index >= len(m.found) {
-		return err
-	}
-	at := m.index[m.found[p.Index].ID]
-	_, was, err := m.q.s.deadNow(m.q, m.queue, m.names[at])
-	if err == nil && was.text != "" {
-		p = was.problem("", m.queue, m.names[at])
-	}
-	return m.at(at, p)
 }

@@ -226,15 +226,15 @@ func (c *Client) DeleteDead(ctx context.Context, queue, id string, opts ...CallO
 // Replay moves dead messages back to work. Many are moved by a task: then task is
 // set, and done is nil.
 func (c *Client) Replay(ctx context.Context, queue string, r wire.ReplayRequest,
-	opts ...CallOption) (done *wire.Replayed, task *wire.Task, err error) {
-	return doOrTask[wire.Replayed](ctx, c, newCall(post, queuePath(queue, "/dead/replay"), r), opts)
+	opts ...CallOption) (done *wire.DeadMoved, task *wire.Task, err error) {
+	return doOrTask[wire.DeadMoved](ctx, c, newCall(post, queuePath(queue, "/dead/replay"), r), opts)
 }
 
 // PurgeDead discards dead messages; for task see Replay.
 func (c *Client) PurgeDead(ctx context.Context, queue string, r wire.PurgeRequest,
-	opts ...CallOption) (done *wire.DeadPurged, task *wire.Task, err error) {
+	opts ...CallOption) (done *wire.DeadMoved, task *wire.Task, err error) {
 	q := newCall(post, queuePath(queue, "/dead/purge"), r)
-	return doOrTask[wire.DeadPurged](ctx, c, q, opts)
+	return doOrTask[wire.DeadMoved](ctx, c, q, opts)
 }
 
 // doOrTask sends a call that is answered with a T, or with the task that carries

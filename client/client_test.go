@@ -200,7 +200,7 @@ func TestReplayShapes(t *testing.T) {
 		says(200, `{"dead":[]}`), says(200, `{}`))
 	all := wire.DeadFilter{}
 	done, task, err := c.Replay(t.Context(), "q", wire.ReplayRequest{Filter: &all})
-	if err != nil || task != nil || done.Replayed != 1 ||
+	if err != nil || task != nil || *done.Replayed != 1 ||
 		done.Messages[0].NewMessageID != "b" || done.Skipped[0].Code != "leased" {
 		t.Fatalf("%+v %+v %v", done, task, err)
 	}
@@ -209,7 +209,7 @@ func TestReplayShapes(t *testing.T) {
 		t.Fatalf("%+v %+v %v", done, task, err)
 	}
 	purged, task, err := c.PurgeDead(t.Context(), "q", wire.PurgeRequest{Filter: &all})
-	if err != nil || task != nil || purged.Purged != 2 {
+	if err != nil || task != nil || *purged.Purged != 2 {
 		t.Fatalf("%+v %+v %v", purged, task, err)
 	}
 	query := DeadQuery{DeadFilter: wire.DeadFilter{Key: new(string), Error: "x"}, Limit: 3}

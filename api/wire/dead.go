@@ -58,12 +58,13 @@ type ReplayEdit struct {
 	Headers      Opt[map[string]string] `json:"headers,omitzero"`
 }
 
-// Replayed answers a replay; that of a dry run has what would be replayed.
-type Replayed struct {
+// DeadMoved answers a replay or a purge; that of a dry run has what would be moved.
+type DeadMoved struct {
 	DryRun   bool              `json:"dry_run,omitzero"`
-	Replayed int64             `json:"replayed"`
-	Count    *int64            `json:"count,omitzero"` // of a dry run: Replayed
-	Messages []ReplayedMessage `json:"messages"`       // of a dry run: some of them
+	Replayed *int64            `json:"replayed,omitzero"` // of a replay
+	Purged   *int64            `json:"purged,omitzero"`   // of a purge
+	Count    *int64            `json:"count,omitzero"`    // of a dry run: the same number
+	Messages []ReplayedMessage `json:"messages"`          // of a dry run: some of them
 	Sample   []Message         `json:"sample,omitzero"`
 	Skipped  []Skipped         `json:"skipped"`
 }
@@ -85,16 +86,6 @@ type PurgeRequest struct {
 	MessageIDs []string    `json:"message_ids,omitzero"`
 	Filter     *DeadFilter `json:"filter,omitzero"`
 	DryRun     bool        `json:"dry_run,omitzero"`
-}
-
-// DeadPurged answers it.
-type DeadPurged struct {
-	DryRun   bool              `json:"dry_run,omitzero"`
-	Purged   int64             `json:"purged"`
-	Count    *int64            `json:"count,omitzero"`
-	Messages []ReplayedMessage `json:"messages"`
-	Sample   []Message         `json:"sample,omitzero"`
-	Skipped  []Skipped         `json:"skipped"`
 }
 
 // ResurrectRequest is the body of POST /v1/messages/{id}/resurrect; it may be

@@ -97,7 +97,7 @@ const perRead = 512
 
 // Select yields what a search finds. It ends early, with ctx's error, when ctx
 // does: the client has hung up.
-func (x *Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.MessageView, error] {
+func (x Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.MessageView, error] {
 	return func(yield func(*event.MessageView, error) bool) {
 		f := &s.Filter
 		for more := true; more; {
@@ -131,7 +131,7 @@ func (x *Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.Message
 // Error returns the error text of a dead message. It is in the content of the event that
 // moved the message, which has the message's own id; where that is gone it was carried
 // forward with the message's content.
-func (x *Finder) Error(v *event.MessageView) (string, error) {
+func (x Finder) Error(v *event.MessageView) (string, error) {
 	c, err := x.Content(event.RefOf(v.ID))
 	if err == nil && c == nil {
 		c, err = x.Content(v.Content)
@@ -164,7 +164,7 @@ func (g *Group) Messages() []event.ID { return g.newest[:min(g.Count, sampled)] 
 
 // Groups returns what died in a queue and fits a filter, by fingerprint, the
 // largest group first, at most limit; total is the number of groups there are.
-func (x *Finder) Groups(ctx context.Context, queue string, f *Filter, limit int) (
+func (x Finder) Groups(ctx context.Context, queue string, f *Filter, limit int) (
 	out []*Group, total int64, err error) {
 	groups := map[string]*Group{}
 	// The same failure mostly comes in the same words.

@@ -80,7 +80,7 @@ func InOrder(o event.Order, q *event.QueueView) bool {
 // Item returns a message's part of a replay into target, with its edit, nil for none.
 // What is edited, or goes to another queue, must fit the target's message_schema: an
 // *event.Problem says why it does not.
-func (x *Finder) Item(v *event.MessageView, edit *Edit, target *event.QueueView) (
+func (x Finder) Item(v *event.MessageView, edit *Edit, target *event.QueueView) (
 	item event.ReplayItem, err error) {
 	item.ID = v.ID
 	checked := target.Name != v.Dead.Queue && len(target.Policy.MessageSchema) > 0

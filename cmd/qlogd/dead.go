@@ -79,14 +79,9 @@ var deadCommands = group("dead",
 			}
 			r.Edit = map[string]wire.ReplayEdit{ids[0]: {Payload: v}}
 		}
-		return c.move("replay", f.Wait, func(dryRun bool) (moved, error) {
+		return c.move("replay", f.Wait, func(dryRun bool) (*wire.DeadMoved, *wire.Task, error) {
 			r.DryRun = dryRun
-			done, task, err := c.Replay(c.ctx, c.args[0], r)
-			if err != nil || task != nil {
-				return moved{task: task}, err
-			}
-			return moved{done, done.Replayed, done.Messages, done.Sample, done.Skipped, nil},
-				nil
+			return c.Replay(c.ctx, c.args[0], r)
 		})
 	}, (*app).destroyFlags),
 	remote("dead purge", func(c request, f *deadChoice) error {
@@ -95,13 +90,9 @@ var deadCommands = group("dead",
 			return err
 		}
 		r := wire.PurgeRequest{MessageIDs: ids, Filter: filter}
-		return c.move("purge", f.Wait, func(dryRun bool) (moved, error) {
+		return c.move("purge", f.Wait, func(dryRun bool) (*wire.DeadMoved, *wire.Task, error) {
 			r.DryRun = dryRun
-			done, task, err := c.PurgeDead(c.ctx, c.args[0], r)
-			if err != nil || task != nil {
-				return moved{task: task}, err
-			}
-			return moved{done, done.Purged, nil, done.Sample, done.Skipped, nil}, nil
+			return c.PurgeDead(c.ctx, c.args[0], r)
 		})
 	}, (*app).destroyFlags),
 )
@@ -147,62 +138,58 @@ func deadOf(m *wire.Message) *wire.Dead {
 	return cmp.Or(m.Dead, &wire.Dead{})
 }
 
-// moved is what a replay or a purge has done, or would do.
-type moved struct {
-	answer   any // as JSON
-	n        int64
-	messages []wire.ReplayedMessage
-	sample   []wire.Message
-	skipped  []wire.Skipped
-	task     *wire.Task // does it, and the rest is empty
+func moved(d *wire.DeadMoved) string {
+	return messages(*cmp.Or(d.Replayed, d.Purged, new(int64)))
 }
 
 // move replays or purges dead messages of the queue, once that is confirmed.
-func (c request) move(verb string, wait bool, do func(dryRun bool) (moved, error)) error {
+func (c request) move(
+	verb string, wait bool, do func(dryRun bool) (*wire.DeadMoved, *wire.Task, error),
+) error {
 	queue := c.args[0]
 	what := verb + " dead messages of " + queue
 	if c.dryRun || !c.yes && terminal(c.stdin) {
-		would, err := do(true)
+		would, _, err := do(true)
 		if err != nil {
 			return err
 		}
-		what = verb + " " + messages(would.n) + " that died in " + queue
+		what = verb + " " + moved(would) + " that died in " + queue
 		if c.dryRun {
-			err := c.say(would.answer, "would %s", what)
-			if err == nil && c.output != "json" && len(would.sample) > 0 {
-				err = list(c.app, would.sample, nil, deadHeader, c.deadRow)
+			err := c.say(would, "would %s", what)
+			if err == nil && c.output != "json" && len(would.Sample) > 0 {
+				err = list(c.app, would.Sample, nil, deadHeader, c.deadRow)
 			}
-			c.skipped(would.skipped)
+			c.skipped(would.Skipped)
 			return err
 		}
 	}
 	if err := c.confirmed(what); err != nil {
 		return err
 	}
-	done, err := do(false)
+	done, task, err := do(false)
 	switch {
 	case err != nil:
 		return err
-	case done.task != nil && wait:
-		return c.watchTask(done.task.ID)
-	case done.task != nil:
+	case task != nil && wait:
+		return c.watchTask(task.ID)
+	case task != nil:
 		if c.output != "json" {
-			fmt.Fprintf(c.stderr, "task %s does it: qlogd task watch %[1]s\n", done.task.ID)
+			fmt.Fprintf(c.stderr, "task %s does it: qlogd task watch %[1]s\n", task.ID)
 		}
-		return c.say(done.task, "%s", done.task.ID)
+		return c.say(task, "%s", task.ID)
 	case c.output == "json":
-		return c.wire(done.answer)
+		return c.wire(done)
 	case verb == "purge":
-		err = c.say(nil, "%s purged", messages(done.n))
+		err = c.say(nil, "%s purged", moved(done))
 	default:
-		fmt.Fprintln(c.stderr, messages(done.n)+" replayed")
-		if len(done.messages) == 0 {
+		fmt.Fprintln(c.stderr, moved(done)+" replayed")
+		if len(done.Messages) == 0 {
 			break
 		}
-		err = list(c.app, done.messages, nil, "message,new message",
+		err = list(c.app, done.Messages, nil, "message,new message",
 			func(m *wire.ReplayedMessage) []any { return []any{m.MessageID, m.NewMessageID} })
 	}
-	c.skipped(done.skipped)
+	c.skipped(done.Skipped)
 	return err
 }
 

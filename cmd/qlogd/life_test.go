@@ -39,7 +39,7 @@ func life(n *testNode) (ids []string) {
 	lease("lost", 150*time.Millisecond) // its worker is lost
 	retry("clumsy", "timeout of the bank")
 	retry("strict", "no such account") // the last attempt
-	var replayed wire.Replayed
+	var replayed wire.DeadMoved
 	n.call("POST", "/v1/queues/jobs/dead/replay", fmt.Sprintf(
 		`{"message_ids":[%q],"edit":{%[1]q:{"payload":{"amount":2}}}}`, ids[0]), &replayed)
 	moved := replayed.Messages[0]

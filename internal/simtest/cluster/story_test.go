@@ -147,7 +147,7 @@ func (s *story) die() (dead int64) {
 func (s *story) replay(dead int64) *wire.Task {
 	dry, _, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
 		DryRun: true})
-	if err != nil || dry.Replayed != dead {
+	if err != nil || *dry.Replayed != dead {
 		s.Fatalf("a dry run says %+v %v, %d died", dry, err, dead)
 	}
 	rate := max(dead/2, 1) // about 2 s

@@ -206,27 +206,21 @@ func (n conn) Revive(ctx context.Context, kind Kind, queue, request string, ids 
 	edits map[string]Payload,
 ) (map[string]string, error) {
 	became := map[string]string{}
+	var done *wire.DeadMoved
 	var err error
 	if kind == Purge {
-		var done *wire.DeadPurged
 		done, _, err = n.c.PurgeDead(ctx, queue, wire.PurgeRequest{MessageIDs: ids},
 			client.WithIdempotencyKey(request))
-		if err == nil {
-			for _, m := range done.Messages {
-				became[m.MessageID] = ""
-			}
-		}
 	} else {
 		r := wire.ReplayRequest{MessageIDs: ids, Edit: map[string]wire.ReplayEdit{}}
 		for id, p := range edits {
 			r.Edit[id] = wire.ReplayEdit{Payload: client.JSON(p).Payload}
 		}
-		var done *wire.Replayed
 		done, _, err = n.c.Replay(ctx, queue, r, client.WithIdempotencyKey(request))
-		if err == nil {
-			for _, m := range done.Messages {
-				became[m.MessageID] = m.NewMessageID
-			}
+	}
+	if err == nil {
+		for _, m := range done.Messages {
+			became[m.MessageID] = m.NewMessageID
 		}
 	}
 	if errors.Is(err, client.ErrMessageNotFound) {

@@ -16,25 +16,20 @@ import (
 // adminQueues answers GET /admin/queues?tenant_id=.
 func (s *Server) adminQueues(q *request) error {
 	q.read("tenant_id").fresh()
-	if q.err != nil {
-		return q.err
-	}
-	st := s.deps.State
-	tenant, filtered := q.query.Get("tenant_id"), q.query.Has("tenant_id")
-	out := wire.AdminQueues{Queues: []wire.AdminQueue{}}
-	for _, v := range st.Queues() {
-		if filtered && v.Policy.Namespace != tenant || !q.sees(v.Name) {
-			continue
-		}
-		stats := s.queueOf(&v, st).Stats
-		out.Queues = append(out.Queues, wire.AdminQueue{
+	st, tenant := s.deps.State, q.query.Get("tenant_id")
+	queues := st.Queues()
+	out, _ := page(q, queues, len(queues), func(v *event.QueueView) bool {
+		return (!q.query.Has("tenant_id") || v.Policy.Namespace == tenant) && q.sees(v.Name)
+	}, func(v *event.QueueView) (wire.AdminQueue, error) {
+		stats := s.queueOf(v, st).Stats
+		return wire.AdminQueue{
 			Name: v.Name, Depth: stats.Depth, InFlight: stats.InFlight,
 			DLQSize:                 st.DeadCount(v.Name),
 			OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
 			MessagesPerMinute:       deref(stats.MessagesPerMinute),
-		})
-	}
-	return q.answer(http.StatusOK, &out)
+		}, nil
+	})
+	return q.answer(http.StatusOK, &wire.AdminQueues{Queues: out})
 }
 
 // adminDead answers GET /admin/queues/{queue}/dlq with the newest of what died in a queue, the

@@ -155,17 +155,12 @@ func (q *request) answerEvents(leased []event.LeasedMessage, contents []*event.C
 }
 
 // answerEvent writes one message as a CloudEvent, or as a batch of one.
-func (q *request) answerEvent(media string, m *wire.Message, v *event.MessageView) error {
+func (q *request) answerEvent(media string, v *event.MessageView, erased bool) error {
 	var c *event.Content
-	if !m.Erased {
-		c = &event.Content{
-			Payload: m.Payload, ContentType: m.ContentType, CorrelationID: m.CorrelationID,
-		}
-		if m.PayloadBytes != nil {
-			c.Payload, c.Binary = m.PayloadBytes, true
-		}
-		for name, value := range m.Headers {
-			c.Headers = append(c.Headers, event.Header{Name: name, Value: value})
+	if !erased {
+		var err error
+		if c, err = q.s.content(v.Content); err != nil {
+			return err
 		}
 	}
 	e := webhook.CloudEventOf(v, c)

@@ -13,8 +13,6 @@ import (
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/raft"
@@ -166,9 +164,14 @@ func (q *request) change(
 	if q.err != nil {
 		return q.err
 	}
-	call := &onceCall{} // nobody else's, without a key
+	call := &onceCall{begun: time.Now()} // nobody else's, without a key
 	if req != nil {
-		call = q.s.once.call(req.Key)
+		first, ok, _ := q.s.once.PeekOrAdd(req.Key, call)
+		if ok && time.Since(first.begun) < keepOnceFor {
+			call = first
+		} else if ok {
+			q.s.once.Add(req.Key, call)
+		}
 	}
 	call.Lock()
 	defer call.Unlock()
@@ -233,38 +236,14 @@ const (
 	keepOnceFor = event.KeepAnswersMS * time.Millisecond
 )
 
-// onceOnly keeps the answers to cluster calls with an Idempotency-Key. These
-// calls change Raft's configuration and no state, so no entry could keep the answer:
-// each node remembers in memory the calls that it received itself. That is safe,
-// because each such call names the state that it wants: executing it twice has the
-// same effect as once.
-type onceOnly struct {
-	mu    sync.Mutex
-	calls *lru.Cache[event.Hash, *onceCall]
-}
-
-// onceCall is one call. It is locked while it is executed: a repeated one waits.
+// onceCall is a cluster call with an Idempotency-Key, and its answer. These calls change Raft's
+// configuration and no state, so no entry could keep the answer: each node remembers in memory the
+// calls that it received itself. That is safe, because each such call names the state that it
+// wants: executing it twice has the same effect as once.
 type onceCall struct {
-	sync.Mutex
-	begun  time.Time
-	status int // 0: it failed, or has not ended
-	body   event.Hash
-	answer any // nil: no content
-}
-
-func newOnceOnly() *onceOnly {
-	calls, _ := lru.New[event.Hash, *onceCall](keepOnce) // an error: less than one
-	return &onceOnly{calls: calls}
-}
-
-// call returns the call that came under this key before, or a new one.
-func (o *onceOnly) call(key event.Hash) *onceCall {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	c, ok := o.calls.Get(key)
-	if !ok || time.Since(c.begun) >= keepOnceFor {
-		c = &onceCall{begun: time.Now()}
-		o.calls.Add(key, c)
-	}
-	return c
+	sync.Mutex // held while it is executed: a repeated one waits
+	begun      time.Time
+	status     int // 0: it failed, or has not ended
+	body       event.Hash
+	answer     any // nil: no content
 }

@@ -118,15 +118,11 @@ func (s *Server) listDead(q *request) error {
 		return q.err
 	}
 	var out wire.DeadList
-	var err error
 	if replayed { // history has them even if the queue was deleted long ago
-		out.Dead, out.NextCursor, err = s.replayedMessages(q.Context(), name, f, after, limit)
-	} else if err = died(st, name); err == nil {
+		out.Dead, out.NextCursor, q.err = s.replayedMessages(q.Context(), name, f, after, limit)
+	} else if q.err = died(st, name); q.err == nil {
 		search := &dead.Search{Queue: name, Filter: *f, After: after}
-		out.Dead, out.NextCursor, err = s.deadMessages(q.Context(), st, search, limit)
-	}
-	if err != nil {
-		return err
+		out.Dead, out.NextCursor, q.err = s.deadMessages(q.Context(), st, search, limit)
 	}
 	return q.answer(http.StatusOK, &out)
 }
@@ -287,32 +283,26 @@ func (s *Server) getDead(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
+	var m *wire.Message
 	v, was, err := s.deadNow(q, name, id)
+	if err == nil && v != nil {
+		m = &wire.Message{}
+		*m, err = s.message(v)
+	} else if err == nil && was.replayed != nil {
+		m, err = s.replayedMessage(q.Context(), was.replayed, nil)
+	}
+	if err == nil && m == nil {
+		err = was.problem("message_id", name, id)
+	}
 	if err != nil {
 		return err
-	}
-	if v != nil {
-		out, err := s.message(v)
-		if err != nil {
-			return err
-		}
-		return q.answer(http.StatusOK, &out)
-	}
-	var m *wire.Message
-	if e, err := s.deps.Log.Event(event.RefOf(was.replayed)); err == nil && e.ID == was.replayed {
-		if m, err = s.replayedMessage(q.Context(), e, nil); err != nil {
-			return err
-		}
-	}
-	if m == nil {
-		return was.problem("message_id", name, id)
 	}
 	return q.answer(http.StatusOK, m)
 }
 
 // became describes what became of a message that is not dead (any more) in a queue.
 type became struct {
-	replayed event.ID // when it had died there last, and was replayed; zero: it was not
+	replayed *event.Event // when it had died there last, and was replayed; nil: it was not
 	text     string
 }
 
@@ -335,7 +325,7 @@ func (s *Server) deadNow(
 	}
 	for _, e := range t.moves {
 		if e.Type == event.Replayed && e.DiedIn == queue {
-			was.replayed = e.ID
+			was.replayed = e
 		}
 	}
 	switch live := t.live; {

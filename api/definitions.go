@@ -29,9 +29,9 @@ func (s *Server) getDefinitions(q *request) error {
 		out.Queues = append(out.Queues, queue)
 	}
 	for _, v := range st.Webhooks() {
-		w := wire.DefinedWebhook{Name: v.Name}
-		q.do(func() error { return readDefinition(&v, &w.WebhookDefinition) })
-		out.Webhooks = append(out.Webhooks, w)
+		w := get(q, func() (wire.Webhook, error) { return webhookOf(&v) })
+		defined := wire.DefinedWebhook{Name: w.Name, WebhookDefinition: w.WebhookDefinition}
+		out.Webhooks = append(out.Webhooks, defined)
 	}
 	return q.answer(http.StatusOK, &out)
 }

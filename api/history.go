@@ -182,8 +182,11 @@ func (l *life) view() event.MessageView {
 		v.Key, v.Kind, v.Priority = e.Key, e.Kind, e.Priority
 		v.SourceID, v.Size = e.SourceID, e.Size
 	}
-	if e := l.payload; e != nil && e.Type != event.ContentCarried {
-		v.Size = e.Size
+	if e := l.payload; e != nil {
+		v.Content = event.RefOf(e.ID)
+		if e.Type != event.ContentCarried {
+			v.Size = e.Size
+		}
 	}
 	return v
 }

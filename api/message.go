@@ -164,7 +164,7 @@ func (s *Server) getMessage(q *request) error {
 		return err
 	}
 	if media := q.eventsAccepted(true); media != "" {
-		return q.answerEvent(media, &m, &v)
+		return q.answerEvent(media, &v, m.Erased)
 	}
 	visible := q.visible(history)
 	m.History, m.Attempts = eventsOf(visible), attemptsOf(visible)

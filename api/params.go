@@ -234,16 +234,19 @@ func found[K, V any](
 	return v
 }
 
-// firstN returns the first n values that keep accepts, and whether there are more.
-func firstN[T any](list []T, n int, keep func(*T) bool) (out []T, more bool) {
+// page returns the views of the first n values that keep accepts, and whether there are more.
+func page[T, V any](
+	q *request, list []T, n int, keep func(*T) bool, view func(*T) (V, error),
+) (out []V, more bool) {
+	out = []V{}
 	for i := range list {
-		if !keep(&list[i]) {
+		if q.err != nil || !keep(&list[i]) {
 			continue
 		}
 		if len(out) == n {
 			return out, true
 		}
-		out = append(out, list[i])
+		out = append(out, get(q, func() (V, error) { return view(&list[i]) }))
 	}
 	return out, false
 }

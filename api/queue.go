@@ -19,21 +19,15 @@ func queueNotFound(name string) *event.Problem {
 func (s *Server) listQueues(q *request) error {
 	q.read("namespace", "limit", "cursor", "at", "consistency")
 	limit, after, st := q.limit(1000, 1000), q.nameCursor(), q.state()
-	if q.err != nil {
-		return q.err
-	}
 	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
 	views := st.Queues()
 	views = views[sort.Search(len(views), func(i int) bool { return views[i].Name > after }):]
-	views, more := firstN(views, limit, func(v *event.QueueView) bool {
+	queues, more := page(q, views, limit, func(v *event.QueueView) bool {
 		return (!filtered || v.Policy.Namespace == namespace) && q.sees(v.Name)
-	})
-	out := wire.QueueList{Queues: []wire.Queue{}}
-	for i := range views {
-		out.Queues = append(out.Queues, s.queueOf(&views[i], st))
-	}
+	}, func(v *event.QueueView) (wire.Queue, error) { return s.queueOf(v, st), nil })
+	out := wire.QueueList{Queues: queues}
 	if more {
-		out.NextCursor = views[limit-1].Name
+		out.NextCursor = queues[limit-1].Name
 	}
 	return q.answer(http.StatusOK, &out)
 }

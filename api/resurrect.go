@@ -36,12 +36,9 @@ func (s *Server) resurrect(q *request) error {
 		c.Revision = v.Revision
 		return &event.Command{Resurrect: c}, s.Fits(&v, content)
 	})
+	e := get(q, func() (*event.Event, error) { return s.deps.Log.Event(event.RefOf(res.ID)) })
 	if q.err != nil {
 		return q.err
-	}
-	e, err := s.deps.Log.Event(event.RefOf(res.ID))
-	if err != nil {
-		return err
 	}
 	return q.answer(http.StatusCreated, &wire.Resurrected{
 		MessageID: e.Subject.String(), NewMessageID: res.ID.String(), Queue: e.ToQueue,
@@ -155,10 +152,7 @@ func (s *Server) messageEdits(q *request) error {
 		if q.err != nil || !e.Edited || !q.seesEvent(e) {
 			continue
 		}
-		edit, err := s.editOf(history[:i], e)
-		if err != nil {
-			return err
-		}
+		edit := get(q, func() (wire.MessageEdit, error) { return s.editOf(history[:i], e) })
 		out.Edits = append(out.Edits, edit)
 	}
 	return q.answer(http.StatusOK, &out)

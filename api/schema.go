@@ -206,7 +206,7 @@ func (s *Server) fitsQueue(v *event.QueueView, payloads ...payload) error {
 	if len(v.Policy.MessageSchema) == 0 {
 		return nil
 	}
-	sc, err := s.schemas.of(v.Name, v.Revision, v.CreatedAt, func() (*schema, error) {
+	sc, err := s.schemas.of(v.Name, v.Revision, func() (*schema, error) {
 		return compileSchema("the queue's message_schema", v.Policy.MessageSchema)
 	})
 	if err != nil {
@@ -228,8 +228,7 @@ func (s *Server) Fits(v *event.QueueView, c *event.Content) error {
 type cache[V any] struct{ *lru.Cache[string, cached[V]] }
 
 type cached[V any] struct {
-	revision uint64
-	created  int64 // distinguishes it from a deleted one of the same name
+	revision uint64 // the entry that set the definition
 	v        V
 }
 
@@ -239,15 +238,13 @@ func newCache[V any]() cache[V] {
 }
 
 // of returns what compile returns for this revision of a definition.
-func (c cache[V]) of(
-	name string, revision uint64, created int64, compile func() (V, error),
-) (V, error) {
-	if m, ok := c.Get(name); ok && m.revision == revision && m.created == created {
+func (c cache[V]) of(name string, revision uint64, compile func() (V, error)) (V, error) {
+	if m, ok := c.Get(name); ok && m.revision == revision {
 		return m.v, nil
 	}
 	v, err := compile()
 	if err == nil {
-		c.Add(name, cached[V]{revision, created, v})
+		c.Add(name, cached[V]{revision, v})
 	}
 	return v, err
 }

@@ -14,6 +14,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
+
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -28,7 +30,7 @@ type Server struct {
 	schemas cache[*schema]
 	hooks   cache[*compiledWebhook]
 	ops     *tracker
-	once    *onceOnly
+	once    *lru.Cache[event.Hash, *onceCall] // by Idempotency-Key
 	metrics *metrics
 	openapi func() []byte // JSON, made when first asked for
 
@@ -42,9 +44,10 @@ func New(deps Deps, opts Options) *Server {
 	opts.defaults()
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
-		rules: map[string]access{}, ops: newTracker(), once: newOnceOnly(),
+		rules: map[string]access{}, ops: newTracker(),
 		schemas: newCache[*schema](), hooks: newCache[*compiledWebhook](),
 	}
+	s.once, _ = lru.New[event.Hash, *onceCall](keepOnce) // an error: less than one
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
 	s.waiters = newWaiters(deps.State.Leasable)
 	s.metrics = newMetrics(s)

@@ -22,23 +22,13 @@ func (s *Server) listTasks(q *request) error {
 	status := q.choice("status",
 		wire.TaskRunning, wire.TaskCancelled, wire.TaskCompleted, wire.TaskFailed)
 	q.fresh()
-	if q.err != nil {
-		return q.err
-	}
-	tasks, more := firstN(s.deps.State.Tasks(), limit, func(t *event.TaskView) bool {
+	tasks, more := page(q, s.deps.State.Tasks(), limit, func(t *event.TaskView) bool {
 		return (before.IsZero() || t.ID.Compare(before) < 0) &&
 			(status == "" || t.Status.String() == status) && q.seesTask(t)
-	})
-	out := wire.TaskList{Tasks: []wire.Task{}}
-	for i := range tasks {
-		t, err := s.taskOf(&tasks[i])
-		if err != nil {
-			return err
-		}
-		out.Tasks = append(out.Tasks, t)
-	}
+	}, s.taskOf)
+	out := wire.TaskList{Tasks: tasks}
 	if more {
-		out.NextCursor = out.Tasks[limit-1].ID
+		out.NextCursor = tasks[limit-1].ID
 	}
 	return q.answer(http.StatusOK, &out)
 }
@@ -126,34 +116,25 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 		CreatedAt: wire.Time(t.CreatedAt), UpdatedAt: wire.Time(t.UpdatedAt),
 		EndedAt: wire.Time(t.EndedAt), Nodes: []wire.TaskNode{},
 	}
+	var c *event.Content
+	var err error
 	switch t.Kind {
 	case event.TaskErase:
 		out.Nodes = s.erasedOn(t)
 	case event.TaskReplay:
-		c, err := s.content(event.RefOf(t.ID))
-		if err != nil {
-			return out, err
-		}
-		if c != nil {
-			spec, err := dead.DecodeSpec(c.Spec)
-			if err != nil {
-				return out, err
-			}
-			if spec.Rate > 0 {
+		if c, err = s.content(event.RefOf(t.ID)); err == nil && c != nil {
+			var spec *dead.Spec
+			if spec, err = dead.DecodeSpec(c.Spec); err == nil && spec.Rate > 0 {
 				out.RatePerSecond = &spec.Rate
 			}
 		}
 	}
-	if t.Status == event.TaskFailed && !t.End.IsZero() {
-		c, err := s.content(t.End)
-		if err != nil {
-			return out, err
-		}
-		if c != nil {
+	if err == nil && t.Status == event.TaskFailed && !t.End.IsZero() {
+		if c, err = s.content(t.End); err == nil && c != nil {
 			out.Error = c.Error
 		}
 	}
-	return out, nil
+	return out, err
 }
 
 // accepted answers with a task as it was when it was created: a repeated request gets the

@@ -27,15 +27,12 @@ func (s *Server) listWebhooks(q *request) error {
 	q.read("limit", "cursor", "consistency")
 	limit, after := q.limit(1000, 1000), q.nameCursor()
 	q.fresh()
-	views, more := firstN(s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool {
+	webhooks, more := page(q, s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool {
 		return v.Name > after
-	})
-	out := wire.WebhookList{Webhooks: []wire.Webhook{}}
-	for i := range views {
-		out.Webhooks = append(out.Webhooks, q.webhook(&views[i]))
-	}
+	}, webhookOf)
+	out := wire.WebhookList{Webhooks: webhooks}
 	if more {
-		out.NextCursor = views[limit-1].Name
+		out.NextCursor = webhooks[limit-1].Name
 	}
 	return q.answer(http.StatusOK, &out)
 }
@@ -45,23 +42,23 @@ func (s *Server) getWebhook(q *request) error {
 	name := q.read("consistency").pathName("name")
 	q.fresh()
 	v := found(q, name, s.deps.State.Webhook, webhookNotFound)
-	return q.answer(http.StatusOK, new(q.webhook(&v)))
+	return q.answerWebhook(http.StatusOK, &v)
 }
 
-// webhook returns a webhook as the API shows it.
-func (q *request) webhook(v *event.WebhookView) wire.Webhook {
-	w := wire.Webhook{Name: v.Name}
-	w.CreatedAt, w.UpdatedAt = wire.Time(v.CreatedAt), wire.Time(v.UpdatedAt)
-	q.do(func() error { return readDefinition(v, &w.WebhookDefinition) })
-	return w
+func (q *request) answerWebhook(status int, v *event.WebhookView) error {
+	out := get(q, func() (wire.Webhook, error) { return webhookOf(v) })
+	return q.answer(status, &out)
 }
 
-// readDefinition decodes the definition of a webhook.
-func readDefinition(v *event.WebhookView, d *wire.WebhookDefinition) error {
-	if err := wire.Unmarshal(v.Definition, d); err != nil {
-		return fmt.Errorf("webhook %s: %w", v.Name, err)
+// webhookOf returns a webhook as the API shows it.
+func webhookOf(v *event.WebhookView) (wire.Webhook, error) {
+	w := wire.Webhook{
+		Name: v.Name, CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt),
 	}
-	return nil
+	if err := wire.Unmarshal(v.Definition, &w.WebhookDefinition); err != nil {
+		return w, fmt.Errorf("webhook %s: %w", v.Name, err)
+	}
+	return w, nil
 }
 
 // putWebhook answers PUT /v1/webhooks/{name}: it creates a webhook (201) or replaces its definition
@@ -81,7 +78,7 @@ func (s *Server) putWebhook(q *request) error {
 	if !ok || string(v.Definition) != string(text) {
 		v.Name, v.Definition = name, text // changed since: answer with this call's definition
 	}
-	return q.answer(createdOr200(res.Created), new(q.webhook(&v)))
+	return q.answerWebhook(createdOr200(res.Created), &v)
 }
 
 // checkWebhook checks a definition, except for the existence of its queue, and returns
@@ -132,7 +129,7 @@ type compiledWebhook struct {
 
 // compiled returns a webhook ready to use.
 func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
-	return s.hooks.of(v.Name, v.Revision, v.CreatedAt, func() (*compiledWebhook, error) {
+	return s.hooks.of(v.Name, v.Revision, func() (*compiledWebhook, error) {
 		p, err := webhook.Parse(v.Name, v.Definition)
 		w := &compiledWebhook{Webhook: p}
 		if err == nil && len(p.Definition.PayloadSchema) > 0 {

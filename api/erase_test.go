@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/background/erasure"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // newEraser returns what carries erasures out for a cluster of the one node that there is.
 func (m *machine) newEraser() *erasure.Eraser {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	err := disk.MkdirAll("/data")
 	if err == nil {
 		m.eraser, err = erasure.New(erasure.Options{

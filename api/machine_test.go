@@ -19,8 +19,8 @@ import (
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/webhook"
@@ -41,7 +41,7 @@ type machine struct {
 }
 
 func newMachine(s *Server) *machine {
-	log, err := log.Open(log.Options{FS: vfs.NewMem(), Dir: "log", SegmentSize: 1 << 20,
+	log, err := log.Open(log.Options{FS: memdisk.New(), Dir: "log", SegmentSize: 1 << 20,
 		CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)

@@ -11,13 +11,13 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // teller plays a scenario on a disk and notes what the log has promised.
 type teller struct {
-	disk     *vfs.Mem
+	disk     *memdisk.Disk
 	log      *Log
 	appended []*rawBlock
 	durable  uint64 // head at the last Sync that returned
@@ -121,7 +121,7 @@ func allButActive(s *teller) {
 
 var scenarios = map[string]func(*teller){"everything": scenario, "all but active": allButActive}
 
-func play(disk *vfs.Mem, scenario func(*teller)) (s *teller, err error) {
+func play(disk *memdisk.Disk, scenario func(*teller)) (s *teller, err error) {
 	s = &teller{disk: disk, erasing: map[event.Ref]bool{}, erased: map[event.Ref]bool{}}
 	defer func() {
 		if r := recover(); r != nil {
@@ -142,7 +142,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 	for name, scenario := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			whole, err := play(vfs.NewMem(), scenario)
+			whole, err := play(memdisk.New(), scenario)
 			must(t, err)
 			must(t, whole.log.Close())
 			ops := whole.disk.Ops()
@@ -158,10 +158,10 @@ func TestCrashAtEveryOperation(t *testing.T) {
 
 func crashAt(t *testing.T, scenario func(*teller), whole *teller, n int, seed uint64) {
 	t.Helper()
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	disk.CrashAt(n)
 	s, err := play(disk, scenario)
-	if err != nil && !errors.Is(err, vfs.ErrCrashed) {
+	if err != nil && !errors.Is(err, memdisk.ErrCrashed) {
 		t.Fatalf("operation %d: %v", n, err)
 	}
 	if s.log != nil {
@@ -215,7 +215,7 @@ func (s *teller) afterCrash(whole *teller) string {
 	if err := l.Close(); err != nil {
 		return err.Error()
 	}
-	after := s.disk.CrashWith(vfs.LoseAll, testRand(1))
+	after := s.disk.CrashWith(memdisk.LoseAll, testRand(1))
 	if _, err := Verify(context.Background(), options(after), nil); err != nil {
 		return err.Error()
 	}
@@ -265,8 +265,8 @@ func (s *teller) holds(l *Log) string {
 }
 
 // sameFiles compares all segments and side files.
-func sameFiles(a, b *vfs.Mem) string {
-	all := func(disk *vfs.Mem) map[string]string {
+func sameFiles(a, b *memdisk.Disk) string {
+	all := func(disk *memdisk.Disk) map[string]string {
 		m := map[string]string{}
 		names, _ := disk.List(dir)
 		for _, name := range names {
@@ -287,12 +287,12 @@ func sameFiles(a, b *vfs.Mem) string {
 // refuses everything after, and what it had promised is there when it is opened
 // anew.
 func TestErrorAtEveryOperation(t *testing.T) {
-	whole, err := play(vfs.NewMem(), scenario)
+	whole, err := play(memdisk.New(), scenario)
 	must(t, err)
 	must(t, whole.log.Close())
 	boom := errors.New("boom")
 	for n := 1; n <= whole.disk.Ops(); n++ {
-		disk := vfs.NewMem()
+		disk := memdisk.New()
 		disk.FailAt(n, boom)
 		s, err := play(disk, scenario)
 		if err == nil {
@@ -311,7 +311,7 @@ func TestErrorAtEveryOperation(t *testing.T) {
 }
 
 func TestBrokenLogSaysSo(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	l := mustOpen(t, options(disk))
 	appendAll(t, l, story(0))
 	boom := errors.New("boom")
@@ -338,7 +338,7 @@ func TestBrokenLogSaysSo(t *testing.T) {
 func TestAnySectorLost(t *testing.T) {
 	for seed := range uint64(4000) {
 		r := testRand(seed)
-		disk := vfs.NewMem()
+		disk := memdisk.New()
 		l := mustOpen(t, Options{FS: disk, Dir: dir, SegmentSize: 8192, inline: true})
 		n := 3 + r.IntN(30)
 		synced, durable := r.IntN(n), uint64(0)
@@ -353,7 +353,7 @@ func TestAnySectorLost(t *testing.T) {
 				durable = uint64(i + 1)
 			}
 		}
-		after := disk.CrashWith(vfs.LoseRandom, r)
+		after := disk.CrashWith(memdisk.LoseRandom, r)
 		again, err := Open(Options{FS: after, Dir: dir, HeldFrom: durable + 1, Durable: durable})
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)

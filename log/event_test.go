@@ -11,13 +11,13 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
-	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 )
 
 // diary writes a log block by block, in words.
 type diary struct {
 	t     *testing.T
-	fs    *vfs.Mem
+	fs    *memdisk.Disk
 	log   *Log
 	index uint64
 	clock int64
@@ -27,7 +27,7 @@ type diary struct {
 
 func begin(t *testing.T, o Options) *diary {
 	t.Helper()
-	s := &diary{t: t, fs: vfs.NewMem(), clock: 1_700_000_000_000, index: 2,
+	s := &diary{t: t, fs: memdisk.New(), clock: 1_700_000_000_000, index: 2,
 		last: map[event.ID]event.Ref{}}
 	o.FS, o.Dir = s.fs, "log"
 	var err error

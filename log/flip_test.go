@@ -12,7 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
-	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 )
 
 // piece is an extent of a segment whose bytes are checked by one checksum.
@@ -74,7 +74,7 @@ func TestEveryFlippedByte(t *testing.T) {
 }
 
 // checkVerify: Verify names the place.
-func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []extent,
+func checkVerify(t *testing.T, disk *memdisk.Disk, name string, off int64, parts []extent,
 	lastBlock bool) {
 	report, err := Verify(context.Background(), options(disk), nil)
 	if lastBlock {
@@ -103,7 +103,7 @@ func checkVerify(t *testing.T, disk *vfs.Mem, name string, off int64, parts []ex
 }
 
 // checkOpen: what is opened is never wrong, and what is refused is untouched.
-func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i int, lastBlock,
+func checkOpen(t *testing.T, disk *memdisk.Disk, name string, blocks []*rawBlock, i int, lastBlock,
 	newest bool) {
 	before := disk.Clone()
 	head := blocks[len(blocks)-1].Index
@@ -156,9 +156,9 @@ func checkOpen(t *testing.T, disk *vfs.Mem, name string, blocks []*rawBlock, i i
 
 // tail appends blocks to a synced log without syncing, and returns the disk as
 // a program sees it, and where each of them lies in the newest segment.
-func unsynced(t *testing.T, records int) (*vfs.Mem, []*rawBlock, []extent, string) {
+func unsynced(t *testing.T, records int) (*memdisk.Disk, []*rawBlock, []extent, string) {
 	t.Helper()
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	opts := options(disk)
 	opts.SegmentSize = 1 << 20
 	l := mustOpen(t, opts)
@@ -246,11 +246,11 @@ func TestContentThatLooksLikeALog(t *testing.T) {
 	l := mustOpen(t, options(disk))
 	appendAll(t, l, block(100, rec("copy", string(copied))))
 	must(t, l.Close())
-	other := vfs.NewMem()
+	other := memdisk.New()
 	l = mustOpen(t, options(other))
 	appendAll(t, l, block(1, rec("a", "a")), block(2, rec("copy", string(copied))))
 	must(t, l.Close())
-	for _, d := range []*vfs.Mem{disk, other} {
+	for _, d := range []*memdisk.Disk{disk, other} {
 		name := newestSegment(t, d)
 		data := d.Get(name)
 		at := bytes.LastIndex(data, []byte("header of copy")) - 100

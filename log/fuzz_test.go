@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func golden(t testing.TB, name string) []byte {
@@ -22,8 +22,8 @@ func golden(t testing.TB, name string) []byte {
 }
 
 // fuzzDisk lays out a directory.
-func fuzzDisk(t testing.TB, files map[string][]byte) *vfs.Mem {
-	disk := vfs.NewMem()
+func fuzzDisk(t testing.TB, files map[string][]byte) *memdisk.Disk {
+	disk := memdisk.New()
 	must(t, disk.MkdirAll(dir))
 	for name, b := range files {
 		disk.Put(dir+"/"+name, b)

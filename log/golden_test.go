@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 )
 
 var update = flag.Bool("update", false,
@@ -20,8 +20,8 @@ var update = flag.Bool("update", false,
 // goldenDisk is a log of two segments with everything that the format has: a
 // sealed segment with its side file, an empty block, records with and without
 // each part, an erased content, and a list of contents to be erased.
-func goldenDisk(t testing.TB) *vfs.Mem {
-	disk := vfs.NewMem()
+func goldenDisk(t testing.TB) *memdisk.Disk {
+	disk := memdisk.New()
 	l := mustOpen(t, Options{FS: disk, Dir: dir, SegmentSize: 900, inline: true})
 	first := rec("first", "content")
 	alias := rec("second", "-")
@@ -70,7 +70,7 @@ func TestGoldenFiles(t *testing.T) {
 
 // TestGoldenLogIsRead: a log can be read from the frozen bytes.
 func TestGoldenLogIsRead(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	must(t, disk.MkdirAll(dir))
 	for name, golden := range goldens {
 		b, err := os.ReadFile(filepath.Join("testdata", golden))

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -109,9 +110,9 @@ func appendAll(t testing.TB, l *Log, blocks ...*rawBlock) {
 
 // written returns a disk with a synced log of n blocks of the story, and the
 // blocks.
-func written(t testing.TB, n int) (*vfs.Mem, []*rawBlock) {
+func written(t testing.TB, n int) (*memdisk.Disk, []*rawBlock) {
 	t.Helper()
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	l := mustOpen(t, options(disk))
 	var blocks []*rawBlock
 	for i := range n {

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 type tester interface {
@@ -81,7 +81,7 @@ func TestWriteAndReadBack(t *testing.T) {
 	for name, cached := range map[string]int64{"cached": 1 << 20, "a little cached": 300,
 		"not cached": 0} {
 		t.Run(name, func(t *testing.T) {
-			disk := vfs.NewMem()
+			disk := memdisk.New()
 			opts := options(disk)
 			opts.CacheBytes = cached
 			l := mustOpen(t, opts)

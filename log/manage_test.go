@@ -11,12 +11,13 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func TestAppendRefuses(t *testing.T) {
-	l := mustOpen(t, options(vfs.NewMem()))
+	l := mustOpen(t, options(memdisk.New()))
 	appendAll(t, l, block(5, rec("a", "x"), rec("b", "-")))
 	head := l.Head()
 	noDigest := rec("a", "x")
@@ -49,7 +50,7 @@ func TestAppendRefuses(t *testing.T) {
 }
 
 func TestEmptyLog(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	if _, err := OpenReadOnly(options(disk)); err == nil {
 		t.Fatal("a directory that is not there was opened for reading")
 	}
@@ -84,7 +85,7 @@ func TestEmptyLog(t *testing.T) {
 // Deleted history is not read from the cache either: an erasure skips it, so its contents would be
 // served for as long as little is appended.
 func TestDeletedHistoryIsNotCached(t *testing.T) {
-	o := options(vfs.NewMem())
+	o := options(memdisk.New())
 	o.CacheBytes = 1 << 20
 	l := mustOpen(t, o)
 	for i := range uint64(40) {
@@ -187,7 +188,7 @@ func TestLeftovers(t *testing.T) {
 }
 
 func TestWait(t *testing.T) {
-	l := mustOpen(t, options(vfs.NewMem()))
+	l := mustOpen(t, options(memdisk.New()))
 	appendAll(t, l, block(5))
 	must(t, l.Wait(context.Background(), 4))
 	ctx, cancel := context.WithCancel(context.Background())
@@ -209,7 +210,7 @@ func TestWait(t *testing.T) {
 
 // TestManyKeys fills tables of several pages, and finds every key.
 func TestManyKeys(t *testing.T) {
-	opts := options(vfs.NewMem())
+	opts := options(memdisk.New())
 	opts.SegmentSize = 400 << 10
 	l := mustOpen(t, opts)
 	var blocks []*rawBlock

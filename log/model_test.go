@@ -9,13 +9,14 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log/vfs"
 	"pgregory.net/rapid"
 )
 
 // model is a slice of blocks and the log that must be the same.
 type model struct {
-	disk    *vfs.Mem
+	disk    *memdisk.Disk
 	log     *Log
 	opts    Options
 	blocks  []*rawBlock // all that were ever appended and not lost
@@ -84,7 +85,7 @@ func (m *model) check(rt *rapid.T) { everyLookup(rt, m.log, m.held(), m.erased) 
 func TestModel(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(rt *rapid.T) {
-		m := &model{disk: vfs.NewMem(), erased: map[event.Ref]bool{}}
+		m := &model{disk: memdisk.New(), erased: map[event.Ref]bool{}}
 		m.opts = Options{
 			Dir: dir, inline: true,
 			SegmentSize: rapid.SampledFrom([]int64{1, 600, 5000, 40000}).Draw(rt, "segment size"),

@@ -11,14 +11,14 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // stuck returns a node whose Machine holds every entry until the returned
 // function is called, with its one place in flight taken, unless l has more.
 func stuck(t *testing.T, l Limits) (*node, func()) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	l.Entries = max(l.Entries, 1)
 	o.Limits = l
 	n := boot(t, o)
@@ -198,7 +198,7 @@ func TestOutcomes(t *testing.T) {
 
 func TestDiskNearlyFull(t *testing.T) {
 	free := uint64(1000)
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return free, nil }, 1001
 	n := boot(t, o)
 	if p := n.refused(context.Background(), produceOf("p")); p.Code != CodeInsufficientStorage ||
@@ -255,7 +255,7 @@ func TestShutdownCutShort(t *testing.T) {
 }
 
 func TestApplyErrorIsFatal(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	n.put("a")
 	if p := n.refused(context.Background(), put("fail")); !p.Unknown {
 		t.Errorf("%+v", p)

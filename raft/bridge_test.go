@@ -14,8 +14,8 @@ import (
 	hashi "github.com/hashicorp/go-metrics"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func TestHclogToSlog(t *testing.T) {
@@ -58,7 +58,7 @@ func TestMetricsAreForwarded(t *testing.T) {
 	rec := &recorder{got: map[string]int{}}
 	require.NoError(t, RouteLibraryMetrics(rec))
 	t.Cleanup(func() { _ = RouteLibraryMetrics(noMetrics{}) })
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.Metrics = rec
 	n := boot(t, o)
 	n.put("a")
@@ -77,7 +77,7 @@ func TestMetricsAreForwarded(t *testing.T) {
 
 // Readers share confirmations, and none is answered by one that began before it.
 func TestBarrierRounds(t *testing.T) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.LeaderWait = 100 * time.Millisecond
 	n := boot(t, o)
 	n.put("a")

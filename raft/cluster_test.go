@@ -13,10 +13,10 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -77,7 +77,7 @@ type member struct {
 	name, inc string
 	addr      string
 	net       *peer.Net
-	disk      *vfs.Mem
+	disk      *memdisk.Disk
 	initial   []datadir.Member
 	contacts  []string
 	set       func(*Options) // after the cluster's
@@ -121,7 +121,7 @@ func (c *nodes) members() (out []*member) {
 func (c *nodes) fresh(name string) *member {
 	c.port++
 	m := &member{
-		name: name, inc: name + "-1", addr: fmt.Sprintf("%s:%d", name, c.port), disk: vfs.NewMem(),
+		name: name, inc: name + "-1", addr: fmt.Sprintf("%s:%d", name, c.port), disk: memdisk.New(),
 		outs: make(chan error, 4), joined: make(chan struct{}, 100),
 	}
 	c.mu.Lock()

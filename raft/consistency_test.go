@@ -12,7 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
-	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 )
 
 // told writes marks as "10a 20b": at index 10 value a, at 20 b.
@@ -125,7 +125,7 @@ func TestMarksAreKept(t *testing.T) {
 
 // TestAloneNeedsNoMarks: nobody is there to compare with.
 func TestAloneNeedsNoMarks(t *testing.T) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.MarkEntries, o.MarkInterval = 1, time.Millisecond
 	n := boot(t, o)
 	for i := range 50 {

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // story is the scenario that crashes are walked through: entries over several
@@ -77,14 +77,14 @@ func rng(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 // that a restart finds everything that was acknowledged, in order, and nothing
 // that was refused.
 func TestCrashAnywhere(t *testing.T) {
-	whole := vfs.NewMem()
+	whole := memdisk.New()
 	story(t, on(whole))
 	ops := whole.Ops()
 	t.Logf("%d operations", ops)
 	for at := 1; at <= ops; at++ {
-		losses := []vfs.Loss{vfs.Loss(at % 4)}
+		losses := []memdisk.Loss{memdisk.Loss(at % 4)}
 		if everyCrash() {
-			losses = []vfs.Loss{vfs.LoseAll, vfs.LoseNone, vfs.LosePrefix, vfs.LoseRandom}
+			losses = []memdisk.Loss{memdisk.LoseAll, memdisk.LoseNone, memdisk.LosePrefix, memdisk.LoseRandom}
 		}
 		for _, loss := range losses {
 			if walk(t, at, loss); t.Failed() {
@@ -98,8 +98,8 @@ func TestCrashAnywhere(t *testing.T) {
 // kind of loss.
 func everyCrash() bool { return os.Getenv("QLOGD_CRASH") == "full" }
 
-func walk(t *testing.T, at int, loss vfs.Loss) {
-	disk := vfs.NewMem()
+func walk(t *testing.T, at int, loss memdisk.Loss) {
+	disk := memdisk.New()
 	disk.CrashAt(at)
 	acked, maybe := story(t, on(disk))
 	fail := func(format string, args ...any) {
@@ -152,7 +152,7 @@ func walk(t *testing.T, at int, loss vfs.Loss) {
 // disk does: the replica ends, or goes on as if nothing was, and after a restart
 // everything acknowledged is there.
 func TestFailAnywhere(t *testing.T) {
-	whole := vfs.NewMem()
+	whole := memdisk.New()
 	story(t, on(whole))
 	ops := whole.Ops()
 	step := 5
@@ -160,7 +160,7 @@ func TestFailAnywhere(t *testing.T) {
 		step = 1
 	}
 	for at := 1; at <= ops; at += step {
-		disk := vfs.NewMem()
+		disk := memdisk.New()
 		disk.FailAt(at, fmt.Errorf("operation %d fails", at))
 		acked, maybe := story(t, on(disk))
 		// Without the failure, where this run was shorter than that.
@@ -198,7 +198,7 @@ func TestStoreDeadline(t *testing.T) {
 
 // A stalled disk ends the process instead of freezing the cluster.
 func TestStalledDiskIsFatal(t *testing.T) {
-	mem := vfs.NewMem()
+	mem := memdisk.New()
 	o := on(mem)
 	stall := &stallFS{FS: mem, gate: make(chan struct{})}
 	o.FS, o.StoreDeadline = stall, 10*time.Millisecond

@@ -9,13 +9,13 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // fetched puts on a disk what raft/fetch installs of another node's: the
 // event log up to exactly the newest checkpoint's head, and that checkpoint.
-func fetched(t *testing.T, disk, from *vfs.Mem, n *node) {
+func fetched(t *testing.T, disk, from *memdisk.Disk, n *node) {
 	t.Helper()
 	newest := n.Status().Checkpoints[0]
 	b := from.Get("/events")
@@ -36,7 +36,7 @@ func fetched(t *testing.T, disk, from *vfs.Mem, n *node) {
 }
 
 // withStores changes what Raft remembers on a disk.
-func withStores(t *testing.T, disk *vfs.Mem, change func(*stores) error) {
+func withStores(t *testing.T, disk *memdisk.Disk, change func(*stores) error) {
 	t.Helper()
 	o := on(disk)
 	o.Machine = openFake(t, disk, "/events")
@@ -86,7 +86,7 @@ func TestStartOnWhatWasFetched(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			disk := vfs.NewMem()
+			disk := memdisk.New()
 			withStores(t, disk, before)
 			fetched(t, disk, ahead, from)
 			n := boot(t, on(disk))

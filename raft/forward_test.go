@@ -15,8 +15,8 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -37,7 +37,7 @@ var leaderAt = peer.Target{Addr: "leader:1", Node: "n1"}
 
 // newFollower returns one that knows no leader.
 func newFollower(t testing.TB, l Limits) *follower {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.Machine, o.Limits = openFake(t, o.FS, "/events"), l
 	o, err := o.withDefaults()
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestForwardComesBack(t *testing.T) {
 		"not the leader": allBack,
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := boot(t, on(vfs.NewMem()))
+			n := boot(t, on(memdisk.New()))
 			f := newFollower(t, Limits{GroupCommands: 2})
 			// The first calls wait until all commands are there, several groups
 			// under way, the rest in the queue.
@@ -331,7 +331,7 @@ func TestWaitForALeader(t *testing.T) {
 // long is told why.
 func TestALeaderComes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := boot(t, on(vfs.NewMem()))
+		n := boot(t, on(memdisk.New()))
 		f := newFollower(t, Limits{})
 		f.apply(1 << 40)
 		done := f.async(t.Context(), put("a"))
@@ -352,7 +352,7 @@ func TestALeaderComes(t *testing.T) {
 // is unknown after a while, and who waits behind goes to the new one at once.
 func TestForwardToTheCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := boot(t, on(vfs.NewMem()))
+		n := boot(t, on(memdisk.New()))
 		f := newFollower(t, Limits{GroupCommands: 1})
 		f.apply(1 << 40)
 		entered := make(chan struct{}, 2*maxForwards)
@@ -418,7 +418,7 @@ func TestForwardCancelled(t *testing.T) {
 		t.Errorf("on its way: %+v", p)
 	}
 	// It comes back, and nobody waits for it: it is not proposed for nobody.
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	f.lose()
 	close(gate)
 	f.until(t.Context(), func() bool { return len(f.flight) == 0 })
@@ -534,7 +534,7 @@ func TestServeForwardNoLonger(t *testing.T) {
 }
 
 func TestServeForwardBadGroup(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	good := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle,
 		Data: event.EncodeCommand(put("a"))}})
 	for _, b := range [][]byte{nil, {1, 2, 3}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
@@ -552,7 +552,7 @@ func TestServeForwardBadGroup(t *testing.T) {
 // What is begun together comes into one entry, in the order of classes, also by
 // way of another node; and nothing of it where the first command is refused.
 func TestBeginTogether(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	f := newFollower(t, Limits{})
 	f.follow(toNode(n))
 	for name, begin := range map[string]func(...*event.Command) []Wait{

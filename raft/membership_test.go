@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 )
 
 // answers holds an error against a problem's code; "" is none.
@@ -149,7 +149,7 @@ func wipedNodeComesBack(t *testing.T) {
 	}
 	wiped.stop()
 	c.put("meanwhile")
-	wiped.disk, wiped.inc = vfs.NewMem(), "wiped"
+	wiped.disk, wiped.inc = memdisk.New(), "wiped"
 	wiped.initial, wiped.contacts = nil, []string{l.addr}
 	c.start(wiped)
 	<-wiped.joined

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -22,7 +23,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestProposeAppliesAndAnswers(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	first, second := n.put("a"), n.put("b")
 	if second.Index <= first.Index {
 		t.Errorf("indexes %d, %d", first.Index, second.Index)
@@ -56,7 +57,7 @@ func TestOnRealFiles(t *testing.T) {
 }
 
 func TestRestartSkipsByIndex(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	for i := range 20 {
 		n.put(fmt.Sprint(i))
 	}
@@ -69,7 +70,7 @@ func TestRestartSkipsByIndex(t *testing.T) {
 }
 
 func TestSnapshotTruncateRestart(t *testing.T) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.TrailingLogs, o.KeepCheckpoints = 1, 2
 	n := boot(t, o)
 	var want []string
@@ -101,7 +102,7 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 }
 
 func TestSnapshotByThreshold(t *testing.T) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.SnapshotThreshold = 5
 	n := boot(t, o)
 	for i := range 40 {
@@ -138,7 +139,7 @@ func TestSnapshotByBytes(t *testing.T) {
 		assert.Equal(t, o.snapshotDue(c.entries, c.bytes, c.newest), c.want, "%+v", c)
 	}
 
-	o = on(vfs.NewMem())
+	o = on(memdisk.New())
 	o.SnapshotThreshold, o.SnapshotBytes = 1<<40, 100
 	n := boot(t, o)
 	for range 2 {
@@ -152,7 +153,7 @@ func TestSnapshotByBytes(t *testing.T) {
 // Entries are applied while an old checkpoint is being removed, which the store
 // lets nobody in for.
 func TestApplyDoesNotWaitForTheCheckpoints(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	n.put("before")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
@@ -163,7 +164,7 @@ func TestApplyDoesNotWaitForTheCheckpoints(t *testing.T) {
 }
 
 func TestManyProposersAreGrouped(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	release := make(chan struct{})
 	n.m.hold = release
 	var wg sync.WaitGroup

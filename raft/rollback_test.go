@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func TestPromise(t *testing.T) {
@@ -110,7 +110,7 @@ func oldCopyOfAReplacedDirectory(t *testing.T) {
 	c.level()
 	replace := func(m *member) {
 		m.stop()
-		m.disk, m.inc, m.initial, m.contacts = vfs.NewMem(), m.name+"-2", nil, nil
+		m.disk, m.inc, m.initial, m.contacts = memdisk.New(), m.name+"-2", nil, nil
 		for _, o := range c.members() {
 			if o != m {
 				m.contacts = append(m.contacts, o.addr)

@@ -7,8 +7,8 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // entries returns the entries that the Raft log holds, by index.
@@ -31,7 +31,7 @@ func (n *node) entries() map[uint64]*event.Entry {
 }
 
 func TestOlderBinaryRefuses(t *testing.T) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.Rules = 2
 	n := boot(t, o)
 	if _, err := n.Propose(t.Context(),

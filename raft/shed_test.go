@@ -13,12 +13,12 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // holds returns the files of the Raft log in which some bytes are.
-func holds(t testing.TB, disk *vfs.Mem, mark string) (in []string) {
+func holds(t testing.TB, disk *memdisk.Disk, mark string) (in []string) {
 	t.Helper()
 	names, err := disk.List("/raft")
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -48,7 +48,7 @@ func TestShed(t *testing.T) {
 	} {
 		for _, again := range []bool{false, true} {
 			t.Run(fmt.Sprint(c, again), func(t *testing.T) {
-				disk := vfs.NewMem()
+				disk := memdisk.New()
 				o := on(disk)
 				o.SegmentBytes = c.size
 				n := boot(t, o)
@@ -87,7 +87,7 @@ func TestShed(t *testing.T) {
 // What a leader had stored and others then replaced is at the end of a file that
 // counts no more, or behind what counts.
 func TestShedReplaced(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	s := openLogOn(t, disk, 16<<10)
 	mark := strings.Repeat("replaced", 10)
 	store := func(from, to uint64, data string) {
@@ -136,7 +136,7 @@ func TestShedCrashAnywhere(t *testing.T) {
 		last  uint64 // of the marked entries
 		shed  bool
 	}
-	story := func(disk *vfs.Mem) (out outcome) {
+	story := func(disk *memdisk.Disk) (out outcome) {
 		o := on(disk)
 		o.SegmentBytes = 2048
 		n, err := tryBoot(t, o)
@@ -166,7 +166,7 @@ func TestShedCrashAnywhere(t *testing.T) {
 		out.last = last
 		return out
 	}
-	whole := vfs.NewMem()
+	whole := memdisk.New()
 	if out := story(whole); !out.shed || len(out.acked) != 13 {
 		t.Fatalf("%+v", out)
 	}
@@ -176,10 +176,10 @@ func TestShedCrashAnywhere(t *testing.T) {
 	}
 	t.Logf("%d operations", whole.Ops())
 	for at := 1; at <= whole.Ops(); at += step {
-		disk := vfs.NewMem()
+		disk := memdisk.New()
 		disk.CrashAt(at)
 		out := story(disk)
-		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
 			if !everyCrash() && int(loss) != at/step%4 {
 				continue
 			}

@@ -15,15 +15,15 @@ import (
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // used returns the disk of a node that has put names and ended, and the names.
-func used(t *testing.T, puts int, change func(*Options)) (*vfs.Mem, *node, []string) {
+func used(t *testing.T, puts int, change func(*Options)) (*memdisk.Disk, *node, []string) {
 	t.Helper()
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	o := on(disk)
 	o.TrailingLogs = 1
 	if change != nil {
@@ -47,7 +47,7 @@ func reopen(t *testing.T, n *node) (*node, error) {
 	return tryBoot(t, o)
 }
 
-func remove(t *testing.T, disk *vfs.Mem, names ...string) {
+func remove(t *testing.T, disk *memdisk.Disk, names ...string) {
 	t.Helper()
 	for _, name := range names {
 		require.NoError(t, disk.Remove(name))
@@ -80,7 +80,7 @@ func TestLostStoreIsRefused(t *testing.T) {
 }
 
 func TestHalfMadeStoreBoots(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	require.NoError(t, disk.MkdirAll("/raft"))
 	kv, err := filekv.Open(disk, "/raft/"+metaFile)
 	require.NoError(t, err)
@@ -94,7 +94,7 @@ func TestHalfMadeStoreBoots(t *testing.T) {
 }
 
 func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.Initial, o.LeaderWait = nil, 100*time.Millisecond
 	n, err := tryBoot(t, o)
 	require.NoError(t, err)
@@ -210,7 +210,7 @@ func TestFlippedBitInTheRaftLog(t *testing.T) {
 // F1 of reliability.md: hashicorp/raft must see that the log has no holes, or a
 // deposed leader's entries reach Apply without ever being committed.
 func TestLogStoreIsMonotonic(t *testing.T) {
-	n := boot(t, on(vfs.NewMem()))
+	n := boot(t, on(memdisk.New()))
 	var store hraft.LogStore = n.stores.log
 	m, ok := store.(hraft.MonotonicLogStore)
 	if !ok || !m.IsMonotonic() {
@@ -224,7 +224,7 @@ func TestSeed(t *testing.T) {
 	frozen, _ := m.Freeze()
 	head, chain := m.Head()
 
-	into := vfs.NewMem()
+	into := memdisk.New()
 	into.Put("/events", disk.Get("/events"))
 	o := on(into)
 	o.NodeID, o.ClusterID, o.Initial = "new", "c2", nil
@@ -259,7 +259,7 @@ func mustLoad(t *testing.T, m waltypes.MetaStore) (s waltypes.PersistentState) {
 
 // TestStoreLogsInPieces: many large entries at once are all stored, in order.
 func TestStoreLogsInPieces(t *testing.T) {
-	o, err := on(vfs.NewMem()).withTestMachine(t).withDefaults()
+	o, err := on(memdisk.New()).withTestMachine(t).withDefaults()
 	require.NoError(t, err)
 	s, err := openStores(o, faults{func(err error) { t.Error(err) }, func(err error) { t.Error(err) }})
 	require.NoError(t, err)

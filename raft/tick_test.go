@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
-	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 )
 
 // fired waits until so many due things have happened, and returns the time of
@@ -25,7 +25,7 @@ func (n *node) fired(want int) int64 {
 // In a bubble, time passes only when everything waits: an hour is an instant.
 func TestDueHappensByItself(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := boot(t, on(vfs.NewMem()))
+		n := boot(t, on(memdisk.New()))
 		n.put("due+60000")
 		at := n.m.times()
 		start := at[len(at)-1]
@@ -53,7 +53,7 @@ func TestDueHappensByItself(t *testing.T) {
 
 func TestDueBacklog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := boot(t, on(vfs.NewMem()))
+		n := boot(t, on(memdisk.New()))
 		n.m.mu.Lock()
 		n.m.bound = 2
 		n.m.mu.Unlock()
@@ -108,7 +108,7 @@ func TestClock(t *testing.T) {
 }
 
 func TestTimeGoesOnAcrossRestarts(t *testing.T) {
-	o := on(vfs.NewMem())
+	o := on(memdisk.New())
 	o.ClockOffsetMS = 3_600_000
 	n := boot(t, o)
 	n.put("a")

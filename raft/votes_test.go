@@ -6,12 +6,12 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // voteStore returns a StableStore on the disk.
-func voteStore(t *testing.T, disk *vfs.Mem) *votes {
+func voteStore(t *testing.T, disk *memdisk.Disk) *votes {
 	t.Helper()
 	kv, err := filekv.Open(disk, "/votes")
 	require.NoError(t, err)
@@ -40,7 +40,7 @@ func wantVote(t *testing.T, v *votes, term uint64, candidate string) {
 }
 
 func TestVotes(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	v := voteStore(t, disk)
 	wantVote(t, v, 0, "")
 	require.NoError(t, v.SetUint64([]byte(keyCurrentTerm), 7))
@@ -61,7 +61,7 @@ func TestVotes(t *testing.T) {
 // the old vote or the new, and the new one wherever it was answered.
 func TestVoteCrash(t *testing.T) {
 	for at := 1; ; at++ {
-		disk := vfs.NewMem()
+		disk := memdisk.New()
 		v := voteStore(t, disk)
 		require.NoError(t, persistVote(v, 5, "n2"))
 		from := disk.Ops()
@@ -70,7 +70,7 @@ func TestVoteCrash(t *testing.T) {
 		if err == nil && !disk.Crashed() {
 			return // walked through all of it
 		}
-		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
 			after := voteStore(t, disk.CrashWith(loss, rng(at)))
 			term, _ := after.GetUint64([]byte(keyLastVoteTerm))
 			if err == nil || term == 6 {
@@ -84,12 +84,12 @@ func TestVoteCrash(t *testing.T) {
 
 // A crash between hashicorp/raft's two calls leaves the earlier vote whole.
 func TestVoteTermAloneIsNoVote(t *testing.T) {
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	v := voteStore(t, disk)
 	require.NoError(t, persistVote(v, 5, "n2"))
 	require.NoError(t, v.SetUint64([]byte(keyLastVoteTerm), 6))
 	wantVote(t, v, 5, "n2")
-	wantVote(t, voteStore(t, disk.CrashWith(vfs.LoseNone, rng(1))), 5, "n2")
+	wantVote(t, voteStore(t, disk.CrashWith(memdisk.LoseNone, rng(1))), 5, "n2")
 }
 
 func TestVoteFlippedBit(t *testing.T) {

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // Past states are as large as the live one: they go when nobody asks any more.
 func TestIdlePastForgets(t *testing.T) {
-	fs := vfs.NewMem()
+	fs := memdisk.New()
 	must(t, fs.MkdirAll("/log"))
 	l, err := log.Open(log.Options{FS: fs, Dir: "/log"})
 	must(t, err)

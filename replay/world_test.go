@@ -11,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -44,7 +45,7 @@ type world struct {
 
 func begin(t *testing.T, seed uint64) *world {
 	t.Helper()
-	return openWorld(t, seed, "", log.Options{FS: vfs.NewMem(), Dir: "/log"})
+	return openWorld(t, seed, "", log.Options{FS: memdisk.New(), Dir: "/log"})
 }
 
 // startLive begins a world with a data directory as a node writes it.
@@ -98,7 +99,7 @@ func (w *world) do(commands ...*event.Command) []event.Result {
 
 // source is the log in memory.
 func (w *world) source() *Source {
-	return &Source{Log: w.log, FS: vfs.NewMem(), Checkpoints: "/checkpoints"}
+	return &Source{Log: w.log, FS: memdisk.New(), Checkpoints: "/checkpoints"}
 }
 
 func observe(s *projections.State) observed {

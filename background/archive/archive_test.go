@@ -16,6 +16,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -190,7 +191,7 @@ func TestStoppedAnywhere(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 1))
 	for _, crash := range []bool{false, true} {
 		for op := 1; ; op++ {
-			disk := vfs.NewMem()
+			disk := memdisk.New()
 			w.disk = disk
 			if crash {
 				disk.CrashAt(op)

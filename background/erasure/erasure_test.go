@@ -17,10 +17,10 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -34,7 +34,7 @@ const clock = 1_700_000_000_000
 type world struct {
 	t      *testing.T
 	rng    *rand.Rand
-	disk   *vfs.Mem
+	disk   *memdisk.Disk
 	log    *log.Log
 	m      *fsm.Replica
 	eraser *Eraser
@@ -51,7 +51,7 @@ type world struct {
 }
 
 // open opens a node on a disk, as after a start.
-func open(t *testing.T, disk *vfs.Mem) (*world, error) {
+func open(t *testing.T, disk *memdisk.Disk) (*world, error) {
 	w := &world{t: t, rng: rand.New(rand.NewPCG(1, 1)), disk: disk}
 	if err := disk.MkdirAll("/data"); err != nil {
 		return nil, err
@@ -87,7 +87,7 @@ func open(t *testing.T, disk *vfs.Mem) (*world, error) {
 }
 
 func newWorld(t *testing.T, seed uint64) *world {
-	w, err := open(t, vfs.NewMem())
+	w, err := open(t, memdisk.New())
 	must(t, err)
 	w.rng = rand.New(rand.NewPCG(seed, 1))
 	for _, q := range []string{"a", "b"} {
@@ -631,7 +631,7 @@ func TestNodeCatchesUp(t *testing.T) {
 func TestNodeCrashAnywhere(t *testing.T) {
 	before := newWorld(t, 1)
 	must(t, before.log.Close())
-	story := func(disk *vfs.Mem) (erased []string, kept []event.Ref) {
+	story := func(disk *memdisk.Disk) (erased []string, kept []event.Ref) {
 		w, err := open(t, disk)
 		if err != nil {
 			return nil, nil
@@ -682,7 +682,7 @@ func TestNodeCrashAnywhere(t *testing.T) {
 	}
 	t.Logf("%d operations", whole.Ops()-begun)
 	for at := begun + 1; at <= whole.Ops(); at++ {
-		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
 			disk := before.disk.Clone()
 			disk.CrashAt(at)
 			erased, kept := story(disk)

@@ -17,6 +17,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -241,7 +242,7 @@ func retire(s *stack, do func(*event.Command) *event.Result) {
 // acknowledged: the block of each acknowledged entry as it was, in a log that
 // verifies, whose fold is the state; and the node goes on.
 func TestCrashAnywhere(t *testing.T) {
-	whole := vfs.NewMem()
+	whole := memdisk.New()
 	if n := len(tale(whole)); n < 30 {
 		t.Fatalf("only %d entries were acknowledged on a good disk", n)
 	}
@@ -253,7 +254,7 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 	for at := 1; at <= ops; at += step {
 		for n := range losses {
-			losses := []vfs.Loss{vfs.LoseAll, vfs.LoseRandom, vfs.LosePrefix, vfs.LoseNone}
+			losses := []memdisk.Loss{memdisk.LoseAll, memdisk.LoseRandom, memdisk.LosePrefix, memdisk.LoseNone}
 			crashAt(t, at, losses[(at/step+n)%4])
 			if t.Failed() {
 				return
@@ -262,9 +263,9 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 }
 
-func crashAt(t *testing.T, at int, loss vfs.Loss) {
+func crashAt(t *testing.T, at int, loss memdisk.Loss) {
 	t.Helper()
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	disk.CrashAt(at)
 	acked := tale(disk)
 	after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))

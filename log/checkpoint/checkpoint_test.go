@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -64,7 +65,7 @@ func readAll(b []byte) (Meta, string, error) {
 
 func TestRoundTrip(t *testing.T) {
 	for _, size := range []int{0, 1, chunkLen - 1, chunkLen, chunkLen + 1, 3*chunkLen + 17} {
-		fsys := vfs.NewMem()
+		fsys := memdisk.New()
 		body := strings.Repeat("x", size)
 		want := meta(42)
 		must(t, fsys.MkdirAll("/c"))
@@ -157,7 +158,7 @@ func TestChunksOutOfPlace(t *testing.T) {
 }
 
 func TestListNewestFirstAndBad(t *testing.T) {
-	fsys := vfs.NewMem()
+	fsys := memdisk.New()
 	if metas, bad, err := List(fsys, "/none"); metas != nil || bad != nil || err != nil {
 		t.Errorf("%v %v %v", metas, bad, err)
 	}
@@ -200,8 +201,8 @@ func TestListNewestFirstAndBad(t *testing.T) {
 func TestWriteCrash(t *testing.T) {
 	m := meta(42)
 	for at := 1; ; at++ {
-		for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
-			fsys := vfs.NewMem()
+		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
+			fsys := memdisk.New()
 			must(t, fsys.MkdirAll("/c"))
 			must(t, Write(fsys, "/c", m, text("old")))
 			fsys.CrashAt(fsys.Ops() + at)
@@ -225,7 +226,7 @@ func TestWriteCrash(t *testing.T) {
 func TestWriteErrors(t *testing.T) {
 	m := meta(42)
 	for at := 1; ; at++ {
-		fsys := vfs.NewMem()
+		fsys := memdisk.New()
 		must(t, fsys.MkdirAll("/c"))
 		before := fsys.Ops()
 		fsys.FailAt(before+at, errors.New("EIO"))

@@ -1,7 +1,7 @@
 // Package vfs is the small file system interface under everything durable of qlogd, so
 // that tests can use a disk that forgets unsynced data.
 //
-// OS is the real one; Mem is in memory. Names are ordinary slash separated paths. Errors
+// OS is the real one. Names are ordinary slash separated paths. Errors
 // satisfy errors.Is(err, fs.ErrNotExist) and so on.
 package vfs
 

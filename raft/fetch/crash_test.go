@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -24,23 +25,23 @@ type lagging struct {
 	net  *memNet
 	peer *node
 	meta checkpoint.Meta
-	disk *vfs.Mem // never written to: clones are
+	disk *memdisk.Disk // never written to: clones are
 }
 
 // laggings are the ways to lack something.
 func laggings(t testing.TB) []*lagging {
 	t.Helper()
 	var out []*lagging
-	for name, prepare := range map[string]func(n *node) *vfs.Mem{
-		"wiped": func(n *node) *vfs.Mem { n.grow(25); return vfs.NewMem() },
-		"behind": func(n *node) *vfs.Mem {
+	for name, prepare := range map[string]func(n *node) *memdisk.Disk{
+		"wiped": func(n *node) *memdisk.Disk { n.grow(25); return memdisk.New() },
+		"behind": func(n *node) *memdisk.Disk {
 			n.grow(12).checkpoint()
 			d := n.grow(3).copy()
 			n.grow(18)
 			return d
 		},
-		"the checkpoint alone": func(n *node) *vfs.Mem { n.grow(12).checkpoint(); return n.grow(13).copy() },
-		"gap": func(n *node) *vfs.Mem {
+		"the checkpoint alone": func(n *node) *memdisk.Disk { n.grow(12).checkpoint(); return n.grow(13).copy() },
+		"gap": func(n *node) *memdisk.Disk {
 			n.grow(12).checkpoint()
 			d := n.grow(3).copy()
 			n.grow(40).retain(3)
@@ -77,7 +78,7 @@ func (l *lagging) bring(disk vfs.FS) error {
 
 // snapshot returns all files of a disk but those of incoming/ and the side files,
 // which are made anew.
-func snapshot(t testing.TB, disk *vfs.Mem) map[string]string {
+func snapshot(t testing.TB, disk *memdisk.Disk) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	for _, dir := range []string{"/", "/log", "/checkpoints"} {
@@ -110,7 +111,7 @@ func TestCrashAnywhere(t *testing.T) {
 			}
 			t.Logf("%d operations", whole.Ops())
 			for at := 1; at <= whole.Ops(); at += step {
-				for loss := vfs.LoseAll; loss <= vfs.LoseRandom; loss++ {
+				for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
 					disk := l.disk.Clone()
 					disk.CrashAt(at)
 					err := l.bring(disk)
@@ -130,7 +131,7 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 }
 
-func (l *lagging) afterCrash(t *testing.T, after *vfs.Mem, old, fresh map[string]string) error {
+func (l *lagging) afterCrash(t *testing.T, after *memdisk.Disk, old, fresh map[string]string) error {
 	if _, err := Install(after, "/", nil, silent); err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
@@ -177,7 +178,7 @@ func TestCrashTwice(t *testing.T) {
 					must(t, err)
 					break
 				}
-				disk = disk.CrashWith(vfs.Loss(rng.IntN(4)), rng)
+				disk = disk.CrashWith(memdisk.Loss(rng.IntN(4)), rng)
 				if crashes > 200 {
 					t.Fatal("it never comes to an end")
 				}

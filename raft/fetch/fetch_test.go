@@ -5,41 +5,41 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // The whole way, from everything that a node may have to what its peer has.
 func TestFetchAndInstall(t *testing.T) {
 	for name, c := range map[string]struct {
 		// prepare makes the peer's history and returns what this node has.
-		prepare func(n *node) *vfs.Mem
+		prepare func(n *node) *memdisk.Disk
 		replace bool
 		err     error
 		seed    uint64
 	}{
-		"wiped":                     {prepare: func(n *node) *vfs.Mem { n.grow(60); return vfs.NewMem() }, replace: false},
-		"wiped, the beginning gone": {prepare: func(n *node) *vfs.Mem { n.grow(60).retain(3); return vfs.NewMem() }, replace: true},
-		"behind in one segment":     {prepare: func(n *node) *vfs.Mem { d := n.grow(60).copy(); n.grow(1); return d }},
-		"behind by some":            {prepare: func(n *node) *vfs.Mem { n.grow(30).checkpoint(); d := n.copy(); n.grow(60); return d }},
-		"behind, the beginning gone": {prepare: func(n *node) *vfs.Mem {
+		"wiped":                     {prepare: func(n *node) *memdisk.Disk { n.grow(60); return memdisk.New() }, replace: false},
+		"wiped, the beginning gone": {prepare: func(n *node) *memdisk.Disk { n.grow(60).retain(3); return memdisk.New() }, replace: true},
+		"behind in one segment":     {prepare: func(n *node) *memdisk.Disk { d := n.grow(60).copy(); n.grow(1); return d }},
+		"behind by some":            {prepare: func(n *node) *memdisk.Disk { n.grow(30).checkpoint(); d := n.copy(); n.grow(60); return d }},
+		"behind, the beginning gone": {prepare: func(n *node) *memdisk.Disk {
 			n.grow(60).checkpoint()
 			d := n.copy()
 			n.grow(10).retain(4)
 			return d
 		}},
-		"a gap": {prepare: func(n *node) *vfs.Mem {
+		"a gap": {prepare: func(n *node) *memdisk.Disk {
 			n.grow(30).checkpoint()
 			d := n.copy()
 			n.grow(80).retain(3)
 			return d
 		}, replace: true},
-		"equal": {prepare: func(n *node) *vfs.Mem { return n.grow(40).copy() }},
-		"of another history": {prepare: func(n *node) *vfs.Mem {
+		"equal": {prepare: func(n *node) *memdisk.Disk { return n.grow(40).copy() }},
+		"of another history": {prepare: func(n *node) *memdisk.Disk {
 			n.grow(60)
 			return newNode(n.t, 99).grow(30).copy()
 		}, err: ErrDiffers},
-		"longer, of another history": {prepare: func(n *node) *vfs.Mem {
+		"longer, of another history": {prepare: func(n *node) *memdisk.Disk {
 			n.grow(30)
 			return newNode(n.t, 99).grow(60).copy()
 		}, err: ErrDiffers},

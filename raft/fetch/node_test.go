@@ -15,6 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -29,7 +30,7 @@ const cluster = "01HGW2N7Q0000000000000000A"
 // node is what a node without Raft has on its disk, under /.
 type node struct {
 	t     testing.TB
-	disk  *vfs.Mem
+	disk  *memdisk.Disk
 	log   *log.Log
 	m     *fsm.Machine
 	index uint64
@@ -49,7 +50,7 @@ var must = require.NoError
 // newNode makes a node whose history follows from the seed.
 func newNode(t testing.TB, seed uint64) *node {
 	t.Helper()
-	n := &node{t: t, disk: vfs.NewMem(), index: 2, clock: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 7))}
+	n := &node{t: t, disk: memdisk.New(), index: 2, clock: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 7))}
 	must(t, errors.Join(n.disk.MkdirAll("/log"), n.disk.MkdirAll("/checkpoints")))
 	n.open(projections.New())
 	return n
@@ -179,7 +180,7 @@ func (n *node) retain(segments int) {
 }
 
 // at returns the node's disk, all of it synced, as a stopped node leaves it.
-func (n *node) copy() *vfs.Mem {
+func (n *node) copy() *memdisk.Disk {
 	n.t.Helper()
 	must(n.t, n.log.Sync())
 	return n.disk.Clone()
@@ -283,7 +284,7 @@ func optionsOf(net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) Optio
 }
 
 // files returns the files in a directory by name; a missing one has none.
-func files(t testing.TB, disk *vfs.Mem, dir string, suffix string) map[string]string {
+func files(t testing.TB, disk *memdisk.Disk, dir string, suffix string) map[string]string {
 	t.Helper()
 	out := map[string]string{}
 	names, err := disk.List(dir)
@@ -301,7 +302,7 @@ func files(t testing.TB, disk *vfs.Mem, dir string, suffix string) map[string]st
 
 // sameAsSource tells what a directory lacks of being the source's as of a
 // checkpoint, from the index on at which the source's log begins.
-func sameAsSource(t testing.TB, disk *vfs.Mem, n *node, c checkpoint.Meta) error {
+func sameAsSource(t testing.TB, disk *memdisk.Disk, n *node, c checkpoint.Meta) error {
 	t.Helper()
 	segment, end, err := n.log.Extent(c.HeadIndex)
 	must(t, err)
@@ -336,7 +337,7 @@ func sameAsSource(t testing.TB, disk *vfs.Mem, n *node, c checkpoint.Meta) error
 }
 
 // verify runs the whole verification of qlogd replay --verify.
-func verify(t testing.TB, disk *vfs.Mem) error {
+func verify(t testing.TB, disk *memdisk.Disk) error {
 	t.Helper()
 	_, err := replay.Verify(t.Context(), disk, "/", nil, nil)
 	return err

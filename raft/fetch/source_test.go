@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -27,7 +27,7 @@ func TestCheckpointKnowsWhatIsGone(t *testing.T) {
 	n.retain(3)
 	net := newNet()
 	n.serve(net, "a")
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	if _, err := fetch(t, net, disk, old, "a"); !errors.Is(err, errUseless) {
 		t.Fatal(err)
 	}
@@ -40,18 +40,18 @@ func TestCheckpointKnowsWhatIsGone(t *testing.T) {
 // A node whose event log has changed since a fetch, or that has discarded the files, keeps what
 // it has.
 func TestPlanThatIsTooLate(t *testing.T) {
-	for name, late := range map[string]func(n *node, disk *vfs.Mem){
-		"the log went on": func(n *node, disk *vfs.Mem) {
+	for name, late := range map[string]func(n *node, disk *memdisk.Disk){
+		"the log went on": func(n *node, disk *memdisk.Disk) {
 			for name, b := range files(n.t, n.grow(30).copy(), "/log", "") {
 				disk.Put("/log/"+name, []byte(b))
 			}
 		},
-		"the log is gone": func(_ *node, disk *vfs.Mem) {
+		"the log is gone": func(_ *node, disk *memdisk.Disk) {
 			for name := range files(t, disk, "/log", "") {
 				must(t, disk.Remove("/log/"+name))
 			}
 		},
-		"the files are discarded": func(_ *node, disk *vfs.Mem) { must(t, Discard(disk, "/")) },
+		"the files are discarded": func(_ *node, disk *memdisk.Disk) { must(t, Discard(disk, "/")) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t, 14).grow(40)
@@ -91,7 +91,7 @@ func TestSourceMovesOn(t *testing.T) {
 				}
 				return s
 			}
-			disk := vfs.NewMem()
+			disk := memdisk.New()
 			p, err := fetch(t, net, disk, n.newest(), "a")
 			for tries := 0; err != nil; tries++ {
 				if tries > 100 {
@@ -121,7 +121,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	n.serve(net, "a")
 	n.stop = nil
 	n.serve(net, "b")
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	mustFetch(t, net, disk, first, "a")
 	net.sent = 0
 	mustFetch(t, net, disk, first, "a")
@@ -169,8 +169,8 @@ func TestSources(t *testing.T) {
 		}
 		return s
 	}
-	mustFetch(t, net, vfs.NewMem(), meta, "nobody", "liar", "good")
-	if _, err := fetch(t, net, vfs.NewMem(), meta, "nobody", "liar"); !errors.Is(err, errNobody) || !errors.Is(err, ErrWrong) {
+	mustFetch(t, net, memdisk.New(), meta, "nobody", "liar", "good")
+	if _, err := fetch(t, net, memdisk.New(), meta, "nobody", "liar"); !errors.Is(err, errNobody) || !errors.Is(err, ErrWrong) {
 		t.Error(err)
 	}
 	other := newNode(t, 99).grow(20).copy()
@@ -187,7 +187,7 @@ func TestNoRoom(t *testing.T) {
 	meta := n.checkpoint()
 	net := newNet()
 	n.serve(net, "a")
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	o := optionsOf(net, disk, meta, "a")
 	o.FreeBytes = func() (uint64, error) { return reserveBytes + 5000, nil }
 	if _, err := Fetch(t.Context(), o); !errors.Is(err, ErrNoSpace) || net.sent > 0 {
@@ -252,7 +252,7 @@ func TestOverTheNetwork(t *testing.T) {
 	n := newNode(t, 19).grow(200)
 	meta := n.checkpoint()
 	Serve(a, n.source())()
-	disk := vfs.NewMem()
+	disk := memdisk.New()
 	to := peer.Target{Addr: a.Addr(), Node: "a"}
 	o := optionsOf(b, disk, meta)
 	o.From = []peer.Target{{Addr: "127.0.0.1:1", Node: "nobody"}, to}
@@ -280,7 +280,7 @@ func TestStuckSourceIsGivenUp(t *testing.T) {
 	}
 	synctest.Test(t, func(t *testing.T) {
 		began := time.Now()
-		_, err := Fetch(t.Context(), optionsOf(mem, vfs.NewMem(), meta, "a"))
+		_, err := Fetch(t.Context(), optionsOf(mem, memdisk.New(), meta, "a"))
 		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != idleTime {
 			t.Errorf("%v after %v", err, time.Since(began))
 		}

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
@@ -37,7 +38,7 @@ type node struct {
 	lost    atomic.Bool // it has ended as it must not; it stays down
 
 	mu     sync.Mutex
-	disk   *vfs.Mem
+	disk   *memdisk.Disk
 	life   *life // nil: it is down
 	lives  int
 	wanted bool // it must run: a process that ends on its own is started again
@@ -54,7 +55,7 @@ func (n *node) now() *life {
 type life struct {
 	n      *node
 	no     int
-	mem    *vfs.Mem
+	mem    *memdisk.Disk
 	fs     vfs.FS
 	logger *slog.Logger
 
@@ -280,7 +281,7 @@ func (l *life) fail(err error) {
 		}
 		w.say(l.n, "ends: %v", err)
 		switch {
-		case errors.Is(err, vfs.ErrCrashed), l.mem.Crashed():
+		case errors.Is(err, memdisk.ErrCrashed), l.mem.Crashed():
 			// The power has failed in a write; the nemesis, or this, makes an end.
 			w.work.Go(func() { l.n.crash(l, true, nil) })
 		case errors.Is(err, errRemoved):
@@ -315,11 +316,11 @@ func (n *node) crash(l *life, power bool, r *rand.Rand) {
 	}
 	switch {
 	case power && r.IntN(3) == 0:
-		n.disk = l.mem.CrashWith(vfs.LoseAll, r)
+		n.disk = l.mem.CrashWith(memdisk.LoseAll, r)
 	case power:
 		n.disk = l.mem.Crash(r)
 	default:
-		n.disk = l.mem.CrashWith(vfs.LoseNone, r)
+		n.disk = l.mem.CrashWith(memdisk.LoseNone, r)
 	}
 	wanted := n.wanted
 	n.w.net.Crash(n.name)
@@ -385,7 +386,7 @@ func (n *node) stop() {
 	n.life = nil
 	l.end()
 	// As after a kill: nobody has this disk open any more.
-	n.disk = l.mem.CrashWith(vfs.LoseNone, rand.New(rand.NewPCG(0, 0)))
+	n.disk = l.mem.CrashWith(memdisk.LoseNone, rand.New(rand.NewPCG(0, 0)))
 	n.w.net.Crash(n.name)
 	n.w.work.Go(func() { _ = l.peers.Close() })
 	n.w.say(n, "has stopped")
@@ -441,6 +442,6 @@ func (n *node) flip(r *rand.Rand) bool {
 func (n *node) wipe() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.disk = vfs.NewMem()
+	n.disk = memdisk.New()
 	n.w.say(n, "is wiped")
 }

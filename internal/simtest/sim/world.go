@@ -15,9 +15,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log/datadir"
-	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -91,7 +91,7 @@ type world struct {
 // backup is an old copy of a node's disk.
 type backup struct {
 	n    *node
-	disk *vfs.Mem
+	disk *memdisk.Disk
 }
 
 // Run does a run. It must be called in a bubble of testing/synctest of its own.
@@ -114,7 +114,7 @@ func Run(o Options) *Report {
 	w.net = memnet.New(memnet.Options{Latency: w.latency})
 	for i := range 3 {
 		name := fmt.Sprintf("n%d", i+1)
-		w.nodes = append(w.nodes, &node{w: w, name: name, addr: name + ":7071", disk: vfs.NewMem()})
+		w.nodes = append(w.nodes, &node{w: w, name: name, addr: name + ":7071", disk: memdisk.New()})
 	}
 	w.run()
 	w.over.Store(true)

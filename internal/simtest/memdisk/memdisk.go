@@ -1,4 +1,6 @@
-package vfs
+// Package memdisk is a disk in memory that forgets what was not synced, for tests and the
+// simulation.
+package memdisk
 
 import (
 	"bytes"
@@ -9,27 +11,29 @@ import (
 	"slices"
 	"strings"
 	"sync"
+
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// ErrCrashed is what every operation of a Mem returns once its crash has come.
-var ErrCrashed = errors.New("vfs: the disk has crashed")
+// ErrCrashed is what every operation of a Disk returns once its crash has come.
+var ErrCrashed = errors.New("memdisk: the disk has crashed")
 
-// Mem is a disk in memory that knows what was synced. Crash returns the disk
+// Disk is a disk in memory that knows what was synced. Crash returns the disk
 // as a power cut would leave it. Operations that change something (create,
 // write, truncate, sync, rename, remove, mkdir, sync of a directory) are
 // counted, so that a test can walk a crash or an error through each of them:
 //
-//	n := scenario(vfs.NewMem()).Ops()
+//	n := scenario(memdisk.New()).Ops()
 //	for i := 1; i <= n; i++ {
-//		disk := vfs.NewMem()
+//		disk := memdisk.New()
 //		disk.CrashAt(i)
 //		scenario(disk)
 //		check(disk.Crash(rng))
 //	}
 //
 // Names are cleaned and rooted: "a/b" and "/a/b" are the same file. The root
-// directory is always there. A Mem is safe for use by several goroutines.
-type Mem struct {
+// directory is always there. A Disk is safe for use by several goroutines.
+type Disk struct {
 	mu    sync.Mutex
 	names map[string]*inode // as a running program sees them
 	// durable is what a power cut leaves of the names at least. Invariant:
@@ -43,7 +47,7 @@ type Mem struct {
 	faults  map[int]error
 }
 
-var _ FS = (*Mem)(nil)
+var _ vfs.FS = (*Disk)(nil)
 
 // nameOp is a change of the names in a directory that was not synced yet.
 type nameOp struct {
@@ -51,15 +55,15 @@ type nameOp struct {
 	node     *inode
 }
 
-// NewMem returns an empty disk.
-func NewMem() *Mem {
-	return &Mem{names: map[string]*inode{}, durable: map[string]*inode{}, faults: map[int]error{}}
+// New returns an empty disk.
+func New() *Disk {
+	return &Disk{names: map[string]*inode{}, durable: map[string]*inode{}, faults: map[int]error{}}
 }
 
 func clean(name string) string { return path.Clean("/" + name) }
 
 // Ops returns the number of changing operations so far.
-func (m *Mem) Ops() int {
+func (m *Disk) Ops() int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.ops
@@ -68,7 +72,7 @@ func (m *Mem) Ops() int {
 // CrashAt makes the power fail in the n-th changing operation, counted as Ops
 // does: it and all later operations return ErrCrashed. What it was about to do
 // counts as not synced: Crash decides how much of it is left.
-func (m *Mem) CrashAt(n int) {
+func (m *Disk) CrashAt(n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.crashAt = n
@@ -76,14 +80,14 @@ func (m *Mem) CrashAt(n int) {
 
 // FailAt makes the n-th changing operation return err. A write that fails has
 // written its first half; any other operation has done nothing.
-func (m *Mem) FailAt(n int, err error) {
+func (m *Disk) FailAt(n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.faults[n] = err
 }
 
 // Crashed reports whether the crash has come.
-func (m *Mem) Crashed() bool {
+func (m *Disk) Crashed() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.crashed
@@ -91,7 +95,7 @@ func (m *Mem) Crashed() bool {
 
 // change counts a changing operation and says what becomes of it:
 // crash: do it without making anything durable, then return ErrCrashed.
-func (m *Mem) change() (crash bool, err error) {
+func (m *Disk) change() (crash bool, err error) {
 	if m.crashed {
 		return false, ErrCrashed
 	}
@@ -105,7 +109,7 @@ func (m *Mem) change() (crash bool, err error) {
 
 // do carries out a changing operation, unless check refuses it. act is given
 // whether the crash comes in it: then it must make nothing durable.
-func (m *Mem) do(op, name string, check func() error, act func(crash bool)) error {
+func (m *Disk) do(op, name string, check func() error, act func(crash bool)) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.crashed {
@@ -128,12 +132,12 @@ func notExist(op, name string) error {
 	return &fs.PathError{Op: op, Path: name, Err: fs.ErrNotExist}
 }
 
-func (m *Mem) isDir(name string) bool {
+func (m *Disk) isDir(name string) bool {
 	n := m.names[name]
 	return name == "/" || n != nil && n.dir
 }
 
-func (m *Mem) apply(op nameOp) {
+func (m *Disk) apply(op nameOp) {
 	m.pending = append(m.pending, op)
 	op.applyTo(m.names)
 }
@@ -150,7 +154,7 @@ func (op nameOp) applyTo(names map[string]*inode) {
 }
 
 // Create implements FS.
-func (m *Mem) Create(name string) (File, error) {
+func (m *Disk) Create(name string) (vfs.File, error) {
 	name = clean(name)
 	n := &inode{}
 	err := m.do("create", name, func() error {
@@ -165,10 +169,10 @@ func (m *Mem) Create(name string) (File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &memFile{m: m, n: n, name: name, write: true}, nil
+	return &file{m: m, n: n, name: name, write: true}, nil
 }
 
-func (m *Mem) open(name string, write bool) (File, error) {
+func (m *Disk) open(name string, write bool) (vfs.File, error) {
 	name = clean(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -182,17 +186,17 @@ func (m *Mem) open(name string, write bool) (File, error) {
 	if n.dir {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: errors.New("is a directory")}
 	}
-	return &memFile{m: m, n: n, name: name, write: write}, nil
+	return &file{m: m, n: n, name: name, write: write}, nil
 }
 
 // OpenReadWrite implements FS.
-func (m *Mem) OpenReadWrite(name string) (File, error) { return m.open(name, true) }
+func (m *Disk) OpenReadWrite(name string) (vfs.File, error) { return m.open(name, true) }
 
 // OpenRead implements FS.
-func (m *Mem) OpenRead(name string) (File, error) { return m.open(name, false) }
+func (m *Disk) OpenRead(name string) (vfs.File, error) { return m.open(name, false) }
 
 // List implements FS.
-func (m *Mem) List(dir string) ([]string, error) {
+func (m *Disk) List(dir string) ([]string, error) {
 	dir = clean(dir)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -213,7 +217,7 @@ func (m *Mem) List(dir string) ([]string, error) {
 }
 
 // Stat implements FS.
-func (m *Mem) Stat(name string) (int64, error) {
+func (m *Disk) Stat(name string) (int64, error) {
 	name = clean(name)
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -231,7 +235,7 @@ func (m *Mem) Stat(name string) (int64, error) {
 }
 
 // Remove implements FS.
-func (m *Mem) Remove(name string) error {
+func (m *Disk) Remove(name string) error {
 	name = clean(name)
 	return m.do("remove", name, func() error {
 		n := m.names[name]
@@ -249,7 +253,7 @@ func (m *Mem) Remove(name string) error {
 }
 
 // Rename implements FS. Directories cannot be renamed.
-func (m *Mem) Rename(oldName, newName string) error {
+func (m *Disk) Rename(oldName, newName string) error {
 	oldName, newName = clean(oldName), clean(newName)
 	return m.do("rename", oldName, func() error {
 		n := m.names[oldName]
@@ -268,7 +272,7 @@ func (m *Mem) Rename(oldName, newName string) error {
 }
 
 // MkdirAll implements FS.
-func (m *Mem) MkdirAll(dir string) error {
+func (m *Disk) MkdirAll(dir string) error {
 	dir = clean(dir)
 	m.mu.Lock()
 	there := m.isDir(dir) && !m.crashed
@@ -294,7 +298,7 @@ func (m *Mem) MkdirAll(dir string) error {
 }
 
 // SyncDir implements FS.
-func (m *Mem) SyncDir(dir string) error {
+func (m *Disk) SyncDir(dir string) error {
 	dir = clean(dir)
 	return m.do("sync directory", dir, func() error {
 		if !m.isDir(dir) {
@@ -316,16 +320,16 @@ func (op nameOp) in(dir string) bool {
 	return op.from != "" && path.Dir(op.from) == dir || op.to != "" && path.Dir(op.to) == dir
 }
 
-// memFile is an open file of a Mem.
-type memFile struct {
-	m      *Mem
+// file is an open file of a Disk.
+type file struct {
+	m      *Disk
 	n      *inode
 	name   string
 	write  bool
 	closed bool
 }
 
-func (f *memFile) usable(write bool) error {
+func (f *file) usable(write bool) error {
 	switch {
 	case f.m.crashed:
 		return ErrCrashed
@@ -338,7 +342,7 @@ func (f *memFile) usable(write bool) error {
 }
 
 // ReadAt implements io.ReaderAt.
-func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable(false); err != nil {
@@ -348,7 +352,7 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // WriteAt implements io.WriterAt.
-func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
+func (f *file) WriteAt(p []byte, off int64) (int, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable(true); err != nil {
@@ -368,13 +372,13 @@ func (f *memFile) WriteAt(p []byte, off int64) (int, error) {
 }
 
 // Truncate implements File.
-func (f *memFile) Truncate(size int64) error {
+func (f *file) Truncate(size int64) error {
 	return f.m.do("truncate", f.name, func() error { return f.usable(true) },
 		func(bool) { f.n.truncate(size) })
 }
 
 // Sync implements File.
-func (f *memFile) Sync() error {
+func (f *file) Sync() error {
 	return f.m.do("sync", f.name, func() error { return f.usable(false) }, func(crash bool) {
 		if !crash {
 			f.n.sync()
@@ -383,7 +387,7 @@ func (f *memFile) Sync() error {
 }
 
 // Size implements File.
-func (f *memFile) Size() (int64, error) {
+func (f *file) Size() (int64, error) {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if err := f.usable(false); err != nil {
@@ -393,7 +397,7 @@ func (f *memFile) Size() (int64, error) {
 }
 
 // Close implements io.Closer. It syncs nothing.
-func (f *memFile) Close() error {
+func (f *file) Close() error {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if f.closed {

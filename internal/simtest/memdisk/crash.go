@@ -1,4 +1,4 @@
-package vfs
+package memdisk
 
 import (
 	"maps"
@@ -138,17 +138,17 @@ func (n *inode) after(loss Loss, rng *rand.Rand) *inode {
 // Crash returns the disk as a power cut leaves it, with every choice taken from
 // rng: bytes and names that were synced are there, of others some may be lost.
 // The old disk and its open files fail from now on.
-func (m *Mem) Crash(rng *rand.Rand) *Mem {
+func (m *Disk) Crash(rng *rand.Rand) *Disk {
 	return m.crash(rng, func() Loss { return Loss(rng.IntN(4)) })
 }
 
 // CrashWith is Crash with the same loss for every file; names are kept with
 // LoseNone, lost with LoseAll, and otherwise chosen by rng.
-func (m *Mem) CrashWith(loss Loss, rng *rand.Rand) *Mem {
+func (m *Disk) CrashWith(loss Loss, rng *rand.Rand) *Disk {
 	return m.crash(rng, func() Loss { return loss })
 }
 
-func (m *Mem) crash(rng *rand.Rand, choose func() Loss) *Mem {
+func (m *Disk) crash(rng *rand.Rand, choose func() Loss) *Disk {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.crashed = true
@@ -165,7 +165,7 @@ func (m *Mem) crash(rng *rand.Rand, choose func() Loss) *Mem {
 			op.applyTo(names)
 		}
 	}
-	out := NewMem()
+	out := New()
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		n := names[name].after(choose(), rng)
 		out.names[name], out.durable[name] = n, n
@@ -174,10 +174,10 @@ func (m *Mem) crash(rng *rand.Rand, choose func() Loss) *Mem {
 }
 
 // Clone returns a copy of the disk as a program sees it, all of it durable.
-func (m *Mem) Clone() *Mem {
+func (m *Disk) Clone() *Disk {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	out := NewMem()
+	out := New()
 	for name, n := range m.names {
 		c := &inode{dir: n.dir, data: slices.Clone(n.data), synced: int64(len(n.data))}
 		out.names[name], out.durable[name] = c, c
@@ -187,7 +187,7 @@ func (m *Mem) Clone() *Mem {
 
 // Put sets a file's bytes, durably and without counting as an operation: for
 // tests that damage a file or lay one out.
-func (m *Mem) Put(name string, data []byte) {
+func (m *Disk) Put(name string, data []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	n := &inode{data: slices.Clone(data), synced: int64(len(data))}
@@ -195,7 +195,7 @@ func (m *Mem) Put(name string, data []byte) {
 }
 
 // Get returns a copy of a file's bytes, or nil.
-func (m *Mem) Get(name string) []byte {
+func (m *Disk) Get(name string) []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if n := m.names[clean(name)]; n != nil && !n.dir {

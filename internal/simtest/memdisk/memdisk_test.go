@@ -1,4 +1,4 @@
-package vfs
+package memdisk
 
 import (
 	"bytes"
@@ -14,21 +14,22 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 func rng(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 1)) }
 
 // both runs a test on the real file system and on its twin.
-func both(t *testing.T, test func(t *testing.T, fsys FS, dir string)) {
-	t.Run("OS", func(t *testing.T) { test(t, OS{}, t.TempDir()) })
-	t.Run("Mem", func(t *testing.T) { test(t, NewMem(), "/") })
+func both(t *testing.T, test func(t *testing.T, fsys vfs.FS, dir string)) {
+	t.Run("OS", func(t *testing.T) { test(t, vfs.OS{}, t.TempDir()) })
+	t.Run("Disk", func(t *testing.T) { test(t, New(), "/") })
 }
 
 // must fails the test on an error.
 var must = require.NoError
 
 func TestTwinsBehaveAlike(t *testing.T) {
-	both(t, func(t *testing.T, fsys FS, dir string) {
+	both(t, func(t *testing.T, fsys vfs.FS, dir string) {
 		dir = filepath.Join(dir, "a", "b")
 		name := filepath.Join(dir, "f")
 		_, err := fsys.List(dir)
@@ -57,7 +58,7 @@ func TestTwinsBehaveAlike(t *testing.T) {
 		must(t, f.Close())
 		must(t, fsys.SyncDir(dir))
 
-		got, err := ReadFile(fsys, name)
+		got, err := vfs.ReadFile(fsys, name)
 		must(t, err)
 		require.EqualSlices(t, got, []byte("\x00\x00\x00h\x00\x00"), "read")
 		r, err := fsys.OpenRead(name)
@@ -70,7 +71,7 @@ func TestTwinsBehaveAlike(t *testing.T) {
 			t.Fatal("read a closed file")
 		}
 
-		must(t, WriteFile(fsys, name, []byte("new")))
+		must(t, vfs.WriteFile(fsys, name, []byte("new")))
 		must(t, fsys.Rename(name, name+"2"))
 		names, err := fsys.List(dir)
 		must(t, err)
@@ -78,7 +79,7 @@ func TestTwinsBehaveAlike(t *testing.T) {
 		size, err := fsys.Stat(name + "2")
 		must(t, err)
 		require.Equal(t, size, 3, "bytes")
-		if _, real := fsys.(OS); real {
+		if _, real := fsys.(vfs.OS); real {
 			for name, mode := range map[string]fs.FileMode{name + "2": 0o600, dir: 0o700} {
 				info, err := os.Stat(name)
 				must(t, err)
@@ -102,15 +103,15 @@ func TestOSRefusesLinks(t *testing.T) {
 	dir := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(dir, "target"), []byte("x"), 0o600))
 	must(t, os.Symlink("target", filepath.Join(dir, "link")))
-	if _, err := (OS{}).OpenReadWrite(filepath.Join(dir, "link")); err == nil {
+	if _, err := (vfs.OS{}).OpenReadWrite(filepath.Join(dir, "link")); err == nil {
 		t.Fatal("opened through a link")
 	}
 }
 
-// TestMemRename shows that a rename is lost or kept as one.
-func TestMemRename(t *testing.T) {
+// TestRename shows that a rename is lost or kept as one.
+func TestRename(t *testing.T) {
 	for seed := range uint64(50) {
-		m := NewMem()
+		m := New()
 		m.Put("old", []byte("1"))
 		must(t, m.Rename("old", "new"))
 		after := m.Crash(rng(seed))
@@ -118,19 +119,19 @@ func TestMemRename(t *testing.T) {
 			t.Fatalf("seed %d: old %q, new %q", seed, after.Get("old"), after.Get("new"))
 		}
 		// Over another file: its bytes or the new ones, never neither.
-		m = NewMem()
+		m = New()
 		m.Put("f", []byte("before"))
-		must(t, WriteFile(m, "f", []byte("after")))
+		must(t, vfs.WriteFile(m, "f", []byte("after")))
 		require.Equal(t, string(m.Crash(rng(seed)).Get("f")), "after", "seed %d", seed)
 	}
 }
 
-// TestMemCrashModel: whatever was written, truncated and synced in whatever
+// TestCrashModel: whatever was written, truncated and synced in whatever
 // order, every byte after a crash is the synced one or the newest one, and of
 // each sector all bytes are from one of the two.
-func TestMemCrashModel(t *testing.T) {
+func TestCrashModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		m := NewMem()
+		m := New()
 		m.Put("f", nil)
 		f, err := m.OpenReadWrite("f")
 		must(rt, err)

@@ -276,14 +276,16 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 			}
 			*written++
 			w.Bytes += s.Size
-			byLast[s.Last] = s
+			if old == nil {
+				byLast[s.Last], there = s, append(there, *s)
+			}
 		}
 		w.UpTo = s.Last
 		if done += s.Size; progress != nil {
 			progress(done, total)
 		}
 	}
-	return w, a.writeCheckpoints(&src, &w)
+	return w, a.writeCheckpoints(&src, &w, there)
 }
 
 // differs reports whether an archived segment has other bytes than the log's: of two with the same
@@ -357,17 +359,13 @@ func (a *Archive) Erase(ctx context.Context, erased []event.Ref) (n int, err err
 const checkpointStep = 8
 
 // writeCheckpoints copies the checkpoint from which the archive can be folded, if the log's
-// beginning was gone before it could be archived, and one for every few segments.
-func (a *Archive) writeCheckpoints(src *Source, w *Written) error {
+// beginning was gone before it could be archived, and one for every few of its segments.
+func (a *Archive) writeCheckpoints(src *Source, w *Written, segments []log.SegmentInfo) error {
 	metas, _, err := checkpoint.List(src.FS, src.Checkpoints)
 	if err != nil || len(metas) == 0 || w.UpTo == 0 {
 		return err
 	}
 	there, _, err := checkpoint.List(a.fs, a.folder(checkpointFolder))
-	if err != nil {
-		return err
-	}
-	segments, err := a.Segments()
 	if err != nil {
 		return err
 	}
@@ -379,13 +377,13 @@ func (a *Archive) writeCheckpoints(src *Source, w *Written) error {
 		if m.HeadIndex > w.UpTo || m.HeadIndex <= newest {
 			continue
 		}
-		between := 0
+		between, first := 0, segments[0].PrevIndex
 		for _, s := range segments {
+			first = min(first, s.PrevIndex)
 			if s.Last > newest && s.Last <= m.HeadIndex {
 				between++
 			}
 		}
-		first := segments[0].PrevIndex
 		needed := first > 0 && newest == 0 && m.HeadIndex >= first
 		if !needed && between < checkpointStep {
 			continue

@@ -110,38 +110,42 @@ func (a *Archiver) Run(ctx context.Context) {
 }
 
 func (a *Archiver) once(ctx context.Context) error {
-	var since, upTo uint64
 	if a.o.Leader() {
-		a.writing.Lock()
-		defer a.writing.Unlock()
-		arch, err := OpenFor(vfs.OS{}, a.o.Archive, a.o.ClusterID, a.o.SegmentBytes)
-		if err != nil {
+		if err := a.write(ctx); err != nil {
 			return err
 		}
-		w, err := arch.Write(ctx, a.source(), nil)
-		if w.Segments > 0 {
-			a.o.Logger.Info("log archived", "archive", arch, "segments", w.Segments,
-				"checkpoints", w.Checkpoints, "bytes", w.Bytes, "up-to", w.UpTo)
-		}
-		if err != nil {
-			return err
-		}
-		upTo = w.UpTo
-	} else {
-		arch, err := a.open()
-		if arch == nil { // perhaps the leader has not created it yet
-			return err
-		}
-		there, err := arch.Segments()
-		if err != nil {
-			return err
-		}
-		since, upTo = archived(a.o.Segments(), there)
 	}
+	arch, err := a.open()
+	if arch == nil { // perhaps the leader has not created it yet
+		return err
+	}
+	there, err := arch.Segments()
+	if err != nil {
+		return err
+	}
+	since, upTo := archived(a.o.Segments(), there)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.since, a.upTo = since, max(a.upTo, upTo)
 	return nil
+}
+
+func (a *Archiver) write(ctx context.Context) error {
+	a.writing.Lock()
+	defer a.writing.Unlock()
+	arch, err := OpenFor(vfs.OS{}, a.o.Archive, a.o.ClusterID, a.o.SegmentBytes)
+	if err != nil {
+		return err
+	}
+	w, err := arch.Write(ctx, Source{
+		FS: vfs.OS{}, LogDir: datadir.Path(a.o.DataDir, datadir.LogDir), Segments: a.o.Segments(),
+		Checkpoints: datadir.Path(a.o.DataDir, datadir.CheckpointDir),
+	}, nil)
+	if w.Segments > 0 {
+		a.o.Logger.Info("log archived", "archive", arch, "segments", w.Segments,
+			"checkpoints", w.Checkpoints, "bytes", w.Bytes, "up-to", w.UpTo)
+	}
+	return err
 }
 
 // archived returns the index after which an archive begins, and the one up to which it has all of a
@@ -164,13 +168,6 @@ func archived(mine, there []log.SegmentInfo) (since, upTo uint64) {
 	return since, upTo
 }
 
-func (a *Archiver) source() Source {
-	return Source{
-		FS: vfs.OS{}, LogDir: datadir.Path(a.o.DataDir, datadir.LogDir),
-		Checkpoints: datadir.Path(a.o.DataDir, datadir.CheckpointDir), Segments: a.o.Segments(),
-	}
-}
-
 // Erase removes erased contents from the archive, once they are erased in this node's log.
 func (a *Archiver) Erase(ctx context.Context, refs []event.Ref) error {
 	a.writing.Lock() // waits for a copy that may have been read before the erasure
@@ -191,12 +188,9 @@ func (a *Archiver) Erase(ctx context.Context, refs []event.Ref) error {
 func (a *Archiver) open() (*Archive, error) {
 	arch, err := Open(vfs.OS{}, a.o.Archive)
 	if errors.Is(err, ErrNone) {
-		err = nil
+		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	return arch, nil
+	return arch, err
 }
 
 // Mount opens the archive together with the data directory; nil if there is none yet.

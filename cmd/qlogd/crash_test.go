@@ -62,15 +62,15 @@ func openStack(disk vfs.FS) (*stack, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := replay.Recover(ctx, replay.Recovery{
-		FS: disk, LogDir: "/log", CheckpointDir: "/checkpoints", SegmentSize: 2048,
-		HeldFrom: heldFrom, Logger: slog.New(slog.DiscardHandler),
-	})
+	history, state, err := replay.Recover(ctx, log.Options{
+		FS: disk, Dir: "/log", SegmentSize: 2048, HeldFrom: heldFrom,
+		Logger: slog.New(slog.DiscardHandler),
+	}, "/checkpoints")
 	if err != nil {
 		return nil, err
 	}
-	s.log = found.Log
-	s.machine = fsm.NewReplica(found.State, recorder{s.log, s.seen}, fsm.Options{})
+	s.log = history.Log
+	s.machine = fsm.NewReplica(state, recorder{s.log, s.seen}, fsm.Options{})
 	ro.Machine = s.machine
 	network := memnet.New(memnet.Options{})
 	l, err := network.Listen("n1:7071")

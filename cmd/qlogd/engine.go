@@ -82,17 +82,17 @@ func openEngine(n *node) (_ *engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := replay.Recover(e.background, replay.Recovery{
-		FS: ro.FS, LogDir: datadir.Path(c.DataDir, datadir.LogDir), CheckpointDir: ro.CheckpointDir,
+	history, state, err := replay.Recover(e.background, log.Options{
+		FS: ro.FS, Dir: datadir.Path(c.DataDir, datadir.LogDir),
 		SegmentSize: card.LogSegmentBytes, HeldFrom: heldFrom, Logger: logger,
-	})
+	}, ro.CheckpointDir)
 	if err != nil {
 		return nil, err
 	}
-	e.log = found.Log
+	e.log = history.Log
 	// Closing syncs: the next start has nothing to repair.
 	e.closing(func(context.Context) error { return e.log.Close() })
-	if err := e.checkBeginning(found.State.History()); err != nil {
+	if err := e.checkBeginning(state.History()); err != nil {
 		return nil, err
 	}
 	e.archiver = archive.NewArchiver(archive.ArchiverOptions{
@@ -107,7 +107,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.closing(func(context.Context) error { return e.models.Close() })
-	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{})
+	e.machine = fsm.NewReplica(state, e.log, fsm.Options{})
 	if e.eraser, err = e.newEraser(); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	})
 	e.closing(func(context.Context) error { stopServing(); return nil })
 	e.push = e.newPush(registry)
-	past := replay.NewPast(found.Past, 4)
+	past := replay.NewPast(history, 4)
 	e.api = api.New(api.Deps{
 		Node: e.replica, State: e.machine, Log: e.log, Models: e.models,
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {

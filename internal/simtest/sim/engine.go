@@ -137,10 +137,10 @@ func openEngine(l *life) (_ *engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := replay.Recover(e.background, replay.Recovery{
-		FS: ro.FS, LogDir: logDir, CheckpointDir: checkpointDir,
-		SegmentSize: l.card.LogSegmentBytes, HeldFrom: heldFrom, Logger: l.logger,
-	})
+	history, state, err := replay.Recover(e.background, log.Options{
+		FS: ro.FS, Dir: logDir, SegmentSize: l.card.LogSegmentBytes, HeldFrom: heldFrom,
+		Logger: l.logger,
+	}, checkpointDir)
 	if err != nil {
 		first, herr := raft.Held(ro)
 		metas, bad, merr := checkpoint.List(l.fs, checkpointDir)
@@ -149,8 +149,8 @@ func openEngine(l *life) (_ *engine, err error) {
 		w.saveDisk(l.n)
 		return nil, err
 	}
-	e.log = found.Log
-	e.machine = fsm.NewReplica(found.State, e.log, fsm.Options{})
+	e.log = history.Log
+	e.machine = fsm.NewReplica(state, e.log, fsm.Options{})
 	ro.Machine = &bent{Replica: e.machine, n: l.n}
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err

@@ -63,13 +63,13 @@ func (v *victim) seg(i int) string {
 func (v *victim) read(name string) []byte {
 	v.t.Helper()
 	b, err := os.ReadFile(name)
-	must(v.t, err)
+	require.NoError(v.t, err)
 	return b
 }
 
 func (v *victim) write(name string, b []byte) {
 	v.t.Helper()
-	must(v.t, os.WriteFile(name, b, 0o600))
+	require.NoError(v.t, os.WriteFile(name, b, 0o600))
 }
 
 // edit replaces a file's bytes.
@@ -86,6 +86,14 @@ func (v *victim) remove(names ...string) {
 		}
 	}
 }
+
+func (v *victim) removeSegments(names ...string) {
+	for _, name := range names {
+		v.remove(name, side(name))
+	}
+}
+
+func half(b []byte) []byte { return b[:len(b)/2] }
 
 func side(seg string) string { return strings.TrimSuffix(seg, ".seg") + ".idx" }
 
@@ -115,7 +123,7 @@ func (v *victim) cutAfter(index uint64) {
 	at := v.ends[index]
 	for _, name := range v.files("log/*.seg") {
 		if filepath.Base(name) > at.segment {
-			v.remove(name, side(name))
+			v.removeSegments(name)
 		}
 	}
 	name := filepath.Join(v.dir, "log", at.segment)
@@ -129,17 +137,17 @@ func (v *victim) cutAfter(index uint64) {
 func (v *victim) forge(change func(i int, b *event.Block) *event.Block) {
 	v.t.Helper()
 	dir := filepath.Join(v.dir, "log")
-	must(v.t, os.RemoveAll(dir))
+	require.NoError(v.t, os.RemoveAll(dir))
 	l, err := log.Open(log.Options{FS: vfs.OS{}, Dir: dir, SegmentSize: 4 << 10})
-	must(v.t, err)
+	require.NoError(v.t, err)
 	for i, b := range v.blocks {
 		c := *b
 		c.Events = slices.Clone(b.Events)
 		if forged := change(i, &c); forged != nil {
-			must(v.t, l.Append(forged))
+			require.NoError(v.t, l.Append(forged))
 		}
 	}
-	must(v.t, l.Close())
+	require.NoError(v.t, l.Close())
 	v.remove(v.files("checkpoints/*")...)
 }
 
@@ -210,20 +218,16 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 
 	// Cuts.
 	for i := range segments {
-		add("cut", fmt.Sprintf("segment %d removed", i), false, func(v *victim) {
-			name := v.seg(i)
-			v.remove(name, side(name))
-		})
-		add("cut", fmt.Sprintf("segment %d empty", i), false,
-			func(v *victim) { v.write(v.seg(i), nil) })
-		add("cut", fmt.Sprintf("segment %d cut in its middle", i), false, func(v *victim) {
-			v.edit(v.seg(i), func(b []byte) []byte { return b[:len(b)/2] })
-		})
-		add("cut", fmt.Sprintf("segments up to %d removed", i), false, func(v *victim) {
-			for _, name := range v.files("log/*.seg")[:i+1] {
-				v.remove(name, side(name))
-			}
-		})
+		for what, do := range map[string]func(v *victim){
+			"removed":           func(v *victim) { v.removeSegments(v.seg(i)) },
+			"empty":             func(v *victim) { v.write(v.seg(i), nil) },
+			"cut in its middle": func(v *victim) { v.edit(v.seg(i), half) },
+			"and those before removed": func(v *victim) {
+				v.removeSegments(v.files("log/*.seg")[:i+1]...)
+			},
+		} {
+			add("cut", fmt.Sprintf("segment %d %s", i, what), false, do)
+		}
 	}
 	for i := range 12 {
 		index := blocks[(len(blocks)-1)*i/12].Index
@@ -285,13 +289,11 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	find := func(from int, is func(*event.Event) bool) (int, int) {
 		for n := range blocks {
 			i := (from + n) % len(blocks)
-			for k := range blocks[i].Events {
-				if is(&blocks[i].Events[k]) {
-					return i, k
-				}
+			if k := slices.IndexFunc(blocks[i].Events, func(e event.Event) bool { return is(&e) }); k >= 0 {
+				return i, k
 			}
 		}
-		return -1, -1
+		panic("there is no such event")
 	}
 	forgery := func(name string, onlyHeads bool, i int, change func(b *event.Block) *event.Block) {
 		add("rewrite", name, onlyHeads, func(v *victim) {
@@ -303,61 +305,43 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 			})
 		})
 	}
-	enqueued := func(e *event.Event) bool { return e.Type == event.Enqueued }
-	leased := func(e *event.Event) bool { return e.Type == event.Leased }
 	for n := range 10 {
 		at := len(blocks) * n / 10
-		if i, k := find(at, enqueued); i >= 0 {
-			forgery(fmt.Sprintf("another payload at index %d", blocks[i].Index), true, i,
-				func(b *event.Block) *event.Block {
-					b.Events[k].Content = event.EncodeContent(&event.Content{Payload: []byte(`"forged"`)})
-					return b
-				})
-			forgery(fmt.Sprintf("another kind at index %d", blocks[i].Index), true, i,
-				func(b *event.Block) *event.Block {
-					b.Events[k].Kind = "forged"
-					return b
-				})
-		}
-		if i, k := find(at, leased); i >= 0 {
-			forgery(fmt.Sprintf("another worker at index %d", blocks[i].Index), true, i,
-				func(b *event.Block) *event.Block {
-					b.Events[k].Worker = "somebody else"
-					return b
-				})
-		}
-		if i, k := find(at, func(e *event.Event) bool { return e.Actor == "" }); i >= 0 {
-			forgery(fmt.Sprintf("another actor at index %d", blocks[i].Index), true, i,
-				func(b *event.Block) *event.Block {
-					b.Events[k].Actor = "somebody else"
-					return b
-				})
+		for _, f := range []struct {
+			what   string
+			is     func(*event.Event) bool
+			change func(*event.Event)
+		}{
+			{"payload", func(e *event.Event) bool { return e.Type == event.Enqueued },
+				func(e *event.Event) {
+					e.Content = event.EncodeContent(&event.Content{Payload: []byte(`"forged"`)})
+				}},
+			{"worker", func(e *event.Event) bool { return e.Type == event.Leased },
+				func(e *event.Event) { e.Worker = "somebody else" }},
+			{"actor", func(e *event.Event) bool { return e.Actor == "" },
+				func(e *event.Event) { e.Actor = "somebody else" }},
+		} {
+			i, k := find(at, f.is)
+			forgery(fmt.Sprintf("another %s at index %d", f.what, blocks[i].Index), true, i,
+				func(b *event.Block) *event.Block { f.change(&b.Events[k]); return b })
 		}
 		forgery(fmt.Sprintf("block %d left out", blocks[at].Index), false, at,
 			func(*event.Block) *event.Block { return nil })
 	}
 	for i := range 6 {
 		add("rewrite", fmt.Sprintf("segment %d of a forged log", i), false, func(v *victim) {
-			was := map[string][]byte{}
-			for _, pattern := range []string{"log/*", "checkpoints/*"} {
-				for _, name := range v.files(pattern) {
-					was[name] = v.read(name)
-				}
-			}
+			was := filepath.Join(v.t.TempDir(), "was")
+			require.NoError(v.t, os.CopyFS(was, os.DirFS(v.dir)))
 			v.forge(func(n int, b *event.Block) *event.Block {
 				if n == 0 {
 					b.Events[0].Actor = "somebody else"
 				}
 				return b
 			})
-			forged := v.read(v.seg(i))
 			name := v.seg(i)
-			for _, n := range slices.Concat(v.files("log/*")) {
-				v.remove(n)
-			}
-			for n, b := range was {
-				v.write(n, b)
-			}
+			forged := v.read(name)
+			require.NoError(v.t, os.RemoveAll(v.dir))
+			require.NoError(v.t, os.CopyFS(v.dir, os.DirFS(was)))
 			v.write(name, forged)
 		})
 	}
@@ -371,7 +355,7 @@ func TestAttacks(t *testing.T) {
 	var heads []Head
 	keep := func() {
 		h, err := HeadAt(l.log, l.log.Head())
-		must(t, err)
+		require.NoError(t, err)
 		if h.Index != l.index || h.Time != l.now {
 			t.Fatalf("%+v at index %d", h, l.index)
 		}
@@ -396,17 +380,17 @@ func TestAttacks(t *testing.T) {
 		}
 		blocks = append(blocks, b)
 		name, offset, err := l.log.Extent(b.Index)
-		must(t, err)
+		require.NoError(t, err)
 		ends[b.Index] = end{name, offset}
 	}
 	l.indexed()
-	must(t, l.log.Close())
+	require.NoError(t, l.log.Close())
 	other := startLive(t, 22, 4<<10)
 	for range 4 {
 		other.busy(40)
 		other.checkpoint()
 	}
-	must(t, other.log.Close())
+	require.NoError(t, other.log.Close())
 	if by, _ := detect(t, l.dir, heads); by != "" {
 		t.Fatalf("the honest log: %s", by)
 	}
@@ -416,7 +400,7 @@ func TestAttacks(t *testing.T) {
 	parent := t.TempDir()
 	for i, a := range table {
 		dir := filepath.Join(parent, fmt.Sprint(i))
-		must(t, os.CopyFS(dir, os.DirFS(l.dir)))
+		require.NoError(t, os.CopyFS(dir, os.DirFS(l.dir)))
 		v := &victim{t: t, dir: dir, foreign: other.dir, blocks: blocks, ends: ends}
 		a.do(v)
 		by, diff := detect(t, dir, heads)
@@ -429,7 +413,7 @@ func TestAttacks(t *testing.T) {
 			t.Errorf("%s, %s: %s noticed, which is more than can be", a.kind, a.name, by)
 		}
 		counts[a.kind+" by "+by]++
-		must(t, os.RemoveAll(dir))
+		require.NoError(t, os.RemoveAll(dir))
 	}
 	if len(table) < 200 {
 		t.Errorf("only %d attacks", len(table))
@@ -452,7 +436,7 @@ func detect(t *testing.T, dir string, heads []Head) (by string, diff *Difference
 		t.Fatalf("%s: not even a difference: %v", dir, err)
 	}
 	d, err := Open(dir)
-	must(t, err)
+	require.NoError(t, err)
 	defer d.Close()
 	r, err := d.Chain().Compare(t.Context(), heads)
 	if errors.As(err, &diff) {
@@ -471,7 +455,7 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 	first, _ := HeadAt(l.log, l.log.Head())
 	l.busy(20)
 	last, _ := HeadAt(l.log, l.log.Head())
-	must(t, l.log.Sync())
+	require.NoError(t, l.log.Sync())
 	d := l.open()
 	other := last
 	other.Chain[0] ^= 1
@@ -500,7 +484,7 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 		t.Fatal(err)
 	}
 	c, err := Open(target)
-	must(t, err)
+	require.NoError(t, err)
 	defer c.Close()
 	first.ClusterID, last.ClusterID = d.Node.ClusterID, d.Node.ClusterID
 	if _, err := c.Chain().Compare(t.Context(), []Head{first}); err != nil {

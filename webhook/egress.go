@@ -308,12 +308,12 @@ func checkHost(host string, brackets, allowPrivate bool) error {
 	return nil
 }
 
-// network is a range of addresses that nobody on the internet has, or that carries IPv4 addresses.
+// network is ranges of addresses that nobody on the internet has, or that carry IPv4 addresses.
 type network struct {
-	prefix netip.Prefix
-	what   string
-	access access
-	at     int // of access carries: where the IPv4 address is
+	access   access
+	what     string
+	at       int // of access carries: where the IPv4 address is
+	prefixes []netip.Prefix
 }
 
 type access string
@@ -324,46 +324,41 @@ const (
 	carries access = "carries" // refused, or with private targets as good as the carried address
 )
 
+func prefixes(text string) (out []netip.Prefix) {
+	for p := range strings.FieldsSeq(text) {
+		out = append(out, netip.MustParsePrefix(p))
+	}
+	return out
+}
+
 // networks are the special ranges of IANA's registries, and the few addresses in ordinary ranges at
 // which clouds give instances their credentials. The first that contains an address decides, so
 // narrower ones are before wider ones.
 //
 // What every program on a machine reaches and is nobody's server (this host by another name,
 // clouds' metadata, multicast) is refused also with private targets allowed.
-var networks = func() (out []network) {
-	for _, n := range []struct {
-		access   access
-		what     string
-		at       int
-		prefixes string
-	}{
-		{never, "metadata of a cloud", 0,
-			"100.100.100.200/32 168.63.129.16/32 fd00:ec2::254/128 fd20:ce::254/128"},
-		{never, "unspecified", 0, "0.0.0.0/8 ::/128"},
-		{never, "link-local", 0, "169.254.0.0/16 fe80::/10"},
-		{never, "multicast", 0, "224.0.0.0/4 ff00::/8"},
-		{never, "reserved", 0, "240.0.0.0/4"},
-		{private, "loopback", 0, "127.0.0.0/8 ::1/128"},
-		{private, "private", 0, "10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10"},
-		{private, "shared by a provider's customers", 0, "100.64.0.0/10"},
-		{private, "for documentation", 0,
-			"192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20"},
-		{private, "a relay of 6to4", 0, "192.88.99.0/24"},
-		{private, "for benchmarks", 0, "198.18.0.0/15"},
-		{carries, "an IPv4-compatible address", 12, "::/96"},
-		{carries, "an IPv4-translated address", 12, "::ffff:0:0:0/96"},
-		{carries, "an address of 6to4", 2, "2002::/16"},
-		{carries, "an address of NAT64", 12, "64:ff9b::/96"},
-		{carries, "an address of a local NAT64", 12, "64:ff9b:1::/48"},
-		{carries, "an address of Teredo", 12, "2001::/32"},
-		{private, "reserved", 0, "192.0.0.0/24 2001::/23"}, // of the latter: benchmarks, ORCHID …
-	} {
-		for text := range strings.FieldsSeq(n.prefixes) {
-			out = append(out, network{netip.MustParsePrefix(text), n.what, n.access, n.at})
-		}
-	}
-	return out
-}()
+var networks = []network{
+	{never, "metadata of a cloud", 0,
+		prefixes("100.100.100.200/32 168.63.129.16/32 fd00:ec2::254/128 fd20:ce::254/128")},
+	{never, "unspecified", 0, prefixes("0.0.0.0/8 ::/128")},
+	{never, "link-local", 0, prefixes("169.254.0.0/16 fe80::/10")},
+	{never, "multicast", 0, prefixes("224.0.0.0/4 ff00::/8")},
+	{never, "reserved", 0, prefixes("240.0.0.0/4")},
+	{private, "loopback", 0, prefixes("127.0.0.0/8 ::1/128")},
+	{private, "private", 0, prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10")},
+	{private, "shared by a provider's customers", 0, prefixes("100.64.0.0/10")},
+	{private, "for documentation", 0,
+		prefixes("192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20")},
+	{private, "a relay of 6to4", 0, prefixes("192.88.99.0/24")},
+	{private, "for benchmarks", 0, prefixes("198.18.0.0/15")},
+	{carries, "an IPv4-compatible address", 12, prefixes("::/96")},
+	{carries, "an IPv4-translated address", 12, prefixes("::ffff:0:0:0/96")},
+	{carries, "an address of 6to4", 2, prefixes("2002::/16")},
+	{carries, "an address of NAT64", 12, prefixes("64:ff9b::/96")},
+	{carries, "an address of a local NAT64", 12, prefixes("64:ff9b:1::/48")},
+	{carries, "an address of Teredo", 12, prefixes("2001::/32")},
+	{private, "reserved", 0, prefixes("192.0.0.0/24 2001::/23")}, // of 2001: benchmarks, ORCHID …
+}
 
 var (
 	unicast = netip.MustParsePrefix("2000::/3") // of IPv6, assigned to the public so far
@@ -398,11 +393,11 @@ func CheckAddr(a netip.Addr, allowPrivate bool) error {
 	}
 	for _, n := range networks {
 		switch {
-		case !n.prefix.Contains(a):
+		case !within(a, n.prefixes):
 		case n.access == carries:
 			v4 := [4]byte(b[n.at : n.at+4])
 			for i := range v4 {
-				if n.prefix == teredo {
+				if teredo.Contains(a) {
 					v4[i] = ^v4[i] // Teredo inverts its client's address
 				}
 			}

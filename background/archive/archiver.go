@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -83,30 +84,16 @@ func (a *Archiver) Run(ctx context.Context) {
 	if a == nil {
 		return
 	}
-	tick := time.NewTicker(a.o.Every)
-	defer tick.Stop()
-	logged := ""
-	for {
+	loop.New(a.o.Every, a.o.Every).Run(ctx, func(ctx context.Context) error {
 		err := a.once(ctx)
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			logged = ""
-		default:
+		if err != nil && ctx.Err() == nil {
 			a.failed.Inc()
-			if err.Error() != logged { // once while it stays the same
-				logged = err.Error()
-				a.o.Logger.Warn("log was not archived, nothing of it is deleted; retrying",
-					"archive", a.o.Archive, "error", err)
-			}
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-	}
+		return err
+	}, func(err error) {
+		a.o.Logger.Warn("log was not archived, nothing of it is deleted; retrying",
+			"archive", a.o.Archive, "error", err)
+	})
 }
 
 func (a *Archiver) once(ctx context.Context) error {

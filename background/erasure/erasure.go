@@ -29,6 +29,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log"
@@ -62,7 +63,7 @@ type Options struct {
 // Eraser carries erasures out on one node, and, while that leads, for all.
 type Eraser struct {
 	Options
-	wake chan struct{}
+	*loop.Loop // of Run
 
 	// finding is held by the task that looks for what to erase: one at a time reads the log.
 	finding sync.Mutex
@@ -75,7 +76,7 @@ type Eraser struct {
 // New returns an Eraser for a log that was recovered. The state must apply all blocks that are
 // appended from now on.
 func New(o Options) (*Eraser, error) {
-	e := &Eraser{Options: o, wake: make(chan struct{}, 1)}
+	e := &Eraser{Options: o, Loop: loop.New(checkPosition, retryAfter)}
 	var err error
 	if e.written, _, err = datadir.ReadErased(o.FS, o.DataDir); err != nil {
 		return nil, err
@@ -84,14 +85,6 @@ func New(o Options) (*Eraser, error) {
 		e.from = e.written + 1
 	}
 	return e, nil
-}
-
-// Wake has Run check again.
-func (e *Eraser) Wake() {
-	select {
-	case e.wake <- struct{}{}:
-	default:
-	}
 }
 
 // Spec says what an erasure erases: the JSON of its task's creation (event.Content.Spec). Either a

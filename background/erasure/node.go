@@ -27,24 +27,9 @@ const (
 
 // Run carries out what there is until ctx ends.
 func (e *Eraser) Run(ctx context.Context) {
-	logged := ""
-	for {
-		err, pause := e.once(ctx), checkPosition
-		if ctx.Err() != nil {
-			return
-		}
-		if err == nil {
-			logged = ""
-		} else if pause = retryAfter; err.Error() != logged { // the same words once
-			logged = err.Error()
-			e.Logger.Warn("erasure failed here, retrying", "error", err)
-		}
-		select {
-		case <-e.wake:
-		case <-time.After(pause):
-		case <-ctx.Done():
-		}
-	}
+	e.Loop.Run(ctx, e.once, func(err error) {
+		e.Logger.Warn("erasure failed here, retrying", "error", err)
+	})
 }
 
 // once carries out all that there is.

@@ -23,6 +23,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/webhook"
 )
@@ -60,15 +61,16 @@ type Deps struct {
 
 // Engine delivers while this node leads.
 type Engine struct {
+	*loop.Loop // its Wake must be called when leadership or a queue changes
+
 	d       Deps
-	wake    chan struct{}
 	metrics metrics
 
 	soft  context.Context // ended by Drain: no more leases
 	drain context.CancelFunc
 	hard  context.Context // ended by Stop: requests in flight are aborted
 	abort context.CancelFunc
-	work  sync.WaitGroup // of run, of its queues' loops, and of their deliveries
+	work  sync.WaitGroup // of the loop, of its queues' loops, and of their deliveries
 
 	mu     sync.Mutex
 	queues map[string]*queue // all that have push
@@ -77,7 +79,7 @@ type Engine struct {
 // New returns an Engine; Start starts it.
 func New(d Deps) *Engine {
 	e := &Engine{
-		d: d, wake: make(chan struct{}, 1), queues: map[string]*queue{},
+		Loop: loop.New(time.Hour, retryAfter), d: d, queues: map[string]*queue{},
 		metrics: newMetrics(d.Registry),
 	}
 	e.hard, e.abort = context.WithCancel(context.Background())
@@ -87,9 +89,6 @@ func New(d Deps) *Engine {
 
 // Check is the package's Check with this node's rules.
 func (e *Engine) Check(p *wire.Push) error { return Check(p, e.d.Client.AllowPrivate()) }
-
-// Wake has the engine check again who leads, and which queues there are. It never blocks.
-func (e *Engine) Wake() { signal(e.wake) }
 
 func signal(c chan struct{}) {
 	select {
@@ -103,27 +102,23 @@ const retryAfter = time.Second
 
 // Start delivers from here on whenever this node leads, until Stop.
 func (e *Engine) Start() {
-	e.Wake()
-	e.work.Go(e.run)
+	e.work.Go(func() {
+		e.Run(e.soft, e.once, func(err error) {
+			e.d.Logger.Debug("push waits for the log to be applied", "error", err)
+		})
+	})
 }
 
-func (e *Engine) run() {
-	for {
-		select {
-		case <-e.soft.Done():
-			return // and so do the queues' loops
-		case <-e.wake:
+func (e *Engine) once(ctx context.Context) error {
+	leads := e.d.Off == "" && e.d.Leads()
+	if leads {
+		// A new leader may not have applied yet what the one before had committed.
+		if err := e.d.Barrier(ctx); err != nil {
+			return err
 		}
-		leads := e.d.Off == "" && e.d.Leads()
-		if leads {
-			// A new leader may not have applied yet what the one before had committed.
-			if err := e.d.Barrier(e.soft); err != nil {
-				time.AfterFunc(retryAfter, e.Wake)
-				continue
-			}
-		}
-		e.update(leads)
 	}
+	e.update(leads)
+	return nil
 }
 
 // Drain ends leasing: what is leased and not sent yet is given back, requests in flight go on. It

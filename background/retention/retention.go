@@ -13,6 +13,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log"
@@ -37,18 +38,10 @@ func (r *Retention) Run(ctx context.Context) {
 	if r.Limit == 0 {
 		return
 	}
-	tick := time.NewTicker(min(max(r.Limit/100, time.Second), 5*time.Minute))
-	defer tick.Stop()
-	for {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return
-		}
-		if err := r.Once(ctx); err != nil && ctx.Err() == nil {
-			r.Logger.Warn("failed to delete old history, retrying", "error", err)
-		}
-	}
+	every := min(max(r.Limit/100, time.Second), 5*time.Minute)
+	loop.New(every, every).Run(ctx, r.Once, func(err error) {
+		r.Logger.Warn("failed to delete old history, retrying", "error", err)
+	})
 }
 
 // Once deletes what is older than the limit.

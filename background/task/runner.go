@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -46,8 +47,13 @@ type Options struct {
 
 // Runner runs tasks while this node leads.
 type Runner struct {
-	o    Options
-	wake chan struct{}
+	*loop.Loop // its Wake must be called when leadership or a task changes
+	o          Options
+	work       sync.WaitGroup
+	active     map[event.ID]activeTask // that run here; only once uses it
+
+	mu    sync.Mutex
+	ended []event.ID // guarded by mu: of active, those that have ended since
 }
 
 // maxActive bounds how many tasks run at a time: each keeps in memory what it has to
@@ -80,14 +86,8 @@ const retryAfter = time.Second
 
 // New returns a Runner; its method Run starts it.
 func New(o Options) *Runner {
-	return &Runner{o: o, wake: make(chan struct{}, 1)}
-}
-
-// Wake has the runner check again who leads and which tasks there are. It never blocks.
-func (r *Runner) Wake() {
-	select {
-	case r.wake <- struct{}{}:
-	default:
+	return &Runner{
+		Loop: loop.New(time.Hour, retryAfter), o: o, active: map[event.ID]activeTask{},
 	}
 }
 
@@ -99,58 +99,58 @@ type activeTask struct {
 
 // Run works until ctx ends, and returns when no task is active any more.
 func (r *Runner) Run(ctx context.Context) {
-	var work sync.WaitGroup
-	defer work.Wait()
-	active := map[event.ID]activeTask{}
-	released := make(chan event.ID)
-	r.Wake()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case id := <-released:
-			delete(active, id)
-		case <-r.wake:
+	r.Loop.Run(ctx, r.once, func(err error) {
+		r.o.Logger.Debug("tasks wait for the log to be applied", "error", err)
+	})
+	r.work.Wait()
+}
+
+// once starts and cancels tasks, so that those run that should.
+func (r *Runner) once(ctx context.Context) error {
+	// Before the tasks are listed: a task's end is proposed before, so that what has ended is not
+	// listed any more.
+	r.mu.Lock()
+	for _, id := range r.ended {
+		delete(r.active, id)
+	}
+	r.ended = nil
+	r.mu.Unlock()
+	running, err := r.running(ctx)
+	if err != nil {
+		return err
+	}
+	room := maxActive
+	for id, a := range r.active {
+		same := func(t event.TaskView) bool { return t.ID == id }
+		if !slices.ContainsFunc(running, same) {
+			a.cancel()
 		}
-		// After a release is received: a task's end is proposed before, so that what has
-		// ended does not run here any more.
-		running, err := r.running(ctx)
-		if err != nil {
-			time.AfterFunc(retryAfter, r.Wake)
-			continue
-		}
-		room := maxActive
-		for id, a := range active {
-			same := func(t event.TaskView) bool { return t.ID == id }
-			if !slices.ContainsFunc(running, same) {
-				a.cancel()
-			}
-			if a.kind != event.TaskErase {
-				room--
-			}
-		}
-		for _, t := range running {
-			run := r.o.Run[t.Kind]
-			// One that is active was perhaps cancelled and resumed: it starts again once it is
-			// released.
-			if _, ok := active[t.ID]; ok || run == nil || t.Kind != event.TaskErase && room <= 0 {
-				continue
-			}
-			if t.Kind != event.TaskErase {
-				room--
-			}
-			working, cancel := context.WithCancel(ctx)
-			active[t.ID] = activeTask{t.Kind, cancel}
-			work.Go(func() {
-				defer cancel()
-				r.work(working, t, run)
-				select {
-				case released <- t.ID:
-				case <-ctx.Done():
-				}
-			})
+		if a.kind != event.TaskErase {
+			room--
 		}
 	}
+	for _, t := range running {
+		run := r.o.Run[t.Kind]
+		// One that is active was perhaps cancelled and resumed: it starts again once it has ended.
+		_, active := r.active[t.ID]
+		if active || run == nil || t.Kind != event.TaskErase && room <= 0 {
+			continue
+		}
+		if t.Kind != event.TaskErase {
+			room--
+		}
+		working, cancel := context.WithCancel(ctx)
+		r.active[t.ID] = activeTask{t.Kind, cancel}
+		r.work.Go(func() {
+			defer cancel()
+			r.carryOut(working, t, run)
+			r.mu.Lock()
+			r.ended = append(r.ended, t.ID)
+			r.mu.Unlock()
+			r.Wake()
+		})
+	}
+	return nil
 }
 
 // running returns the tasks that this node runs, the oldest first: none where it does
@@ -170,20 +170,17 @@ func (r *Runner) running(ctx context.Context) ([]event.TaskView, error) {
 	return running, nil
 }
 
-// work runs one task until it has ended or ctx has.
-func (r *Runner) work(ctx context.Context, t event.TaskView, run Run) {
+// carryOut runs a task once. After an error it pauses: the task is then started again.
+func (r *Runner) carryOut(ctx context.Context, t event.TaskView, run Run) {
 	logger := r.o.Logger.With("task", t.ID.String(), "kind", t.Kind.String(), "queue", t.Queue)
 	logger.Info("task started", "done", t.Done, "total", t.Total)
-	for {
-		failed, err := r.try(ctx, t, run)
-		switch {
-		case ctx.Err() != nil:
-			logger.Info("task released: cancelled, or no longer leader")
-			return
-		case err == nil:
-			logger.Info("task ended", "failed", failed)
-			return
-		}
+	failed, err := r.try(ctx, t, run)
+	switch {
+	case ctx.Err() != nil:
+		logger.Info("task released: cancelled, or no longer leader")
+	case err == nil:
+		logger.Info("task ended", "failed", failed)
+	default:
 		logger.Warn("task interrupted, retrying", "error", err, "in", retryAfter)
 		select {
 		case <-time.After(retryAfter):

@@ -255,21 +255,9 @@ func (s *Server) deadGroups(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	groups, total, err := s.deadLetters(st).Groups(q.Context(), name, f, limit)
+	out, err := s.deadLetters(st).Groups(q.Context(), name, f, limit)
 	if err != nil {
 		return err
-	}
-	out := wire.DeadGroups{Groups: []wire.DeadGroup{}, Total: total}
-	for _, g := range groups {
-		to := wire.DeadGroup{
-			Fingerprint: g.Fingerprint, Error: g.Error, Pattern: g.Pattern,
-			Reason: g.Reason.String(), Count: g.Count,
-			FirstFailedAt: wire.Time(g.First), LastFailedAt: wire.Time(g.Last),
-		}
-		for _, id := range g.Messages() {
-			to.MessageIDs = append(to.MessageIDs, id.String())
-		}
-		out.Groups = append(out.Groups, to)
 	}
 	return q.answer(http.StatusOK, &out)
 }

@@ -68,14 +68,14 @@ func (q *request) erase(spec *erasure.Spec, dry bool) error {
 	}
 	q.do(func() error { return within("reason", spec.Reason, maxReason) })
 	q.barrier()
-	var is erasure.Count
+	var out wire.Erasable
 	res := q.commitFresh("", "", func() (_ *event.Command, err error) {
 		_, exists := q.s.deps.State.Queue(spec.Queue)
 		if !exists || dry { // to count a key is expensive
-			if is, err = q.s.deps.Eraser.Count(q.Context(), spec); err != nil {
+			if out, err = q.s.deps.Eraser.DryRun(q.Context(), spec); err != nil {
 				return nil, err
 			}
-			if !exists && is.Messages == 0 {
+			if !exists && out.Messages == 0 {
 				return nil, nothingToErase(spec)
 			}
 		}
@@ -87,19 +87,12 @@ func (q *request) erase(spec *erasure.Spec, dry bool) error {
 			Content: event.EncodeContent(&event.Content{Spec: spec.Encode()}),
 		}
 		if spec.Message != "" {
-			c.Total = is.Messages
+			c.Total = out.Messages
 		}
 		return &event.Command{CreateTask: c}, nil
 	})
 	if q.err == nil && !dry {
 		return q.accepted(res.ID)
-	}
-	out := wire.Erasable{
-		DryRun: true, Messages: is.Messages, Live: is.Live, Contents: is.Contents,
-		MessageIDs: []string{},
-	}
-	for _, id := range is.IDs {
-		out.MessageIDs = append(out.MessageIDs, id.String())
 	}
 	return q.answer(http.StatusOK, &out)
 }

@@ -15,8 +15,7 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// hookPath is where webhooks come in: open to everybody, because a signature proves the
-// sender.
+// hookPath is where webhooks come in: open to everybody, because a signature proves the sender.
 const hookPath = "/hook/{name}"
 
 // ForwardTimeout bounds the wait for a target's answer, maxForwarded what is passed on of it. The

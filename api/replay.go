@@ -209,8 +209,7 @@ func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err
 	return out, nil
 }
 
-// choose finds the messages that are named or that the filter selects, in the state as it is
-// now.
+// choose finds the messages that are named or that the filter selects, in the state as it is now.
 func (m *movement) choose() (err error) {
 	s, st := m.q.s, m.q.s.deps.State
 	m.index, m.found, m.total, m.skipped, m.passed, m.would = nil, nil, 0, nil, 0, nil

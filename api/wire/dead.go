@@ -88,8 +88,7 @@ type PurgeRequest struct {
 	DryRun     bool        `json:"dry_run,omitzero"`
 }
 
-// ResurrectRequest is the body of POST /v1/messages/{id}/resurrect; it may be
-// empty.
+// ResurrectRequest is the body of POST /v1/messages/{id}/resurrect; it may be empty.
 type ResurrectRequest struct {
 	Queue string      `json:"queue,omitzero"` // "": where it was, or had died
 	Edit  *ReplayEdit `json:"edit,omitzero"`
@@ -107,8 +106,7 @@ type Edits struct {
 	Edits []MessageEdit `json:"edits"`
 }
 
-// MessageEdit is one change of a message's content, by a replay or a
-// resurrection.
+// MessageEdit is one change of a message's content, by a replay or a resurrection.
 type MessageEdit struct {
 	EventID      string   `json:"event_id"`
 	Type         string   `json:"type"` // replayed, resurrected
@@ -130,9 +128,8 @@ type Written struct {
 	Headers      map[string]string `json:"headers"`
 }
 
-// Change is an operation of JSON Patch (RFC 6902), and what was there before.
-// Applied in their order to {"payload": …, "headers": …} they make the one of the
-// other.
+// Change is an operation of JSON Patch (RFC 6902), and what was there before. Applied in their
+// order to {"payload": …, "headers": …} they make the one of the other.
 type Change struct {
 	Op    string         `json:"op"` // add, remove, replace
 	Path  string         `json:"path"`

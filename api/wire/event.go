@@ -70,9 +70,8 @@ type History struct {
 	Events []Event `json:"events"`
 }
 
-// LogHead is the event log up to a block: what it takes to see later that it
-// was neither cut nor rewritten. It answers GET /v1/log/head, and is a line of
-// a file of heads.
+// LogHead is the event log up to a block: what it takes to see later that it was neither cut nor
+// rewritten. It answers GET /v1/log/head, and is a line of a file of heads.
 type LogHead struct {
 	ClusterID string `json:"cluster_id"`
 	NodeID    string `json:"node_id"`    // of the node whose log it is

@@ -72,8 +72,7 @@ type Imported struct {
 	Status   string `json:"status"` // enqueued, duplicate
 }
 
-// LeaseRequest is the body of POST /v1/queues/{queue}/lease and, with Queues,
-// of POST /v1/lease.
+// LeaseRequest is the body of POST /v1/queues/{queue}/lease and, with Queues, of POST /v1/lease.
 type LeaseRequest struct {
 	Queues      []string `json:"queues,omitzero"`       // tried in this order
 	MaxMessages *int64   `json:"max_messages,omitzero"` // 1 to 1000, 10 if left out
@@ -123,9 +122,8 @@ type Dead struct {
 	ReplayCount     int64  `json:"replay_count"`
 }
 
-// AckRequest is the body of POST /v1/queues/{queue}/ack. Result is kept for
-// duplicates of the messages. With Produce it is all or nothing, and answered by
-// a TransactionResponse.
+// AckRequest is the body of POST /v1/queues/{queue}/ack. Result is kept for duplicates of the
+// messages. With Produce it is all or nothing, and answered by a TransactionResponse.
 type AckRequest struct {
 	LeaseIDs []string             `json:"lease_ids"`
 	Result   jsontext.Value       `json:"result,omitzero"`
@@ -172,8 +170,7 @@ type ReleaseRequest struct {
 	LeaseIDs []string `json:"lease_ids"`
 }
 
-// Bodies of POST /v1/leases/{lease_id}/…; all fields are optional, as is the
-// body.
+// Bodies of POST /v1/leases/{lease_id}/…; all fields are optional, as is the body.
 type (
 	AckOne struct {
 		Result  jsontext.Value       `json:"result,omitzero"`
@@ -208,8 +205,7 @@ type SettleResult struct {
 	LeaseExpiresAt Time   `json:"lease_expires_at,omitzero"` // extended
 }
 
-// TransactionRequest is the body of POST /v1/transactions: all of it or
-// nothing.
+// TransactionRequest is the body of POST /v1/transactions: all of it or nothing.
 type TransactionRequest struct {
 	Ack        []string             `json:"ack,omitzero"` // lease ids
 	Retry      []RetryItem          `json:"retry,omitzero"`

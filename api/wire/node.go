@@ -32,8 +32,7 @@ type NewNode struct {
 	Voter    *bool  `json:"voter,omitzero"` // left out: true
 }
 
-// TransferRequest is a POST /v1/cluster/transfer-leadership; its body may be
-// left out.
+// TransferRequest is a POST /v1/cluster/transfer-leadership; its body may be left out.
 type TransferRequest struct {
 	To *string `json:"to,omitzero"` // left out: whichever voter is furthest
 }
@@ -43,8 +42,7 @@ type Transferred struct {
 	LeaderID string `json:"leader_id"` // as far as it is known by then, else ""
 }
 
-// ClusterSnapshot answers POST /v1/cluster/snapshot: each node's newest
-// checkpoint, by node.
+// ClusterSnapshot answers POST /v1/cluster/snapshot: each node's newest checkpoint, by node.
 type ClusterSnapshot struct {
 	Indexes map[string]uint64 `json:"indexes"`
 }

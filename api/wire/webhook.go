@@ -56,9 +56,8 @@ type WebhookList struct {
 	NextCursor string    `json:"next_cursor,omitzero"`
 }
 
-// Hooked answers POST /hook/{name}. Exactly one of Queued, Filtered and
-// Duplicate is true; State and Result say what became of a duplicate's first
-// message.
+// Hooked answers POST /hook/{name}. Exactly one of Queued, Filtered and Duplicate is true; State
+// and Result say what became of a duplicate's first message.
 type Hooked struct {
 	OK             bool           `json:"ok"`
 	Queued         bool           `json:"queued,omitzero"`

@@ -1,6 +1,5 @@
-// Package wire has the requests and answers of qlogd's HTTP API and their JSON
-// codec. It is a leaf: it knows nothing of the server, so that clients can use
-// it too.
+// Package wire has the requests and answers of qlogd's HTTP API and their JSON codec. It is a leaf:
+// it knows nothing of the server, so that clients can use it too.
 //
 // Times are RFC 3339 in UTC with milliseconds, durations are whole numbers
 // with their unit in the name.
@@ -67,8 +66,7 @@ func (t *Time) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 
 var errTime = errors.New("wants an RFC 3339 time such as 2026-01-31T12:00:00.000Z")
 
-// Opt is a field that can be left out, be null, or have a value. The zero Opt
-// is left out.
+// Opt is a field that can be left out, be null, or have a value. The zero Opt is left out.
 type Opt[T any] struct {
 	Set   bool // it was there, null included
 	Null  bool
@@ -125,8 +123,7 @@ func Decode(b []byte, v any) error { return json.Unmarshal(b, v, strict) }
 
 var strict = json.RejectUnknownMembers(true)
 
-// Bytes is a payload that is no JSON: a base64 string in JSON.
-// nil is left out, or null.
+// Bytes is a payload that is no JSON: a base64 string in JSON. nil is left out, or null.
 type Bytes []byte
 
 // IsZero reports whether there is nothing, not even an empty payload.

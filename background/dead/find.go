@@ -1,7 +1,6 @@
-// Package dead knows what can be done with dead letters: which of them a filter
-// selects, which errors are alike, what an edit makes of a message, and how a
-// task replays or purges many of them. The API and the task runner share it, so
-// that a replay of ten and one of a million mean the same.
+// Package dead knows what can be done with dead letters: which of them a filter selects, which
+// errors are alike, what an edit makes of a message, and how a task replays or purges many of them.
+// The API and the task runner share it, so that a replay of ten and one of a million mean the same.
 package dead
 
 import (
@@ -14,6 +13,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -38,9 +38,8 @@ type Finder struct {
 	Fits func(q *event.QueueView, c *event.Content) error
 }
 
-// Filter selects some of what died in a queue. What is empty selects all. A task
-// keeps it as it is: instants are resolved, so that they mean the same whenever
-// the task goes on.
+// Filter selects some of what died in a queue. What is empty selects all. A task keeps it as it is:
+// instants are resolved, so that they mean the same whenever the task goes on.
 type Filter struct {
 	Reason      string  `json:"reason,omitzero"`
 	Error       string  `json:"error,omitzero"` // part of the error text, in any case
@@ -142,31 +141,22 @@ func (x Finder) Error(v *event.MessageView) (string, error) {
 	return c.Error, nil
 }
 
-// Group is failures of the same kind.
-type Group struct {
-	Fingerprint string
-	Reason      event.Reason
-	Count       int64
-	First, Last int64 // failed at, Unix ms
-	// Pattern and Error are read for the groups that are returned: there may be as many
-	// groups as there are dead letters, and texts are long.
-	Pattern, Error string // Error is the newest one's
-
-	newest  [sampled]event.ID
-	content event.Ref // of the newest
+// group is a group while it is counted.
+type group struct {
+	wire.DeadGroup
+	newest  [sampled]event.ID // the newest first
+	content event.Ref         // of the newest
 }
 
 // sampled is how many messages of a group are named.
 const sampled = 5
 
-// Messages returns the newest ones, the newest first.
-func (g *Group) Messages() []event.ID { return g.newest[:min(g.Count, sampled)] }
-
 // Groups returns what died in a queue and fits a filter, by fingerprint, the
-// largest group first, at most limit; total is the number of groups there are.
-func (x Finder) Groups(ctx context.Context, queue string, f *Filter, limit int) (
-	out []*Group, total int64, err error) {
-	groups := map[string]*Group{}
+// largest group first, at most limit.
+func (x Finder) Groups(
+	ctx context.Context, queue string, f *Filter, limit int,
+) (out wire.DeadGroups, err error) {
+	groups := map[string]*group{}
 	// The same failure mostly comes in the same words.
 	type words struct {
 		reason event.Reason
@@ -174,7 +164,7 @@ func (x Finder) Groups(ctx context.Context, queue string, f *Filter, limit int) 
 	}
 	prints, err := lru.New[words, string](1000)
 	if err != nil {
-		return nil, 0, err
+		return out, err
 	}
 	for v, err := range x.Select(ctx, &Search{Queue: queue, Filter: *f}) {
 		text := ""
@@ -182,7 +172,7 @@ func (x Finder) Groups(ctx context.Context, queue string, f *Filter, limit int) 
 			text, err = x.Error(v)
 		}
 		if err != nil {
-			return nil, 0, err
+			return out, err
 		}
 		seen := words{v.Dead.Reason, event.Clip(text, maxPattern)}
 		print, ok := prints.Get(seen)
@@ -192,26 +182,32 @@ func (x Finder) Groups(ctx context.Context, queue string, f *Filter, limit int) 
 		}
 		g := groups[print]
 		if g == nil {
-			g = &Group{Fingerprint: print, Reason: v.Dead.Reason, First: v.Dead.FailedAt}
+			g = &group{}
+			g.Fingerprint, g.Reason = print, v.Dead.Reason.String()
+			g.FirstFailedAt = wire.Time(v.Dead.FailedAt)
 			groups[print] = g
 		}
 		g.Count++
-		g.Last, g.content = v.Dead.FailedAt, v.Content
+		g.LastFailedAt, g.content = wire.Time(v.Dead.FailedAt), v.Content
 		copy(g.newest[1:], g.newest[:])
 		g.newest[0] = v.ID
 	}
-	out = slices.SortedFunc(maps.Values(groups), func(a, b *Group) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.Last, a.Last),
+	all := slices.SortedFunc(maps.Values(groups), func(a, b *group) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.LastFailedAt, a.LastFailedAt),
 			cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
-	total = int64(len(out))
-	out = out[:min(len(out), limit)]
-	for _, g := range out {
+	out = wire.DeadGroups{Groups: []wire.DeadGroup{}, Total: int64(len(all))}
+	for _, g := range all[:min(len(all), limit)] {
+		// Only now: there may be as many groups as there are dead letters, and texts are long.
 		g.Error, err = x.Error(&event.MessageView{ID: g.newest[0], Content: g.content})
 		if err != nil {
-			return nil, 0, err
+			return out, err
 		}
 		g.Pattern = Pattern(g.Error)
+		for _, id := range g.newest[:min(g.Count, sampled)] {
+			g.MessageIDs = append(g.MessageIDs, id.String())
+		}
+		out.Groups = append(out.Groups, g.DeadGroup)
 	}
-	return out, total, nil
+	return out, nil
 }

@@ -111,19 +111,21 @@ func TestGroups(t *testing.T) {
 		}
 		return words[index%5] + fmt.Sprintf(" %d", index)
 	})
-	got, total, err := x.Groups(t.Context(), "q", &Filter{}, 6)
-	if err != nil || total != 7 || len(got) != 6 {
-		t.Fatalf("%d of %d: %v", len(got), total, err)
+	all, err := x.Groups(t.Context(), "q", &Filter{}, 6)
+	got := all.Groups
+	if err != nil || all.Total != 7 || len(got) != 6 {
+		t.Fatalf("%d of %d: %v", len(got), all.Total, err)
 	}
-	newest := []event.ID{state.views[3].ID, state.views[2].ID, state.views[1].ID}
+	id := func(i int) string { return state.views[i].ID.String() }
 	if g := got[5]; g.Pattern != "two of <n>" || g.Error != "two of 4" || g.Count != 3 ||
-		g.First != 2 || g.Last != 4 || !slices.Equal(g.Messages(), newest) ||
-		g.Fingerprint != Fingerprint(g.Reason, g.Pattern) {
+		g.FirstFailedAt != 2 || g.LastFailedAt != 4 ||
+		!slices.Equal(g.MessageIDs, []string{id(3), id(2), id(1)}) ||
+		g.Fingerprint != Fingerprint(event.ReasonExpired, g.Pattern) {
 		t.Errorf("%+v", g)
 	}
-	m := got[0].Messages()
+	m := got[0].MessageIDs
 	if g := got[0]; g.Pattern != "lion <n>" && g.Pattern != "bear <n>" || len(m) != sampled ||
-		m[0].Compare(m[4]) <= 0 || g.Error != fmt.Sprintf("%s %d", g.Pattern[:4], g.Last) {
+		m[0] <= m[4] || g.Error != fmt.Sprintf("%s %d", g.Pattern[:4], int64(g.LastFailedAt)) {
 		t.Errorf("%+v", g)
 	}
 	for i := range got[:5] {

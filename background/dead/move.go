@@ -70,8 +70,7 @@ func IsDeadIn(v *event.MessageView, queue string) bool {
 		v.State == event.StateScheduled || v.State == event.StateLeased)
 }
 
-// InOrder reports whether a replay into q takes messages in the order of their
-// first enqueue.
+// InOrder reports whether a replay into q takes messages in the order of their first enqueue.
 func InOrder(o event.Order, q *event.QueueView) bool {
 	return o == event.OrderOriginal || o == event.OrderHead ||
 		o == event.OrderDefault && q.Policy.Ordering != event.Unordered

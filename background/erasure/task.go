@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -20,16 +21,12 @@ const (
 // what was skipped can be erased now.
 var checkEvery = 200 * time.Millisecond
 
-// Count is what there is to erase.
-type Count struct {
-	Messages, Live, Contents int64
-	IDs                      []event.ID // one of each message, of at most maxIDs messages
-}
-
+// maxIDs bounds the messages that a dry run names.
 const maxIDs = 100
 
-// Count counts what a spec would erase now. It may read the whole log.
-func (e *Eraser) Count(ctx context.Context, spec *Spec) (out Count, err error) {
+// DryRun returns what a spec would erase now. It may read the whole log.
+func (e *Eraser) DryRun(ctx context.Context, spec *Spec) (out wire.Erasable, err error) {
+	out.DryRun, out.MessageIDs = true, []string{}
 	f, done, err := e.finder(ctx)
 	if err != nil {
 		return out, err
@@ -41,8 +38,8 @@ func (e *Eraser) Count(ctx context.Context, spec *Spec) (out Count, err error) {
 			return err
 		}
 		out.Messages++
-		if len(out.IDs) < maxIDs {
-			out.IDs = append(out.IDs, found.ids[0])
+		if len(out.MessageIDs) < maxIDs {
+			out.MessageIDs = append(out.MessageIDs, found.ids[0].String())
 		}
 		for _, it := range found.items {
 			out.Contents += int64(len(it.Refs))

@@ -37,7 +37,7 @@ type batcher struct {
 	queues  queues
 	flight  []*batch // in the order in which they left
 	lead    leadership
-	changed chan struct{} // closed at the next change; nil while nobody waits for one
+	changes changes // of leadership, of readiness, or of what is in flight
 	rate    rate
 }
 
@@ -71,18 +71,19 @@ type batch struct {
 	term  uint64
 	owner atomic.Pointer[batcher]
 
-	// Of a call.
-	ctx      context.Context
-	cancel   context.CancelFunc
 	answered bool // the leader's answers wait until their entries are applied here
 }
+
+// isCall reports whether it is a call to the leader.
+func (e *batch) isCall() bool { return e.to != peer.Target{} }
 
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
 		o: o, disk: &disk{o: o}, clock: c, fsm: f, fatal: fatal,
 		wake: make(chan struct{}, 1), unavailable: func() *event.Problem { return nil },
 	}
-	b.forward.init()
+	b.forward.ctx, b.forward.cancel = context.WithCancel(context.Background())
+	b.forward.target = func() peer.Target { return peer.Target{} }
 	return b
 }
 
@@ -99,27 +100,29 @@ func (b *batcher) applied() {
 	}
 }
 
-// notifyLocked wakes those who wait for a change of leadership, of readiness or of
-// what is in flight.
-func (b *batcher) notifyLocked() {
-	if b.changed != nil {
-		close(b.changed)
-		b.changed = nil
-	}
-}
-
-// changedLocked is notifyLocked, and wakes run as well.
+// changedLocked wakes those who wait for a change, and run.
 func (b *batcher) changedLocked() {
-	b.notifyLocked()
+	b.changes.notify()
 	b.signal()
 }
 
-// watchLocked returns a channel that is closed at the next change.
-func (b *batcher) watchLocked() <-chan struct{} {
-	if b.changed == nil {
-		b.changed = make(chan struct{})
+// changes lets any number of goroutines wait for a change of what a lock guards, which its
+// methods need too.
+type changes struct{ next chan struct{} } // closed at the next change; nil: nobody waits
+
+// watch returns a channel that is closed at the next change.
+func (c *changes) watch() <-chan struct{} {
+	if c.next == nil {
+		c.next = make(chan struct{})
 	}
-	return b.changed
+	return c.next
+}
+
+func (c *changes) notify() {
+	if c.next != nil {
+		close(c.next)
+		c.next = nil
+	}
 }
 
 // until waits for a condition, which is evaluated under the lock, and reports whether
@@ -127,7 +130,7 @@ func (b *batcher) watchLocked() <-chan struct{} {
 func (b *batcher) until(ctx context.Context, ok func() bool) bool {
 	for {
 		b.mu.Lock()
-		yes, changed := ok(), b.watchLocked()
+		yes, changed := ok(), b.changes.watch()
 		b.mu.Unlock()
 		if yes {
 			return true
@@ -226,7 +229,7 @@ func (b *batcher) enqueue(list ...*pending) {
 			all = p
 		}
 	}
-	b.notifyLocked()
+	b.changes.notify()
 	if !b.gathersLocked() {
 		b.signal()
 	}
@@ -303,12 +306,12 @@ func (b *batcher) abandon(d *pending) event.Answer {
 // node's own log, or to the leader. What hangs with a former leader does not hold up the
 // next.
 func (b *batcher) underWayLocked() (batches, bytes int, class [event.Classes]int) {
-	to, ok := b.forward.to, b.forward.known
+	to := b.forward.to
 	if b.lead.leader {
-		to, ok = peer.Target{}, true
+		to = peer.Target{}
 	}
 	for _, e := range b.flight {
-		if !ok || e.to != to || e.answered {
+		if e.isCall() == b.lead.leader || e.to != to || e.answered {
 			continue
 		}
 		batches++
@@ -358,7 +361,7 @@ func (b *batcher) run(stop <-chan struct{}) {
 			case <-stop:
 				return
 			}
-		case e.cancel != nil:
+		case e.isCall():
 			go b.send(e)
 		default:
 			b.submit(e)
@@ -375,7 +378,11 @@ func (b *batcher) next() (*batch, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	wait := b.expireLocked(now)
+	wait := never
+	if b.queues.n > 0 && b.troubledLocked() {
+		b.expireLocked(now)
+		wait = retryPause
+	}
 	l := &b.lead
 	idle := l.retryAt.Sub(now)
 	switch {
@@ -398,14 +405,13 @@ func (b *batcher) next() (*batch, time.Duration) {
 		e.owner.Store(b)
 	} else {
 		e.to = b.forward.to
-		e.ctx, e.cancel = context.WithCancel(b.forward.ctx)
 		b.forward.sending.Add(1)
 	}
 	b.flight = append(b.flight, e)
 	for _, d := range e.group {
 		e.class[d.class]++
 	}
-	b.notifyLocked()
+	b.changes.notify()
 	return e, 0
 }
 
@@ -555,36 +561,31 @@ func (b *batcher) finishLocked(e *batch, answers []event.Answer) {
 		}
 	}
 	b.queues.restore(again)
-	b.notifyLocked()
+	b.changes.notify()
 }
 
-// expireLocked refuses commands that have waited too long for a leader, and returns
-// when the next one will have. Time under load does not count: only the time since a
-// leader accepted something.
-func (b *batcher) expireLocked(now time.Time) time.Duration {
-	if b.queues.n == 0 || !b.troubledLocked() {
-		return never
-	}
+// expireLocked refuses commands that have waited too long for a leader. Time under load
+// does not count: only the time since a leader accepted something.
+func (b *batcher) expireLocked(now time.Time) {
 	limit := now.Add(-b.o.LeaderWait)
-	if left := b.lead.accepted.Sub(limit); left > 0 {
-		return left
+	if b.lead.accepted.After(limit) {
+		return
 	}
-	late, next := b.queues.expire(limit)
+	late := b.queues.remove(func(d *pending) bool { return !d.since.After(limit) })
 	for _, d := range late {
 		d.sendBack(noLeader())
 	}
 	if len(late) > 0 {
 		b.o.Metrics.Count("no_leader", float64(len(late)))
-		b.notifyLocked()
+		b.changes.notify()
 	}
-	return next
 }
 
 // troubledLocked reports whether no leader accepts the waiting commands, as far as this
 // node knows.
 func (b *batcher) troubledLocked() bool {
 	l := &b.lead
-	return l.failed || l.holds > 0 || !l.leader && !b.forward.known
+	return l.failed || l.holds > 0 || !l.leader && b.forward.to == peer.Target{}
 }
 
 // acceptedLocked records that a leader accepted something.
@@ -678,7 +679,7 @@ func (b *batcher) busy() bool {
 }
 
 func (b *batcher) busyLocked() bool {
-	return slices.ContainsFunc(b.flight, func(e *batch) bool { return e.cancel == nil })
+	return slices.ContainsFunc(b.flight, func(e *batch) bool { return !e.isCall() })
 }
 
 // pending is one command between Propose and its answer.
@@ -762,18 +763,6 @@ func (q *queues) top() event.Class {
 	return 0
 }
 
-// take moves the first n commands of a class to g.
-func (q *queues) take(g []*pending, c event.Class, n int, state pendingState) []*pending {
-	for _, d := range q.class[c][:n] {
-		d.state = state
-		q.n--
-		q.bytes -= len(d.data)
-		g = append(g, d)
-	}
-	q.class[c] = slices.Delete(q.class[c], 0, n)
-	return g
-}
-
 // remove takes out the commands that match.
 func (q *queues) remove(match func(*pending) bool) (g []*pending) {
 	for c := range q.class {
@@ -789,23 +778,6 @@ func (q *queues) remove(match func(*pending) bool) (g []*pending) {
 		})
 	}
 	return g
-}
-
-// expire takes out the commands that arrived by an instant, and returns for how long
-// after it there are no others.
-func (q *queues) expire(limit time.Time) (g []*pending, next time.Duration) {
-	next = never
-	for c := range event.Classes {
-		n := 0
-		for n < len(q.class[c]) && !q.class[c][n].since.After(limit) {
-			n++
-		}
-		g = q.take(g, c, n, settled)
-		if len(q.class[c]) > 0 {
-			next = min(next, q.class[c][0].since.Sub(limit))
-		}
-	}
-	return g, next
 }
 
 // restore puts commands of a batch back in the order of their arrival.
@@ -831,18 +803,20 @@ const patience = 32
 func (q *queues) batch(l Limits) (g []*pending, bytes int) {
 	weight := 0
 	fill := func(c event.Class, share int) {
-		n, g0 := 0, len(g)
+		n := 0
 		for _, d := range q.class[c] {
-			full := bytes+len(d.data) > l.GroupBytes/share || g0+n >= l.GroupCommands/share ||
+			full := bytes+len(d.data) > l.GroupBytes/share || len(g) >= l.GroupCommands/share ||
 				weight+d.weight > l.GroupWeight/share
-			if full && g0+n > 0 {
+			if full && len(g) > 0 {
 				break
 			}
+			d.state = inFlight
+			g = append(g, d)
 			bytes += len(d.data)
 			weight += d.weight
 			n++
 		}
-		g = q.take(g, c, n, inFlight)
+		q.class[c] = slices.Delete(q.class[c], 0, n)
 		if q.passed[c]++; n > 0 || len(q.class[c]) == 0 {
 			q.passed[c] = 0
 		}
@@ -855,6 +829,8 @@ func (q *queues) batch(l Limits) (g []*pending, bytes int) {
 	for c := range event.Classes {
 		fill(c, 1)
 	}
+	q.n -= len(g)
+	q.bytes -= bytes
 	return g, bytes
 }
 

@@ -57,7 +57,7 @@ func small(o Options) Options {
 func (n *node) leads() bool {
 	for {
 		n.b.mu.Lock()
-		ok, changed := n.b.lead.ready, n.b.watchLocked()
+		ok, changed := n.b.lead.ready, n.b.changes.watch()
 		n.b.mu.Unlock()
 		if ok {
 			return true

@@ -377,7 +377,7 @@ func (n *node) ready() {
 	n.t.Helper()
 	for {
 		n.b.mu.Lock()
-		ok, changed := n.b.lead.ready, n.b.watchLocked()
+		ok, changed := n.b.lead.ready, n.b.changes.watch()
 		n.b.mu.Unlock()
 		if ok {
 			return

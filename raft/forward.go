@@ -28,9 +28,6 @@ const (
 	// maxForwards is how many batches may be on their way to one leader: enough that
 	// its disk does not wait for the network.
 	maxForwards = 8
-	// maxCalls is how many may be in flight in all, where leaders that are cut off
-	// follow each other.
-	maxCalls = 4 * maxForwards
 	// lookAgain is how often a node without a leader looks for one.
 	lookAgain = 250 * time.Millisecond
 	// retryPause is between attempts while no leader accepts what waits.
@@ -43,41 +40,19 @@ type forwarder struct {
 	cancel  context.CancelFunc
 	sending sync.WaitGroup
 	serving sync.WaitGroup // calls of other nodes
-	// target returns the leader, if it is another node.
-	target func() (peer.Target, bool)
+	// target returns the leader, if it is another node; zero: none is known.
+	target func() peer.Target
 	call   func(ctx context.Context, to peer.Target, name string, body []byte) (
 		[]byte, peer.Identity, error)
 
-	// Guarded by the batcher's lock.
-	to    peer.Target // the leader, as last looked up
-	known bool
+	to peer.Target // the leader, as last looked up; guarded by the batcher's lock
 }
 
-func (f *forwarder) init() {
-	f.target = func() (peer.Target, bool) { return peer.Target{}, false }
-	f.ctx, f.cancel = context.WithCancel(context.Background())
-}
-
-func (f *forwarder) leads(node peer.Target) bool { return f.known && f.to == node }
-
-// movedLocked follows a change of leadership, here or elsewhere.
+// movedLocked follows a change of leadership, here or elsewhere. A former leader that is
+// cut off does not answer; peer.Net.Call notices that.
 func (b *batcher) movedLocked() {
-	f := &b.forward
 	b.lead.failed, b.lead.retryAt = false, time.Time{}
-	f.to, f.known = f.target()
-	for _, e := range b.flight {
-		if e.cancel != nil && !f.leads(e.to) {
-			// That node may be cut off and never answer. It gets as much time as a request
-			// gets to find a leader.
-			time.AfterFunc(b.o.LeaderWait, func() {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				if !f.leads(e.to) {
-					e.cancel()
-				}
-			})
-		}
-	}
+	b.forward.to = b.forward.target()
 	b.changedLocked()
 }
 
@@ -94,17 +69,16 @@ func (b *batcher) forwardWaitLocked() time.Duration {
 		return never
 	}
 	f := &b.forward
-	if !f.known || b.lead.failed {
-		f.to, f.known = f.target() // its address may have changed
+	if f.to == (peer.Target{}) || b.lead.failed {
+		f.to = f.target() // its address may have changed
 	}
-	if !f.known {
+	if f.to == (peer.Target{}) {
 		return lookAgain
 	}
 	calls, bytes, _ := b.underWayLocked()
 	switch {
 	case b.lead.failed && calls > 0, // one at a time until a way is found
 		calls >= maxForwards || bytes >= b.o.Limits.Bytes,
-		len(b.flight) >= maxCalls,
 		b.gathersLocked():
 		return never
 	}
@@ -116,7 +90,6 @@ func (b *batcher) forwardWaitLocked() time.Duration {
 // must find its write.
 func (b *batcher) send(e *batch) {
 	defer b.forward.sending.Done()
-	defer e.cancel()
 	answers, err := b.callLeader(e)
 	if err != nil {
 		answers = slices.Repeat([]event.Answer{b.failure(e, err)}, len(e.group))
@@ -170,7 +143,7 @@ func (b *batcher) callLeader(e *batch) ([]event.Answer, error) {
 		group[i] = event.Forwarded{Class: d.class, Weight: uint32(d.weight), Data: d.data}
 	}
 	body := event.AppendGroup(make([]byte, 0, event.GroupSize(group)), group)
-	body, _, err := b.forward.call(e.ctx, e.to, callForward, body)
+	body, _, err := b.forward.call(b.forward.ctx, e.to, callForward, body)
 	m := b.o.Metrics
 	m.Count("forwarded_groups", 1)
 	m.Count("forwarded_commands", float64(len(e.group)))

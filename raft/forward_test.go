@@ -27,8 +27,7 @@ type follower struct {
 	t testing.TB
 
 	mu    sync.Mutex
-	to    peer.Target
-	known bool
+	to    peer.Target // zero: none is known
 	call  func(ctx context.Context, body []byte) ([]byte, error)
 	calls int
 }
@@ -44,10 +43,10 @@ func newFollower(t testing.TB, l Limits) *follower {
 	fsm := newFSM(o, nil, func(error) {})
 	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
 	fsm.applied = func(progress) {}
-	f.forward.target = func() (peer.Target, bool) {
+	f.forward.target = func() peer.Target {
 		f.mu.Lock()
 		defer f.mu.Unlock()
-		return f.to, f.known
+		return f.to
 	}
 	f.forward.call = func(ctx context.Context, to peer.Target, name string, body []byte) (
 		[]byte, peer.Identity, error) {
@@ -77,14 +76,14 @@ func newFollower(t testing.TB, l Limits) *follower {
 // follow makes a node known as the leader, that answers like this.
 func (f *follower) follow(call func(ctx context.Context, body []byte) ([]byte, error)) {
 	f.mu.Lock()
-	f.to, f.known, f.call = leaderAt, true, call
+	f.to, f.call = leaderAt, call
 	f.mu.Unlock()
 	f.moved()
 }
 
 func (f *follower) lose() {
 	f.mu.Lock()
-	f.known = false
+	f.to = peer.Target{}
 	f.mu.Unlock()
 	f.moved()
 }
@@ -121,7 +120,7 @@ func (f *follower) async(ctx context.Context, c *event.Command) <-chan reply {
 	go func() {
 		r, err := f.propose(ctx, c)
 		done <- reply{r, err}
-		f.look(f.notifyLocked)
+		f.look(f.changes.notify)
 	}()
 	f.until(context.Background(), func() bool { return f.commands() != before || len(done) > 0 })
 	return done
@@ -348,18 +347,20 @@ func TestALeaderComes(t *testing.T) {
 	})
 }
 
-// A leader that is cut off never answers: when another one leads, the outcome
-// is unknown after a while, and who waits behind goes to the new one at once.
+// A leader that is cut off does not answer: its outcomes are unknown after a while, and
+// when another one leads, what waits behind goes to that at once.
 func TestForwardToTheCutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := boot(t, on(memdisk.New()))
 		f := newFollower(t, Limits{GroupCommands: 1})
 		f.apply(1 << 40)
 		entered := make(chan struct{}, 2*maxForwards)
-		f.follow(func(ctx context.Context, _ []byte) ([]byte, error) {
+		cutOff, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+		defer cancel()
+		f.follow(func(context.Context, []byte) ([]byte, error) {
 			entered <- struct{}{}
-			<-ctx.Done()
-			return nil, ctx.Err()
+			<-cutOff.Done() // as peer.Net.Call does
+			return nil, cutOff.Err()
 		})
 		var hang []<-chan reply
 		for range maxForwards {
@@ -395,7 +396,7 @@ func TestForwardToTheCutOff(t *testing.T) {
 		<-entered
 		f.lose()
 		f.mu.Lock()
-		f.known = true
+		f.to = leaderAt
 		f.mu.Unlock()
 		f.moved()
 		require.NoError(t, (<-slow).err)

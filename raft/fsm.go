@@ -32,7 +32,7 @@ type fsm struct {
 
 	mu      sync.Mutex
 	now     progress
-	changed chan struct{} // closed at the next change; nil while nobody waits for one
+	changes changes
 }
 
 // progress is how far the Machine has come.
@@ -86,20 +86,14 @@ func (f *fsm) progress() progress {
 func (f *fsm) watch() (progress, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.changed == nil {
-		f.changed = make(chan struct{})
-	}
-	return f.now, f.changed
+	return f.now, f.changes.watch()
 }
 
 // wake wakes those who wait for progress: there is some, or there will be none.
 func (f *fsm) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.changed != nil {
-		close(f.changed)
-		f.changed = nil
-	}
+	f.changes.notify()
 }
 
 // results is what an entry's future answers with.

@@ -228,13 +228,12 @@ func (r *Replica) change(ctx context.Context, q adminRequest) error {
 	late := time.Now().Add(r.o.LeaderWait)
 	for {
 		a := adminResponse{NotLeader: true}
-		to, ok := r.leaderTarget()
-		if r.leadsReady() {
+		if to := r.otherLeader(); r.leadsReady() {
 			a = r.administer(ctx, q)
-		} else if ok {
+		} else if to.ID != "" {
 			a.NotLeader = false
-			if _, err := call(ctx, r.o.Net, to, rpcAdmin, q, &a); err != nil {
-				p := notNow("the leader %s did not answer: %v", to.Node, err)
+			if _, err := call(ctx, r.o.Net, to.target(), rpcAdmin, q, &a); err != nil {
+				p := notNow("the leader %s did not answer: %v", to.ID, err)
 				p.Unknown = !peer.NotSent(err)
 				return p
 			}
@@ -638,11 +637,7 @@ func (r *Replica) tendMembership() {
 // configuration at its present addresses.
 func (r *Replica) askToJoin() {
 	q := adminRequest{Do: "join", Member: r.o.self(), Joined: r.membership.joined.Load()}
-	var ask []string
-	if to, ok := r.leaderTarget(); ok {
-		ask = append(ask, to.Addr)
-	}
-	ask = append(ask, r.o.Contacts...)
+	ask := append([]string{r.otherLeader().RaftAddr}, r.o.Contacts...)
 	for _, s := range append(r.servers(), r.known().Servers...) {
 		ask = append(ask, memberOf(s.ID, s.Address).RaftAddr)
 	}

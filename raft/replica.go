@@ -189,7 +189,8 @@ func (r *Replica) start() error {
 	began := r.fsm.progress()
 	r.snappedAt(began)
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
-	r.b.forward.target, r.b.forward.call = r.leaderTarget, r.o.Net.Call
+	r.b.forward.target = func() peer.Target { return r.otherLeader().target() }
+	r.b.forward.call = r.o.Net.Call
 	r.b.idle = r.peers.idle
 	r.b.unavailable = r.unavailable
 
@@ -356,8 +357,7 @@ func (r *Replica) watchLeadership() {
 	r.raft.RegisterObserver(o)
 	defer r.raft.DeregisterObserver(o)
 	for {
-		leader, _ := r.otherLeader()
-		r.peers.leaderAddr.Store(leader.HTTPAddr)
+		r.peers.leaderAddr.Store(r.otherLeader().HTTPAddr)
 		r.b.moved()
 		select {
 		case leads := <-r.run.leads:
@@ -420,11 +420,11 @@ func (r *Replica) HandleMembers(
 
 // AskLeader calls the leader if it is another node.
 func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
-	to, ok := r.leaderTarget()
-	if !ok {
+	to := r.otherLeader()
+	if to.ID == "" {
 		return nil, errNotLeader
 	}
-	answer, _, err := r.o.Net.Call(ctx, to, name, body)
+	answer, _, err := r.o.Net.Call(ctx, to.target(), name, body)
 	return answer, err
 }
 
@@ -555,7 +555,7 @@ func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 		return fmt.Errorf("transfer leadership to %s: it did not take over", to.ID)
 	}
 	// Waiting commands are forwarded at once when a leader is known.
-	b.until(won, func() bool { return b.lead.leader || b.forward.known })
+	b.until(won, func() bool { return b.lead.leader || b.forward.to != peer.Target{} })
 	return nil
 }
 

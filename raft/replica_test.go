@@ -209,7 +209,7 @@ func (n *node) waitFor(ok func(load) bool) {
 	n.t.Helper()
 	for {
 		n.b.mu.Lock()
-		changed := n.b.watchLocked()
+		changed := n.b.changes.watch()
 		n.b.mu.Unlock()
 		if ok(n.load()) {
 			return

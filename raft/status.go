@@ -263,22 +263,16 @@ func (r *Replica) refresh(ctx context.Context, since time.Time) {
 	}
 }
 
-// leaderTarget returns the node that leads, as far as is known, where it is another one.
-func (r *Replica) leaderTarget() (peer.Target, bool) {
-	m, ok := r.otherLeader()
-	return m.target(), ok
-}
-
-// otherLeader returns the leader where that is another node.
-func (r *Replica) otherLeader() (Member, bool) {
+// otherLeader returns the leader where that is another node; zero: none is known.
+func (r *Replica) otherLeader() Member {
 	addr, id := r.raft.LeaderWithID()
 	if id == "" || id == r.id {
-		return Member{}, false
+		return Member{}
 	}
 	if s, in := r.find(id); in {
 		addr = s.Address // the newest: a leader may have moved
 	}
-	return memberOf(id, addr), true
+	return memberOf(id, addr)
 }
 
 // LeaderHTTP returns the HTTP address of the leader where that is another node, as the members

@@ -26,8 +26,8 @@ func (c *nodes) settled() *member {
 	l := c.leader()
 	for _, m := range c.members() {
 		until(c.t, m.name+" knows the leader", func() bool {
-			to, ok := m.leaderTarget()
-			return m == l || ok && to.Node == l.name
+			to := m.otherLeader().target()
+			return m == l || to.Node == l.name
 		})
 	}
 	return l

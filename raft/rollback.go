@@ -142,50 +142,33 @@ func (e *evidence) flush() error {
 // admitted reports whether this node takes part in Raft.
 func (r *Replica) admitted() bool { return r.run.started.Load() && r.rollback.free.Load() }
 
-const rpcAdmission = "raft.admission"
-
-// admissionRequest is how a node shows itself.
-type admissionRequest struct {
-	ID   hraft.ServerID `json:"id"`
-	Term uint64         `json:"term"`
-	Last uint64         `json:"last"` // index of its newest entry, or of its newest snapshot
-}
-
-type admissionResponse struct {
-	Objection string        `json:"objection,omitempty"`
-	Known     configuration `json:"known"`
-}
-
-// admission returns this node's request.
-func (r *Replica) admission() (q admissionRequest, err error) {
-	q.ID, q.Term = r.id, r.stores.votes.current.Load()
+// admission is the status with which this node asks to be admitted: what its disk shows.
+func (r *Replica) admission() (q peerStatus, err error) {
+	q.ID, q.Term, q.Held = r.id, r.stores.votes.current.Load(), true
 	q.Last, err = r.stores.log.LastIndex()
 	newest, _ := r.stores.snaps.newest()
 	q.Last = max(q.Last, newest.Index)
 	return q, err
 }
 
-// serveAdmission answers another node, also while this one is not admitted itself: what is on
-// its disk is true.
-func (r *Replica) serveAdmission(_ context.Context, from peer.Identity, q admissionRequest) (
-	a admissionResponse, err error) {
-	if q.ID != serverID(from.Node, from.Incarnation) {
-		return a, fmt.Errorf("node %s asks for %s", from.Node, q.ID)
+// object returns how a node that is not admitted yet breaks its promises; "": not. It answers
+// also while this node is not admitted itself: what is on its disk is true.
+func (r *Replica) object(s peerStatus) (why string) {
+	if s.Held {
+		why = r.rollback.evidence.get(s.ID).broken(s.Term, s.Last)
 	}
-	a.Known = r.known()
-	a.Objection = r.rollback.evidence.get(q.ID).broken(q.Term, q.Last)
-	if a.Objection != "" {
+	if m := memberOf(s.ID, ""); why != "" {
 		r.o.Logger.Warn("node came back with an older data directory",
-			"node", from.Node, "incarnation", from.Incarnation, "why", a.Objection)
+			"node", m.ID, "incarnation", m.Incarnation, "why", why)
 	}
-	return a, nil
+	return why
 }
 
 // seekAdmission asks the other voters until enough do not object, each at least once. Where
 // they are not found it also asks this node's contacts: the only configuration that it knows
 // may be that of a checkpoint that it fetched, from before the others had their present
 // addresses.
-func (r *Replica) seekAdmission(q admissionRequest) {
+func (r *Replica) seekAdmission(q peerStatus) {
 	know := r.known()
 	fine := map[hraft.ServerID]bool{}
 	var contacts []Member
@@ -234,7 +217,7 @@ func (r *Replica) seekAdmission(q admissionRequest) {
 // askContacts asks the contacts, once, of a node that is alone as far as its directory knows:
 // it needs no admission, and once Raft runs it leads and acknowledges. The cluster may have
 // grown since the directory's time.
-func (r *Replica) askContacts(q admissionRequest) error {
+func (r *Replica) askContacts(q peerStatus) error {
 	know := r.known()
 	others, _ := know.otherVoters(r.id)
 	if _, in := know.find(r.id); !in || len(others) > 0 {
@@ -264,8 +247,7 @@ func (r *Replica) contactsBut(members []Member) (out []Member) {
 }
 
 // askAdmission asks nodes, all at once, and returns what each server has answered in time.
-func (r *Replica) askAdmission(nodes []Member, q admissionRequest) (
-	out map[hraft.ServerID]admissionResponse) {
+func (r *Replica) askAdmission(nodes []Member, q peerStatus) map[hraft.ServerID]peerStatus {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()
 	var ask []peer.Target
@@ -273,8 +255,8 @@ func (r *Replica) askAdmission(nodes []Member, q admissionRequest) (
 		// A node that was replaced can still report by whom.
 		ask = append(ask, peer.Target{Addr: m.RaftAddr, Node: m.ID})
 	}
-	out = map[hraft.ServerID]admissionResponse{}
-	for _, a := range callEach[admissionResponse](ctx, r.o.Net, ask, rpcAdmission, q) {
+	out := map[hraft.ServerID]peerStatus{}
+	for _, a := range callEach[peerStatus](ctx, r.o.Net, ask, rpcStatus, q) {
 		if a.err != nil {
 			r.o.Logger.Debug("admission check failed", "addr", a.to.Addr, "error", a.err)
 			continue

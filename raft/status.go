@@ -45,6 +45,8 @@ type peerStatus struct {
 	Rules   uint16           `json:"rules"` // the newest that its program knows
 	Known   configuration    `json:"known"`
 	Marks   []mark           `json:"marks,omitempty"` // its newest
+	// Objection is, in an answer, why the node that asks is not admitted: see rollback.go.
+	Objection string `json:"objection,omitempty"`
 }
 
 // MemberStatus is a member as this node knows it.
@@ -182,10 +184,15 @@ func (r *Replica) askStatus(s hraft.Server, e *seen) {
 	}
 }
 
-func (r *Replica) serveStatus(_ context.Context, _ peer.Identity, s peerStatus) (
-	peerStatus, error) {
+func (r *Replica) serveStatus(_ context.Context, from peer.Identity, s peerStatus) (
+	a peerStatus, err error) {
+	if s.ID != serverID(from.Node, from.Incarnation) {
+		return a, fmt.Errorf("node %s sends the status of %s", from.Node, s.ID)
+	}
 	r.heardOf(s)
-	return r.ownStatus(), nil
+	a = r.ownStatus()
+	a.Objection = r.object(s)
+	return a, nil
 }
 
 func (r *Replica) ownStatus() peerStatus {
@@ -382,7 +389,6 @@ func serve[Q, A any](h func(context.Context, peer.Identity, Q) (A, error)) peer.
 func (r *Replica) handle(on bool) {
 	for name, h := range map[string]peer.Handler{
 		rpcStatus:     r.forCluster(serve(r.serveStatus)),
-		rpcAdmission:  r.forCluster(serve(r.serveAdmission)),
 		rpcOffer:      r.forCluster(serve(r.takeOffer)),
 		rpcJoin:       r.forCluster(serve(r.serveJoin)),
 		rpcAdmin:      r.forCluster(serve(r.serveAdmin)),

@@ -124,8 +124,8 @@ func (f *walFile) Sync() error {
 //   - What a torn batch left after the end is kept. The next batch overwrites a part of it, and
 //     if that one is torn too, the rest of the first is taken for its end.
 //
-// So a sealed tail is entered in the metadata as such, and any other is copied into a new file
-// that has nothing after its end. It is at most one segment, once a start.
+// So the tail is copied into a new file, or two, which have nothing after their end. It is at
+// most one segment, once a start.
 //
 // The metadata is then written again in any case: after a kill the page cache may show a
 // transaction that is not on disk yet, and raft-wal would build on it.
@@ -161,10 +161,13 @@ func repairLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error 
 	return meta.CommitState(state)
 }
 
-// repairTail returns what replaces the unsealed tail.
-func repairTail(
-	tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer,
-) ([]waltypes.SegmentInfo, error) {
+// copyStep is the number of bytes that are copied with one fsync.
+const copyStep = 4 << 20
+
+// repairTail returns what replaces the unsealed tail: copies of its entries. The last one is the
+// new tail; raft-wal creates its file where there is no entry for it yet.
+func repairTail(tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer) (
+	out []waltypes.SegmentInfo, err error) {
 	old, err := filer.RecoverTail(tail)
 	if errors.Is(err, fs.ErrNotExist) {
 		return []waltypes.SegmentInfo{tail}, nil // raft-wal creates it
@@ -173,94 +176,61 @@ func repairTail(
 		return nil, err
 	}
 	defer old.Close()
-	fresh := tail
-	fresh.ID = *nextID
-	fresh.CreateTime = time.Now()
-	*nextID++
-
-	if sealed, start, err := old.Sealed(); err != nil {
-		return nil, err
-	} else if sealed {
-		tail.SealTime, tail.IndexStart, tail.MaxIndex = time.Now(), start, old.LastIndex()
-		if sealHolds(tail, old, filer) {
-			fresh.BaseIndex, fresh.MinIndex = tail.MaxIndex+1, tail.MaxIndex+1
-			return []waltypes.SegmentInfo{tail, fresh}, nil
+	for next := tail.MinIndex; ; { // the first entries may be deleted already
+		fresh := tail
+		fresh.ID, fresh.CreateTime = *nextID, time.Now()
+		fresh.BaseIndex, fresh.MinIndex = next, next
+		*nextID++
+		if next <= old.LastIndex() {
+			if next, err = copyEntries(&fresh, old, filer); err != nil {
+				return nil, err
+			}
+		}
+		if out = append(out, fresh); fresh.SealTime.IsZero() {
+			return out, nil
 		}
 	}
-	// The file's first entries may be deleted already (MinIndex).
-	fresh.BaseIndex = fresh.MinIndex
-	if old.LastIndex() < fresh.BaseIndex {
-		return []waltypes.SegmentInfo{fresh}, nil // empty: raft-wal creates the file
-	}
-	return []waltypes.SegmentInfo{fresh}, copyTail(fresh, old, filer)
 }
 
-// sealHolds reports whether all entries of the tail are found through its seal: a torn one may
-// lead anywhere.
-func sealHolds(tail waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer) bool {
-	if tail.MaxIndex < tail.MinIndex {
-		return false
-	}
-	r, err := filer.Open(tail)
+// copyEntries creates a segment and fills it with entries of an older one until it is sealed or
+// has all of them. It returns the index of the next one.
+func copyEntries(to *waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer) (
+	next uint64, err error) {
+	w, err := filer.Create(*to)
 	if err != nil {
-		return false
-	}
-	defer r.Close()
-	for i := tail.MinIndex; i <= tail.MaxIndex; i++ {
-		a, err := r.GetLog(i)
-		if err != nil {
-			return false
-		}
-		b, err := old.GetLog(i)
-		same := err == nil && bytes.Equal(a.Bs, b.Bs)
-		a.Close()
-		if err == nil {
-			b.Close()
-		}
-		if !same {
-			return false
-		}
-	}
-	return true
-}
-
-// copyStep is the number of bytes that are copied with one fsync.
-const copyStep = 4 << 20
-
-func copyTail(
-	fresh waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer,
-) (err error) {
-	w, err := filer.Create(fresh)
-	if err != nil {
-		return err
+		return 0, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
 	var batch []waltypes.LogEntry
 	size := 0
-	for i := fresh.BaseIndex; i <= old.LastIndex(); i++ {
+	for i := to.BaseIndex; i <= old.LastIndex(); i++ {
 		raw, err := old.GetLog(i)
 		if err != nil {
-			return fmt.Errorf("entry %d: %w", i, err)
+			return 0, fmt.Errorf("entry %d: %w", i, err)
 		}
 		data := bytes.Clone(raw.Bs)
 		raw.Close()
 		if err := checkRaw(i, data); err != nil {
-			return err
+			return 0, err
 		}
 		batch = append(batch, waltypes.LogEntry{Index: i, Data: data})
-		size += len(data)
-		if size >= copyStep || i == old.LastIndex() {
-			if err := w.Append(batch); err != nil { // syncs
-				return err
-			}
-			batch, size = batch[:0], 0
+		if size += len(data); size < copyStep && i < old.LastIndex() {
+			continue
 		}
+		if err := w.Append(batch); err != nil { // syncs
+			return 0, err
+		}
+		sealed, start, err := w.Sealed()
+		if err != nil {
+			return 0, err
+		}
+		if sealed {
+			to.SealTime, to.IndexStart, to.MaxIndex = time.Now(), start, i
+			return i + 1, nil
+		}
+		batch, size = batch[:0], 0
 	}
-	if sealed, _, err := w.Sealed(); err != nil || sealed {
-		// It fitted into the old file, which held more.
-		return errors.Join(err, errors.New("the copy is larger than the original"))
-	}
-	return nil
+	return old.LastIndex() + 1, nil
 }
 
 // checkRaw checks an entry as raft-wal stores it.

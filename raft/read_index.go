@@ -160,7 +160,7 @@ func (r *Replica) confirmHere(ctx context.Context) (uint64, error) {
 	if r.raft.State() != hraft.Leader {
 		return 0, errNotLeader
 	}
-	if err := r.confirmLeadership(ctx, r.trans, term); err != nil {
+	if err := r.confirmLeadership(ctx, term); err != nil {
 		return 0, err
 	}
 	if r.raft.CurrentTerm() != term {
@@ -174,7 +174,7 @@ func (r *Replica) confirmHere(ctx context.Context) (uint64, error) {
 // hashicorp/raft's VerifyLeader accepts any response that arrives afterwards, also to a
 // request older than the read; by the time that a slow line delivers it, another node may
 // have been elected and have acknowledged writes. It also counts nodes that have no vote.
-func (r *Replica) confirmLeadership(ctx context.Context, t *transport, term uint64) error {
+func (r *Replica) confirmLeadership(ctx context.Context, term uint64) error {
 	servers := r.servers()
 	responses := make(chan bool, len(servers))
 	voters, yes, asked := 0, 0, 0
@@ -185,17 +185,10 @@ func (r *Replica) confirmLeadership(ctx context.Context, t *transport, term uint
 		voters++
 		if s.ID == r.id {
 			yes++
-			continue
+		} else if r.trans.ping(&r.reads.busy, s, hraft.AppendEntriesRequest{Term: term},
+			func(ok bool) { responses <- ok }) {
+			asked++
 		}
-		if _, busy := r.reads.busy.LoadOrStore(s.ID, true); busy {
-			continue // one request to a voter at a time
-		}
-		asked++
-		r.run.wg.Go(func() {
-			ok := r.heartbeat(t, s, term)
-			r.reads.busy.Delete(s.ID)
-			responses <- ok
-		})
 	}
 	for ; yes <= voters/2; asked-- {
 		if yes+asked <= voters/2 {
@@ -211,17 +204,6 @@ func (r *Replica) confirmLeadership(ctx context.Context, t *transport, term uint
 		}
 	}
 	return nil
-}
-
-// heartbeat reports whether a voter knows no later term.
-func (r *Replica) heartbeat(t *transport, s hraft.Server, term uint64) bool {
-	if !r.leadsIn(term) {
-		return false
-	}
-	var resp hraft.AppendEntriesResponse
-	request := &hraft.AppendEntriesRequest{RPCHeader: t.header(), Term: term}
-	err := t.append(s.ID, s.Address, request, &resp)
-	return err == nil && resp.Success && resp.Term == term
 }
 
 // askReadIndex asks the leader, if it is another node.

@@ -266,14 +266,6 @@ func lastOf(a *hraft.AppendEntriesRequest) uint64 {
 	return a.PrevLogEntry
 }
 
-// header is that of a request which this package sends itself.
-func (t *transport) header() hraft.RPCHeader {
-	return hraft.RPCHeader{
-		ProtocolVersion: hraft.ProtocolVersionMax,
-		ID:              []byte(t.r.id), Addr: t.EncodePeer(t.r.id, t.local),
-	}
-}
-
 // maxMessage bounds the bytes of one message, except for a single larger entry. hashicorp/raft only
 // counts entries, gives each message rpcTimeout, and repeats the same one where that is too short.
 const maxMessage = 16 << 20
@@ -359,21 +351,37 @@ func (r *Replica) notifyCommits() {
 			continue // the next entry carries it
 		}
 		for _, s := range r.otherServers() {
-			if _, busy := sending.LoadOrStore(s.ID, true); busy {
-				continue
-			}
-			r.run.wg.Go(func() {
-				var resp hraft.AppendEntriesResponse
-				// After a failure hashicorp/raft continues.
-				_ = r.trans.append(s.ID, s.Address, &hraft.AppendEntriesRequest{
-					RPCHeader: r.trans.header(), Term: term,
-					PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
-				}, &resp)
-				sending.Delete(s.ID)
+			r.trans.ping(&sending, s, hraft.AppendEntriesRequest{
+				Term: term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
+			}, func(bool) { // after a failure hashicorp/raft continues
 				if r.fsm.progress().index > p.index {
 					signal(r.peers.idle)
 				}
 			})
 		}
 	}
+}
+
+// ping sends a server a request without entries, unless another one of the same kind (busy) is
+// still on its way, and reports whether it does. done learns whether the server accepts it, and so
+// knows no later term.
+func (t *transport) ping(busy *sync.Map, s hraft.Server, a hraft.AppendEntriesRequest,
+	done func(ok bool)) bool {
+	if _, on := busy.LoadOrStore(s.ID, true); on {
+		return false
+	}
+	a.RPCHeader = hraft.RPCHeader{
+		ProtocolVersion: hraft.ProtocolVersionMax,
+		ID:              []byte(t.r.id), Addr: t.EncodePeer(t.r.id, t.local),
+	}
+	t.r.run.wg.Go(func() {
+		var resp hraft.AppendEntriesResponse
+		err := hraft.ErrNotLeader
+		if t.r.leadsIn(a.Term) {
+			err = t.append(s.ID, s.Address, &a, &resp)
+		}
+		busy.Delete(s.ID)
+		done(err == nil && resp.Success && resp.Term == a.Term)
+	})
+	return true
 }

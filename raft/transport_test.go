@@ -26,8 +26,8 @@ func heartbeatThatDeposes(t *testing.T) {
 		}
 		(*usual)(rpc)
 	})
-	h := tr.header()
-	h.ID, h.Addr = []byte("next"), []byte("next 127.0.0.1:1")
+	h := hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax,
+		ID: []byte("next"), Addr: []byte("next 127.0.0.1:1")}
 	a := &hraft.AppendEntriesRequest{RPCHeader: h, Term: l.raft.CurrentTerm() + 1}
 	answers := make(chan hraft.RPCResponse, 1)
 	tr.take(hraft.RPC{Command: a, RespChan: answers})

@@ -1,12 +1,11 @@
 package raft
 
 import (
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -117,65 +116,35 @@ func (f finding) String() string {
 	return fmt.Sprintf("at index %d it has %s; %s: %s", f.index, f.mine, them, f.theirs)
 }
 
-// agreement is this node's marks, and what comparing them with others' has shown.
+// agreement is what comparing this node's marks with others' has shown.
 type agreement struct {
-	wake chan struct{} // of capacity one: there is something to compare
-
-	mu    sync.Mutex
-	own   marks
-	since time.Time // when the newest was noted
-	found finding   // of the last comparison
+	wake  chan struct{} // of capacity one: there is something to compare
+	found atomic.Pointer[finding]
 }
 
-func newAgreement() *agreement {
-	return &agreement{wake: make(chan struct{}, 1), since: time.Now()}
-}
-
-// note is called by the FSM after it has executed an entry with a Mark. An entry that it skipped
-// leaves no mark.
-func (a *agreement) note(index uint64, chain [32]byte, digest [16]byte) {
-	a.mu.Lock()
-	m := mark{index, hex.EncodeToString(chain[:]), hex.EncodeToString(digest[:])}
-	a.own = append(a.own[max(0, len(a.own)-keepMarks+1):len(a.own):len(a.own)], m)
-	a.since = time.Now()
-	a.mu.Unlock()
-	signal(a.wake)
-}
-
-// report returns the newest marks, for raft.status.
-func (a *agreement) report() []mark {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.own[max(0, len(a.own)-reportMarks):] // note never changes what is there
-}
-
-func (a *agreement) newest() (index uint64, age time.Duration) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.own.newest(), time.Since(a.since)
+// add returns the marks with a new one, without changing what others may read.
+func (ms marks) add(m mark) marks {
+	return append(ms[max(0, len(ms)-keepMarks+1):len(ms):len(ms)], m)
 }
 
 // undecided returns why this node is not ready as far as comparisons go; "" if it is.
 func (a *agreement) undecided() string {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if !a.found.undecided {
+	f := a.found.Load()
+	if f == nil || !f.undecided {
 		return ""
 	}
-	return "nodes differ, and no majority decides which is right: " + a.found.String()
+	return "nodes differ, and no majority decides which is right: " + f.String()
 }
 
 // conclude compares this node's marks with those that others have reported.
-func (r *Replica) conclude(others []MemberStatus) finding {
+func (r *Replica) conclude(own marks, others []MemberStatus) finding {
 	reported := map[hraft.ServerID]marks{}
 	for _, m := range others {
 		reported[m.serverID()] = m.Status.Marks
 	}
-	a := r.agreement
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.found = compare(r.id, a.own, r.voters(), reported)
-	return a.found
+	found := compare(r.id, own, r.voters(), reported)
+	r.agreement.found.Store(&found)
+	return found
 }
 
 // diffLogEvery is how often a difference that lasts is logged.
@@ -198,11 +167,10 @@ func (r *Replica) agree() {
 		case <-r.run.stop:
 			return
 		}
-		others := r.remotes()
-		f := r.conclude(others)
+		others, p := r.remotes(), r.fsm.progress()
+		f := r.conclude(p.marks, others)
 		r.o.Metrics.Gauge("raft_diverged", float64(len(f.who)))
-		newest, age := r.agreement.newest()
-		r.o.Metrics.Gauge("raft_mark_index", float64(newest))
+		r.o.Metrics.Gauge("raft_mark_index", float64(p.marks.newest()))
 		switch {
 		case f.mustStop:
 			r.fatal(fmt.Errorf("%w: %v", ErrDiverged, f))
@@ -220,7 +188,7 @@ func (r *Replica) agree() {
 		if done != nil {
 			continue
 		}
-		if c := r.markOrUpgrade(others, newest, age); c != nil {
+		if c := r.markOrUpgrade(others, p); c != nil {
 			d := newPending(c)
 			if r.b.enqueue(d); len(d.done) == 0 { // else refused: the next tick tries again
 				done = d.done
@@ -230,8 +198,7 @@ func (r *Replica) agree() {
 }
 
 // markOrUpgrade returns the command that the leader must propose now, or nil.
-func (r *Replica) markOrUpgrade(others []MemberStatus, newest uint64,
-	age time.Duration) *event.Command {
+func (r *Replica) markOrUpgrade(others []MemberStatus, p progress) *event.Command {
 	if l := r.b.leading(); !l.ready || l.closing {
 		return nil
 	}
@@ -243,12 +210,12 @@ func (r *Replica) markOrUpgrade(others []MemberStatus, newest uint64,
 	}
 	// A member that was restarted, or took a snapshot, has passed the newest mark's index without
 	// executing it. It would not be compared until something happens.
+	newest := p.marks.newest()
 	lacks := func(m MemberStatus) bool {
-		return m.Reachable && m.Status.Head >= newest && marks(m.Status.Marks).newest() < newest
+		return m.Reachable && m.Status.Head >= newest && m.Status.Marks.newest() < newest
 	}
-	unmarked := r.fsm.progress().unmarked
-	due := unmarked > 0 || slices.ContainsFunc(others, lacks)
-	if unmarked >= r.o.MarkEntries || due && age >= r.o.MarkInterval {
+	due := p.unmarked > 0 || slices.ContainsFunc(others, lacks)
+	if p.unmarked >= r.o.MarkEntries || due && time.Since(p.markedAt) >= r.o.MarkInterval {
 		return &event.Command{Mark: &event.Mark{}}
 	}
 	return nil

@@ -111,15 +111,12 @@ func TestCompare(t *testing.T) {
 }
 
 func TestMarksAreKept(t *testing.T) {
-	a := newAgreement()
+	var own marks
 	for i := range uint64(100) {
-		a.note(10*i, [32]byte{byte(i)}, [16]byte{1})
+		own = own.add(mark{Index: 10 * i})
 	}
-	if len(a.own) != keepMarks || a.own.newest() != 990 || a.own[0].Index != 360 {
-		t.Errorf("%d are kept, from %d to %d", len(a.own), a.own[0].Index, a.own.newest())
-	}
-	if said := a.report(); len(said) != reportMarks || said[0].Index != 840 {
-		t.Errorf("%d are told, from %d on", len(said), said[0].Index)
+	if len(own) != keepMarks || own.newest() != 990 || own[0].Index != 360 {
+		t.Errorf("%d are kept, from %d to %d", len(own), own[0].Index, own.newest())
 	}
 }
 
@@ -208,7 +205,7 @@ func oneThatDiffersEnds(leads bool) func(*testing.T) {
 		c.put("a")
 		time.Sleep(30 * time.Second)
 		for _, m := range c.members() {
-			if ok, why := m.Ready(); !ok || m.agreement.own.newest() == 0 {
+			if ok, why := m.Ready(); !ok || m.fsm.progress().marks.newest() == 0 {
 				t.Fatalf("%s: %v", m.name, why)
 			}
 		}

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -22,8 +23,6 @@ type fsm struct {
 	fatal func(error)
 	// applied is called after each batch.
 	applied func(progress)
-	// marked is called with the Machine's chain and digest after an entry with a Mark.
-	marked func(index uint64, chain [32]byte, digest [16]byte)
 	// configured is called with each configuration that is known to be committed.
 	configured func(configuration)
 
@@ -47,8 +46,10 @@ type progress struct {
 	entries uint64 // applied since the start, skipped ones not counted
 	bytes   uint64
 	rules   uint16 // in force
-	// unmarked counts the entries applied since one with a Mark.
-	unmarked uint64
+	// marks are of this node's newest entries with a Mark, except those that it skipped.
+	marks    marks
+	markedAt time.Time // when the newest was applied, or the replica opened
+	unmarked uint64    // entries applied since
 }
 
 // dueIn returns for how long nothing is due.
@@ -63,7 +64,7 @@ var _ hraft.BatchingFSM = (*fsm)(nil)
 
 func newFSM(o Options, snaps *snapshots, fatal func(error)) *fsm {
 	f := &fsm{o: o, snaps: snaps, fatal: fatal, configured: func(configuration) {}}
-	f.now = f.look(progress{})
+	f.now = f.look(progress{markedAt: time.Now()})
 	return f
 }
 
@@ -132,9 +133,10 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 				p.bytes += uint64(len(l.Data))
 				p.unmarked++
 				if digest, ok := digestOf(res); ok {
-					p.unmarked = 0
 					_, chain := f.o.Machine.Head()
-					f.marked(l.Index, chain, digest)
+					p.marks = p.marks.add(mark{l.Index, hex.EncodeToString(chain[:]),
+						hex.EncodeToString(digest[:])})
+					p.markedAt, p.unmarked = time.Now(), 0
 				}
 			}
 			out[i] = results{index: l.Index, results: res}

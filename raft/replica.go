@@ -55,7 +55,7 @@ type Replica struct {
 	peers       peers
 	membership  membership
 	rollback    rollback
-	agreement   *agreement
+	agreement   agreement
 	lacking     atomic.Pointer[lack] // catchup.go; nil: nothing
 	mismatch    throttle             // of logging an offer that does not match
 	offers      chan Offer           // of capacity one
@@ -125,7 +125,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r.peers.askNow, r.peers.idle = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
 	r.checkpoints.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
-	r.agreement = newAgreement()
+	r.agreement.wake = make(chan struct{}, 1)
 	defer func() {
 		if err != nil {
 			r.run.end()
@@ -166,7 +166,6 @@ func (r *Replica) start() error {
 		return err
 	}
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
-	r.fsm.marked = r.agreement.note
 	r.stores.log.applied = func() uint64 {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
@@ -336,7 +335,7 @@ func signal(c chan<- struct{}) {
 func (r *Replica) applied(p progress) {
 	r.b.applied()
 	signal(r.o.Changed)
-	if p.unmarked >= r.o.MarkEntries {
+	if p.unmarked == 0 || p.unmarked >= r.o.MarkEntries { // a new mark, or it is time for one
 		signal(r.agreement.wake)
 	}
 	s := r.checkpoints.snapped.Load()

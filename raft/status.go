@@ -44,7 +44,7 @@ type peerStatus struct {
 	Clock   int64            `json:"clock"` // the log's time there, Unix ms
 	Rules   uint16           `json:"rules"` // the newest that its program knows
 	Known   configuration    `json:"known"`
-	Marks   []mark           `json:"marks,omitempty"` // its newest
+	Marks   marks            `json:"marks,omitempty"` // its newest
 	// Objection is, in an answer, why the node that asks is not admitted: see rollback.go.
 	Objection string `json:"objection,omitempty"`
 }
@@ -202,7 +202,7 @@ func (r *Replica) ownStatus() peerStatus {
 		Held: !r.admitted(), Lacking: r.behind(), Full: r.full(),
 		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index,
 		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(),
-		Rules: r.o.Rules, Known: r.known(), Marks: r.agreement.report(),
+		Rules: r.o.Rules, Known: r.known(), Marks: p.marks[max(0, len(p.marks)-reportMarks):],
 	}
 }
 

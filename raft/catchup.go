@@ -145,27 +145,18 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 // compareOffer returns an error if this node's event log is not the checkpoint's.
 func (r *Replica) compareOffer(meta checkpoint.Meta) error {
 	p := r.fsm.progress()
-	if p.head < meta.HeadIndex {
-		return nil
-	}
-	chain, known, err := r.chainAt(p, meta.HeadIndex)
-	if err != nil {
-		return err
+	chain, known := p.chain, p.head >= meta.HeadIndex
+	if p.head > meta.HeadIndex {
+		var err error
+		if chain, known, err = r.o.Machine.ChainAt(meta.HeadIndex); err != nil {
+			return err
+		}
 	}
 	if known && chain != meta.Chain {
 		return fmt.Errorf("%w: at index %d this node's event log has chain %x, the leader's %x",
 			ErrDiverged, meta.HeadIndex, chain, meta.Chain)
 	}
 	return nil
-}
-
-// chainAt returns the event log's chain at an index up to its head; known is false where
-// history is deleted.
-func (r *Replica) chainAt(p progress, index uint64) (chain [32]byte, known bool, err error) {
-	if index == p.head {
-		return p.chain, true, nil
-	}
-	return r.o.Machine.ChainAt(index)
 }
 
 // covers reports whether this node has what a snapshot has. An entry of the same index and
@@ -185,15 +176,11 @@ type lack struct {
 	at   time.Time
 }
 
-// missing returns up to which index the event log is missing; 0: it is not. Offers are renewed
-// each second while it is.
+// missing returns up to which index the event log is missing, so that no more entries can be
+// applied before it is fetched; 0: it is not. Offers are renewed each second while it is.
 func (r *Replica) missing() (upTo uint64) {
 	if l := r.lacking.Load(); l != nil && time.Since(l.at) < 10*time.Second {
 		return l.upTo
 	}
 	return 0
 }
-
-// behind reports whether this node lacks a part of the log, and so cannot apply any more
-// entries before it has fetched that.
-func (r *Replica) behind() bool { return r.missing() > 0 }

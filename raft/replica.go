@@ -25,6 +25,7 @@ package raft
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -122,6 +123,7 @@ func Open(o Options) (_ *Replica, err error) {
 	r.run.stop = r.run.ctx.Done()
 	r.reads.wake = make(chan struct{}, 1)
 	r.peers.seen = map[hraft.ServerID]*seen{}
+	r.peers.contact.Store(&contact{})
 	r.peers.askNow, r.peers.idle = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
 	r.checkpoints.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
@@ -317,7 +319,7 @@ func (r *Replica) unavailable() *event.Problem {
 		return shuttingDown()
 	default:
 	}
-	if r.behind() {
+	if r.missing() > 0 {
 		return catchingUp()
 	}
 	return nil
@@ -427,28 +429,21 @@ func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]by
 	return answer, err
 }
 
-// AskOthers calls all other members that can be reached, and returns the answers of
-// those that gave one within a second.
+// AskOthers calls, in JSON, all other members that can be reached, and returns the answers
+// that come before ctx ends.
 func (r *Replica) AskOthers(ctx context.Context, name string, body []byte) (answers [][]byte) {
-	ctx, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	var mu sync.Mutex
-	var wg sync.WaitGroup
+	var ask []peer.Target
 	for _, m := range r.remotes() {
-		if !m.Reachable {
-			continue
+		if m.Reachable {
+			ask = append(ask, m.target())
 		}
-		wg.Go(func() {
-			b, _, err := r.o.Net.Call(ctx, m.target(), name, body)
-			if err != nil {
-				return // its part is missing; the caller cannot do better
-			}
-			mu.Lock()
-			answers = append(answers, b)
-			mu.Unlock()
-		})
 	}
-	wg.Wait()
+	q := json.RawMessage(body)
+	for _, a := range callEach[json.RawMessage](ctx, r.o.Net, ask, name, q) {
+		if a.err == nil { // else its part is missing; the caller cannot do better
+			answers = append(answers, a.answer)
+		}
+	}
 	return answers
 }
 

@@ -142,6 +142,10 @@ func (e *evidence) flush() error {
 // admitted reports whether this node takes part in Raft.
 func (r *Replica) admitted() bool { return r.run.started.Load() && r.rollback.free.Load() }
 
+// rpcAdmission is answered as rpcStatus is, and has a name of its own for the logs and the
+// simulation.
+const rpcAdmission = "raft.admission"
+
 // admission is the status with which this node asks to be admitted: what its disk shows.
 func (r *Replica) admission() (q peerStatus, err error) {
 	q.ID, q.Term, q.Held = r.id, r.stores.votes.current.Load(), true
@@ -256,7 +260,7 @@ func (r *Replica) askAdmission(nodes []Member, q peerStatus) map[hraft.ServerID]
 		ask = append(ask, peer.Target{Addr: m.RaftAddr, Node: m.ID})
 	}
 	out := map[hraft.ServerID]peerStatus{}
-	for _, a := range callEach[peerStatus](ctx, r.o.Net, ask, rpcStatus, q) {
+	for _, a := range callEach[peerStatus](ctx, r.o.Net, ask, rpcAdmission, q) {
 		if a.err != nil {
 			r.o.Logger.Debug("admission check failed", "addr", a.to.Addr, "error", a.err)
 			continue

@@ -199,7 +199,7 @@ func (r *Replica) ownStatus() peerStatus {
 	p := r.fsm.progress()
 	return peerStatus{
 		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(),
-		Held: !r.admitted(), Lacking: r.behind(), Full: r.full(),
+		Held: !r.admitted(), Lacking: r.missing() > 0, Full: r.full(),
 		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index,
 		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(),
 		Rules: r.o.Rules, Known: r.known(), Marks: p.marks[max(0, len(p.marks)-reportMarks):],
@@ -389,6 +389,7 @@ func serve[Q, A any](h func(context.Context, peer.Identity, Q) (A, error)) peer.
 func (r *Replica) handle(on bool) {
 	for name, h := range map[string]peer.Handler{
 		rpcStatus:     r.forCluster(serve(r.serveStatus)),
+		rpcAdmission:  r.forCluster(serve(r.serveStatus)),
 		rpcOffer:      r.forCluster(serve(r.takeOffer)),
 		rpcJoin:       r.forCluster(serve(r.serveJoin)),
 		rpcAdmin:      r.forCluster(serve(r.serveAdmin)),
@@ -412,22 +413,17 @@ type Status struct {
 	AppliedIndex      uint64            // of the newest entry that was applied in this process
 	Head              uint64            // of the event log
 	Checkpoints       []checkpoint.Meta // newest first
-	Fatal             error             // why the replica cannot continue
 }
 
 // Status returns the state of the replica.
 func (r *Replica) Status() Status {
 	_, leader := r.raft.LeaderWithID()
 	p := r.fsm.progress()
-	s := Status{
+	return Status{
 		NodeID: r.o.NodeID, ClusterID: r.o.ClusterID, Term: r.raft.CurrentTerm(),
 		LeaderID: string(leader), LastIndex: r.raft.LastIndex(), CommitIndex: r.raft.CommitIndex(),
 		AppliedIndex: p.index, Head: p.head, Checkpoints: r.stores.snaps.metas(),
 	}
-	if err := r.run.dead.Load(); err != nil {
-		s.Fatal = *err
-	}
-	return s
 }
 
 // Ready reports whether this node can serve: a leader is known and what was committed before is
@@ -457,7 +453,7 @@ func (r *Replica) Ready() (bool, []string) {
 			not("not in the cluster's configuration")
 		}
 	}
-	applied, committed := r.fsm.progress(), r.lastContact().commit
+	applied, committed := r.fsm.progress(), r.peers.contact.Load().commit
 	if upTo := r.missing(); upTo > 0 {
 		not("fetching the event log: %d of %d", applied.head, upTo)
 	}
@@ -476,24 +472,10 @@ func (r *Replica) Ready() (bool, []string) {
 	return len(reasons) == 0, reasons
 }
 
-// contact is when this node last heard from the leader, and how far that had committed.
+// contact is when this node last heard how far the leader had committed. A heartbeat does not say.
 type contact struct {
 	at     time.Time
 	commit uint64 // 0: never since the start
-}
-
-// heard records a contact with the leader; commit is 0 of a heartbeat, which does not say.
-func (r *Replica) heard(commit uint64) {
-	if commit > 0 {
-		r.peers.contact.Store(&contact{time.Now(), commit})
-	}
-}
-
-func (r *Replica) lastContact() (c contact) {
-	if p := r.peers.contact.Load(); p != nil {
-		c = *p
-	}
-	return c
 }
 
 // Age returns how old the state of this node is at most: what it lacks was committed within
@@ -502,8 +484,7 @@ func (r *Replica) Age() (time.Duration, bool) {
 	if r.leadsReady() {
 		return 0, true
 	}
-	c := r.lastContact()
-	p := r.fsm.progress()
+	c, p := r.peers.contact.Load(), r.fsm.progress()
 	if c.commit > 0 && c.commit <= p.index {
 		return time.Since(c.at), true
 	}

@@ -148,8 +148,9 @@ func (t *transport) handle(rpc hraft.RPC) error {
 			}
 			break
 		}
-		if a.Term >= t.r.raft.CurrentTerm() { // else from a deposed leader
-			t.r.heard(a.LeaderCommitIndex)
+		// Not one from a deposed leader.
+		if a.LeaderCommitIndex > 0 && a.Term >= t.r.raft.CurrentTerm() {
+			t.r.peers.contact.Store(&contact{time.Now(), a.LeaderCommitIndex})
 		}
 		t.r.rollback.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
 		t.adapt(a)

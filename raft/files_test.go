@@ -11,9 +11,8 @@ import (
 func openLogOn(t testing.TB, disk vfs.FS, size int) *logStore {
 	t.Helper()
 	o := on(disk)
-	o.SegmentBytes, o.Machine = size, noMachine{}
-	o, err := o.withDefaults()
-	require.NoError(t, err)
+	o.SegmentBytes = size
+	o = o.withDefaults()
 	require.NoError(t, disk.MkdirAll(o.Dir))
 	fail := func(err error) { t.Error(err) }
 	s, err := openLog(o, faults{fail, fail}, func() uint64 { return 1 << 40 })

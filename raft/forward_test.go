@@ -38,8 +38,7 @@ var leaderAt = peer.Target{Addr: "leader:1", Node: "n1"}
 func newFollower(t testing.TB, l Limits) *follower {
 	o := on(memdisk.New())
 	o.Machine, o.Limits = openFake(t, o.FS, "/events"), l
-	o, err := o.withDefaults()
-	require.NoError(t, err)
+	o = o.withDefaults()
 	fsm := newFSM(o, nil, func(error) {})
 	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
 	fsm.applied = func(progress) {}

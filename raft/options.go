@@ -1,7 +1,6 @@
 package raft
 
 import (
-	"errors"
 	"log/slog"
 	"time"
 
@@ -134,10 +133,7 @@ func def[T comparable](p *T, v T) {
 	}
 }
 
-func (o Options) withDefaults() (Options, error) {
-	if o.NodeID == "" || o.Dir == "" || o.CheckpointDir == "" || o.Machine == nil {
-		return o, errors.New("raft: NodeID, Dir, CheckpointDir and Machine are needed")
-	}
+func (o Options) withDefaults() Options {
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
@@ -181,5 +177,5 @@ func (o Options) withDefaults() (Options, error) {
 	def(&l.Waiting, 32<<10)
 	def(&l.WaitingBytes, 128<<20)
 	def(&l.CommandBytes, 48<<20)
-	return o, nil
+	return o
 }

@@ -2,9 +2,7 @@ package raft
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"fmt"
 	"sync"
 	"time"
 
@@ -73,23 +71,30 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	if p := r.unavailable(); p != nil {
 		return p
 	}
+	index, err := r.confirmed(ctx)
+	if err != nil {
+		return err
+	}
+	err = r.b.waitApplied(ctx, index)
+	if err != nil && ctx.Err() != nil {
+		return notNow("the request ended before this node had caught up with the leader: %d of %d",
+			r.fsm.progress().index, index)
+	}
+	return err
+}
+
+// confirmed returns the index of a round that begins after the call. The error is an
+// *event.Problem.
+func (r *Replica) confirmed(ctx context.Context) (uint64, error) {
 	rd := r.reads.join()
 	select {
 	case <-rd.done:
+		return rd.index, rd.err
 	case <-ctx.Done():
-		return notNow("the request ended before leadership was confirmed")
+		return 0, notNow("the request ended before leadership was confirmed")
 	case <-r.run.stop:
-		return r.unavailable()
+		return 0, r.unavailable()
 	}
-	if rd.err != nil {
-		return rd.err
-	}
-	err := r.b.waitApplied(ctx, rd.index)
-	if err != nil && ctx.Err() != nil {
-		return notNow("the request ended before this node had caught up with the leader: %d of %d",
-			r.fsm.progress().index, rd.index)
-	}
-	return err
 }
 
 // confirmedAlone is the shortcut of a sole voter that has nothing to wait for:
@@ -207,33 +212,19 @@ func (r *Replica) confirmLeadership(ctx context.Context, term uint64) error {
 }
 
 // askReadIndex asks the leader, if it is another node.
-func (r *Replica) askReadIndex(ctx context.Context) (uint64, error) {
-	body, err := r.AskLeader(ctx, callReadIndex, nil)
-	switch {
-	case err != nil:
-		return 0, err
-	case len(body) != 8:
-		return 0, fmt.Errorf("%s: %d bytes instead of 8", callReadIndex, len(body))
+func (r *Replica) askReadIndex(ctx context.Context) (index uint64, err error) {
+	to := r.otherLeader()
+	if to.ID == "" {
+		return 0, errNotLeader
 	}
-	return binary.BigEndian.Uint64(body), nil
+	_, err = call(ctx, r.o.Net, to.target(), callReadIndex, nil, &index)
+	return index, err
 }
 
 // serveReadIndex answers other nodes' readers, if this node leads.
-func (r *Replica) serveReadIndex(ctx context.Context, _ peer.Identity, _ []byte) ([]byte, error) {
-	no := &peer.Error{Code: CodeNoLeader, Detail: errNotLeader.Error()}
+func (r *Replica) serveReadIndex(ctx context.Context, _ peer.Identity, _ any) (uint64, error) {
 	if !r.Leader() {
-		return nil, no
+		return 0, errNotLeader
 	}
-	rd := r.reads.join()
-	select {
-	case <-rd.done:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-r.run.stop:
-		return nil, no
-	}
-	if rd.err != nil {
-		return nil, no
-	}
-	return binary.BigEndian.AppendUint64(nil, rd.index), nil
+	return r.confirmed(ctx)
 }

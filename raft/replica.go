@@ -114,9 +114,10 @@ type checkpoints struct {
 // Open starts a replica on what is on disk. The Machine must have recovered
 // before. It returns before a leader is known: see Ready.
 func Open(o Options) (_ *Replica, err error) {
-	if o, err = o.withDefaults(); err != nil {
-		return nil, err
+	if o.NodeID == "" || o.Dir == "" || o.CheckpointDir == "" || o.Machine == nil {
+		return nil, errors.New("raft: NodeID, Dir, CheckpointDir and Machine are needed")
 	}
+	o = o.withDefaults()
 	r := &Replica{o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffsetMS}}
 	r.run.leads = make(chan bool, 8)
 	r.run.ctx, r.run.end = context.WithCancel(context.Background())

@@ -394,7 +394,7 @@ func (r *Replica) handle(on bool) {
 		rpcJoin:       r.forCluster(serve(r.serveJoin)),
 		rpcAdmin:      r.forCluster(serve(r.serveAdmin)),
 		callForward:   r.forMembers(r.b.serveForward),
-		callReadIndex: r.forMembers(r.serveReadIndex),
+		callReadIndex: r.forMembers(serve(r.serveReadIndex)),
 	} {
 		if !on {
 			h = nil

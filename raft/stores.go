@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"runtime/debug"
+	"slices"
 	"strings"
 
 	hraft "github.com/hashicorp/raft"
@@ -16,6 +17,7 @@ import (
 	waltypes "github.com/hashicorp/raft-wal/types"
 
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // The files in Options.Dir.
@@ -124,15 +126,12 @@ func (s *stores) openVotes(o Options, f faults) error {
 // which of them count.
 func dropSegments(o Options) error {
 	names, err := o.FS.List(o.Dir)
+	if err == nil {
+		segment := func(name string) bool { return !strings.HasSuffix(name, ".wal") }
+		err = vfs.Remove(o.FS, o.Dir, slices.DeleteFunc(names, segment)...)
+	}
 	if err != nil {
 		return fmt.Errorf("raft: %w", err)
-	}
-	for _, name := range names {
-		if strings.HasSuffix(name, ".wal") {
-			if err := o.FS.Remove(path.Join(o.Dir, name)); err != nil {
-				return fmt.Errorf("raft: %w", err)
-			}
-		}
 	}
 	return nil
 }
@@ -252,11 +251,8 @@ func (s *stores) close() error {
 // recovery: that is opened before Raft, and a bad last block is repaired only where Raft will
 // apply its entry again. Of the options Dir, FS and OpenKV are used. The store must not be open.
 func Held(o Options) (first uint64, err error) {
-	o.NodeID, o.CheckpointDir = "held", o.Dir
-	o.Machine = noMachine{}
-	if o, err = o.withDefaults(); err != nil {
-		return 0, err
-	}
+	o = o.withDefaults()
+	o.CheckpointDir = o.Dir
 	if hasLog, err := prepareDirs(o); err != nil || !hasLog {
 		return 0, err
 	}
@@ -268,18 +264,13 @@ func Held(o Options) (first uint64, err error) {
 	return log.FirstIndex()
 }
 
-type noMachine struct{ Machine }
-
 // Seed writes a Raft store and its first checkpoint into a new data directory, so that Open
 // continues there as the one voter of a new cluster: replay --into. Of the options NodeID,
 // ClusterID, Dir, CheckpointDir, FS, Incarnation and OpenKV are used. meta says where the event
 // log ends (HeadIndex, Chain, Clock, Digest); the rest of it is set here. The event log must be
 // durable before.
 func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
-	o.Machine = noMachine{}
-	if o, err = o.withDefaults(); err != nil {
-		return err
-	}
+	o = o.withDefaults()
 	if meta.HeadIndex == 0 {
 		return errors.New("seed: an empty log needs no store")
 	}

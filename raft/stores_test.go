@@ -259,8 +259,7 @@ func mustLoad(t *testing.T, m waltypes.MetaStore) (s waltypes.PersistentState) {
 
 // TestStoreLogsInPieces: many large entries at once are all stored, in order.
 func TestStoreLogsInPieces(t *testing.T) {
-	o, err := on(memdisk.New()).withTestMachine(t).withDefaults()
-	require.NoError(t, err)
+	o := on(memdisk.New()).withTestMachine(t).withDefaults()
 	s, err := openStores(o, faults{func(err error) { t.Error(err) }, func(err error) { t.Error(err) }})
 	require.NoError(t, err)
 	defer s.close()

@@ -185,16 +185,7 @@ func Verify(fsys vfs.FS, dir, name string) (Meta, error) {
 
 // Remove deletes checkpoints, durably.
 func Remove(fsys vfs.FS, dir string, names ...string) error {
-	if len(names) == 0 {
-		return nil
-	}
-	for _, name := range names {
-		err := fsys.Remove(path.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove checkpoint: %w", err)
-		}
-	}
-	return fsys.SyncDir(dir)
+	return vfs.Remove(fsys, dir, names...)
 }
 
 // Clean removes what a crash left half written. Nobody may be writing.

@@ -65,6 +65,22 @@ func Write(fsys FS, name string, fill func(io.Writer) error) error {
 	return fsys.SyncDir(path.Dir(name))
 }
 
+// Remove removes files of a directory, durably. Those that are not there are removed already.
+func Remove(fsys FS, dir string, names ...string) error {
+	gone := false
+	for _, name := range names {
+		err := fsys.Remove(path.Join(dir, name))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		gone = gone || err == nil
+	}
+	if !gone {
+		return nil
+	}
+	return fsys.SyncDir(dir)
+}
+
 // syncEvery bounds how much one fsync has to write: large files are written beside the
 // logs, whose fsyncs wait behind it.
 const syncEvery = 1 << 20

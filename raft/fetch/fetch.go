@@ -264,7 +264,7 @@ func (f *fetcher) prepare(r *Plan) error {
 		}
 		need -= min(size, have)
 	}
-	if err := drop(f.FS, f.dir, useless...); err != nil || f.FreeBytes == nil {
+	if err := vfs.Remove(f.FS, f.dir, useless...); err != nil || f.FreeBytes == nil {
 		return err
 	}
 	free, err := f.FreeBytes()
@@ -291,7 +291,7 @@ func (f *fetcher) file(
 		if err = verify(); err == nil || !errors.Is(err, ErrWrong) {
 			return err
 		}
-		if derr := drop(f.FS, f.dir, name); derr != nil || had == 0 {
+		if derr := vfs.Remove(f.FS, f.dir, name); derr != nil || had == 0 {
 			return errors.Join(err, derr)
 		}
 	}
@@ -418,20 +418,4 @@ func (f *fetcher) verifyCheckpoint() error {
 		return fmt.Errorf("%w: %w", ErrWrong, err)
 	}
 	return nil
-}
-
-// drop removes files, durably. Those that are not there are removed already.
-func drop(fsys vfs.FS, dir string, names ...string) error {
-	gone := false
-	for _, name := range names {
-		err := fsys.Remove(path.Join(dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		gone = gone || err == nil
-	}
-	if !gone {
-		return nil
-	}
-	return fsys.SyncDir(dir)
 }

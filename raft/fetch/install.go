@@ -128,7 +128,7 @@ func (i *installer) install(r *Plan) error {
 	if err := i.SyncDir(i.dir); err != nil {
 		return err
 	}
-	if err := drop(i.FS, i.dir, installFile); err != nil {
+	if err := vfs.Remove(i.FS, i.dir, installFile); err != nil {
 		return err
 	}
 	return Discard(i.FS, i.dataDir)
@@ -176,8 +176,8 @@ func (i *installer) installSegments(r *Plan) error {
 			old = append(old, metas[n].Name())
 		}
 	}
-	err = drop(i.FS, i.checkpoints, old...)
-	return errors.Join(err, drop(i.FS, i.dataDir, datadir.ProjectionFile))
+	err = vfs.Remove(i.FS, i.checkpoints, old...)
+	return errors.Join(err, vfs.Remove(i.FS, i.dataDir, datadir.ProjectionFile))
 }
 
 // clear removes the files of the local log that do not stay: all of one that is replaced,
@@ -204,7 +204,7 @@ func (i *installer) clear(r *Plan) error {
 			old = append(old, name)
 		}
 	}
-	return drop(i.FS, i.log, old...)
+	return vfs.Remove(i.FS, i.log, old...)
 }
 
 // move moves a file of incoming/ to its directory, replacing an older one. It is there, with
@@ -241,8 +241,8 @@ func Discard(fsys vfs.FS, dataDir string) error {
 	case slices.Contains(names, installFile):
 		err = errors.New("an installation is in progress")
 	default:
-		if err = drop(fsys, dir, names...); err == nil {
-			err = drop(fsys, dataDir, datadir.IncomingDir)
+		if err = vfs.Remove(fsys, dir, names...); err == nil {
+			err = vfs.Remove(fsys, dataDir, datadir.IncomingDir)
 		}
 	}
 	if err != nil {

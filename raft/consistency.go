@@ -235,16 +235,6 @@ func digestOf(results []event.Result) (digest [16]byte, ok bool) {
 // of all members know them (I19): a cluster is upgraded node by node, and entries
 // carry the version that is in force until then.
 
-// checkRules refuses a state under rules that this binary does not know, rather than
-// fail at the next entry.
-func checkRules(o Options) error {
-	if rules := o.Machine.Rules(); rules > o.Rules {
-		return fmt.Errorf("data directory requires rules version %d, this binary supports up to %d",
-			rules, o.Rules)
-	}
-	return nil
-}
-
 // upgrade returns the command that brings newer rules into force as soon as this node and all
 // other members, voters or not, know them; else nil. One that does not answer may return with
 // the binary that it had.

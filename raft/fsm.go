@@ -23,8 +23,6 @@ type fsm struct {
 	fatal func(error)
 	// applied is called after each batch.
 	applied func(progress)
-	// configured is called with each configuration that is known to be committed.
-	configured func(configuration)
 
 	// Only hashicorp/raft's FSM goroutine uses these.
 	dead error // why nothing is applied any more
@@ -45,7 +43,8 @@ type progress struct {
 	hasDue  bool
 	entries uint64 // applied since the start, skipped ones not counted
 	bytes   uint64
-	rules   uint16 // in force
+	rules   uint16        // in force
+	conf    configuration // the newest that is known to be committed
 	// marks are of this node's newest entries with a Mark, except those that it skipped.
 	marks    marks
 	markedAt time.Time // when the newest was applied, or the replica opened
@@ -63,7 +62,7 @@ func (p progress) dueIn(now int64) time.Duration {
 var _ hraft.BatchingFSM = (*fsm)(nil)
 
 func newFSM(o Options, snaps *snapshots, fatal func(error)) *fsm {
-	f := &fsm{o: o, snaps: snaps, fatal: fatal, configured: func(configuration) {}}
+	f := &fsm{o: o, snaps: snaps, fatal: fatal}
 	f.now = f.look(progress{markedAt: time.Now()})
 	return f
 }
@@ -142,7 +141,7 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 			out[i] = results{index: l.Index, results: res}
 		}
 		if l.Type == hraft.LogConfiguration {
-			f.configured(configuration{l.Index, hraft.DecodeConfiguration(l.Data).Servers})
+			p.conf = configuration{l.Index, hraft.DecodeConfiguration(l.Data).Servers}
 		}
 		p.index, p.term = l.Index, l.Term
 	}

@@ -110,16 +110,12 @@ func (c configuration) otherVoters(but hraft.ServerID) (others []Member, need in
 // known is the newest configuration that this node knows to be committed. Until the log as of
 // the start is applied it is the newest on disk, committed or not.
 func (r *Replica) known() configuration {
-	applied := r.fsm.progress().index
-	newest := *r.conf.Load()
-	if disk := r.stores.known; disk.Index > newest.Index && applied < disk.Index {
+	p := r.fsm.progress()
+	if disk := r.stores.known; disk.Index > p.conf.Index && p.index < disk.Index {
 		return disk
 	}
-	return newest
+	return p.conf
 }
-
-// configured is called with committed configurations, in their order.
-func (r *Replica) configured(c configuration) { r.conf.Store(&c) }
 
 // servers are those of the newest configuration, committed or not.
 func (r *Replica) servers() []hraft.Server {
@@ -604,7 +600,7 @@ func (r *Replica) tendMembership() {
 	for {
 		// The newest configuration may have this node and never be committed: its leader may
 		// have failed. Only a committed one counts as having joined.
-		_, joined := r.conf.Load().find(r.id)
+		_, joined := r.fsm.progress().conf.find(r.id)
 		self, member := r.find(r.id)
 		member = member && r.admitted()
 		if member {

@@ -61,7 +61,6 @@ type Replica struct {
 	mismatch    throttle             // of logging an offer that does not match
 	offers      chan Offer           // of capacity one
 	checkpoints checkpoints
-	conf        atomic.Pointer[configuration] // the newest that is committed: see known
 	run         lifecycle
 }
 
@@ -155,15 +154,12 @@ func (r *Replica) start() error {
 	if err := r.stores.check(r.o); err != nil {
 		return err
 	}
-	if err := checkRules(r.o); err != nil { // after check, which may restore a checkpoint
-		return err
+	// Rather than fail at the next entry.
+	if rules := r.o.Machine.Rules(); rules > r.o.Rules {
+		return fmt.Errorf("data directory requires rules version %d, this binary supports up to %d",
+			rules, r.o.Rules)
 	}
 	r.id = r.o.self().serverID()
-	var committed configuration
-	if newest, ok := r.stores.snaps.newest(); ok {
-		committed = configurationOf(newest)
-	}
-	r.configured(committed)
 	var err error
 	if r.rollback.evidence, err = openEvidence(r.stores.votes); err != nil {
 		return err
@@ -173,10 +169,13 @@ func (r *Replica) start() error {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
 	}
-	r.fsm.applied, r.fsm.configured = r.applied, r.configured
+	r.fsm.applied = r.applied
+	if newest, ok := r.stores.snaps.newest(); ok {
+		r.fsm.now.conf = configurationOf(newest)
+	}
 	// The first configuration needs no commit: it was decided when the cluster was formed.
 	_, initial := r.o.first().find(r.id)
-	_, in := r.conf.Load().find(r.id)
+	_, in := r.fsm.progress().conf.find(r.id)
 	r.membership.joined.Store(initial || in || r.o.Joined)
 	shown, err := r.admission()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -127,8 +128,10 @@ func (q *request) packed() bool {
 // wantsMsgpack reports whether the client asks for MessagePack on a route that has it.
 func (q *request) wantsMsgpack() bool { return q.packed() && q.accepts(isMsgpack) }
 
-// encodeMsgpack encodes an answer as the client asks for it.
-func (q *request) encodeMsgpack(v any) ([]byte, error) {
-	kept := strings.Contains(strings.Join(q.Header["Accept"], ","), "payload=bin")
-	return transcode.Encode(v, kept)
+// appendMsgpack appends the MessagePack of an answer as the client asks for it.
+func (q *request) appendMsgpack(b []byte, v any) ([]byte, error) {
+	kept := slices.ContainsFunc(q.Header["Accept"], func(h string) bool {
+		return strings.Contains(h, "payload=bin")
+	})
+	return transcode.Append(b, v, kept)
 }

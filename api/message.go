@@ -112,17 +112,20 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 
 // setContent puts what the user wrote into a message; c is nil where it was erased.
 func setContent(m *wire.Message, c *event.Content) {
-	if m.Payload = jsontext.Value("null"); c == nil {
-		m.Erased = true
+	if c == nil {
+		m.Payload, m.Erased = jsontext.Value("null"), true
 		return
 	}
-	if c.Binary {
-		m.Payload, m.PayloadBytes, m.ContentType = nil, c.Payload, c.ContentType
+	switch {
+	case c.Binary:
+		m.PayloadBytes, m.ContentType = c.Payload, c.ContentType
 		if m.PayloadBytes == nil {
 			m.PayloadBytes = wire.Bytes{} // an empty payload, not none
 		}
-	} else if len(c.Payload) > 0 {
+	case len(c.Payload) > 0:
 		m.Payload = c.Payload
+	default:
+		m.Payload = jsontext.Value("null")
 	}
 	m.CorrelationID, m.Original = c.CorrelationID, c.Original
 	if len(c.Headers) > 0 {

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -23,7 +24,7 @@ type metrics struct {
 	s         *Server
 	handler   http.Handler
 	leaseLost prometheus.Counter
-	commit    *prometheus.HistogramVec
+	commit    [event.Classes]prometheus.Observer
 	requests  *prometheus.CounterVec
 	seconds   *prometheus.HistogramVec
 	hooks     *prometheus.CounterVec // by webhook and outcome
@@ -68,16 +69,16 @@ func newMetrics(s *Server) *metrics {
 		}),
 		leaseLost: counter("lease_lost_total",
 			"Settles rejected because the lease was no longer current.").WithLabelValues(),
-		commit: histogram("commit_seconds", "Time from a write's proposal to its answer.",
-			2, 15, "class"),
 		requests: counter("http_requests_total", "HTTP requests.", "method", "route", "status"),
 		hooks: counter("webhook_requests_total",
 			"Requests to /hook/{name} answered by this node, by outcome.", "webhook", "outcome"),
 		seconds: histogram("http_request_seconds", "Time to answer HTTP requests, waits included.",
 			4, 9, "method", "route"),
 	}
-	for _, class := range classNames {
-		m.commit.WithLabelValues(class) // so that each has a value before its first write
+	commit := histogram("commit_seconds", "Time from a write's proposal to its answer.",
+		2, 15, "class")
+	for i, class := range classNames { // now, so that each has a value before its first write
+		m.commit[i] = commit.WithLabelValues(class)
 	}
 	waiting := prometheus.GaugeOpts{
 		Name: "qlogd_lease_waiters", Help: "Lease requests that wait on this node.",
@@ -89,18 +90,34 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-// request records an answered request. method and route are the pattern's, so there
-// are as many series as routes.
-func (m *metrics) request(method, route string, status int, took time.Duration) {
+// route returns a function that records an answered request. method and route are the pattern's,
+// so there are as many series as routes.
+func (m *metrics) route(method, route string) func(status int, took time.Duration) {
 	if route == "" {
 		method, route = "", "other"
 	}
-	m.seconds.WithLabelValues(method, route).Observe(took.Seconds())
-	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Inc()
+	type series struct {
+		status  int
+		count   prometheus.Counter
+		seconds prometheus.Observer
+	}
+	var newest atomic.Pointer[series] // saves the search for the labels
+	return func(status int, took time.Duration) {
+		of := newest.Load()
+		if of == nil || of.status != status {
+			of = &series{
+				status, m.requests.WithLabelValues(method, route, strconv.Itoa(status)),
+				m.seconds.WithLabelValues(method, route),
+			}
+			newest.Store(of)
+		}
+		of.seconds.Observe(took.Seconds())
+		of.count.Inc()
+	}
 }
 
 func (m *metrics) committed(took time.Duration, c event.Class) {
-	m.commit.WithLabelValues(classNames[c]).Observe(took.Seconds())
+	m.commit[c].Observe(took.Seconds())
 }
 
 // hook counts a request to a webhook.

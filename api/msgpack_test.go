@@ -230,7 +230,7 @@ func TestLeasedMessageIsTheSame(t *testing.T) {
 		}
 		for _, kept := range []bool{false, true} {
 			var back wire.LeasedMessage
-			b, err := transcode.Encode(&m, kept)
+			b, err := transcode.Append(nil, &m, kept)
 			if err == nil {
 				err = transcode.Decode(b, &back, 1<<20)
 			}

@@ -32,13 +32,16 @@ type request struct {
 
 	err      error        // of reading the request; see params.go
 	status   int          // of the answer; 0: not answered yet
+	hungUp   bool         // the client: the answer could not be written
 	replayed bool         // the answer is the first one to this Idempotency-Key
 	errors   []wire.Wrong // sent with a problem
 
 	raw     []byte        // the body; nil: not read yet
 	pooled  *bytes.Buffer // has raw, and goes back to bodies after the answer
 	query   url.Values
-	media   string // of the body, "" if not given
+	values  []string  // of the answer's headers
+	first   [8]string // of values
+	media   string    // of the body, "" if not given
 	charset string
 }
 
@@ -54,10 +57,21 @@ func newRequest(s *Server, w http.ResponseWriter, r *http.Request, pattern strin
 	q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r)}
 	q.write = r.Method != http.MethodGet && r.Method != http.MethodHead &&
 		(strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/admin/"))
-	w.Header().Set("X-Request-Id", q.id)
-	w.Header().Set("X-Content-Type-Options", "nosniff")
-	w.Header().Set("Cache-Control", "no-store")
+	q.header("X-Request-Id", q.id)
+	q.header("X-Content-Type-Options", "nosniff")
+	q.header("Cache-Control", "no-store")
 	return q
+}
+
+// header sets a header of the answer, whose name is in canonical form. Unlike Header.Set it
+// allocates nothing for the first few.
+func (q *request) header(name, value string) {
+	if q.values == nil {
+		q.values = q.first[:0]
+	}
+	n := len(q.values)
+	q.values = append(q.values, value)
+	q.w.Header()[name] = q.values[n : n+1 : n+1]
 }
 
 // check refuses what no route takes.
@@ -107,11 +121,19 @@ const maxPooled = 1 << 20
 
 // release drops the body.
 func (q *request) release() {
-	if b := q.pooled; b != nil && b.Cap() <= maxPooled {
+	if q.pooled != nil {
+		q.recycle(q.pooled)
+	}
+	q.raw, q.pooled = nil, nil
+}
+
+// recycle returns a buffer to bodies. Nothing may refer to its bytes any more, as HTTP/2 does after
+// a write to a client that has hung up.
+func (q *request) recycle(b *bytes.Buffer) {
+	if b.Cap() <= maxPooled && !q.hungUp {
 		b.Reset()
 		bodies.Put(b)
 	}
-	q.raw, q.pooled = nil, nil
 }
 
 // bytes reads the body, of at most limit bytes.
@@ -213,11 +235,12 @@ func decodeStrict(b []byte, v any, code string) error {
 // send writes an answer.
 func (q *request) send(status int, media string, body []byte) {
 	q.status = status
-	q.w.Header().Set("Content-Type", media)
-	q.w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	q.header("Content-Type", media)
+	q.header("Content-Length", strconv.Itoa(len(body)))
 	q.w.WriteHeader(status)
 	if q.Method != http.MethodHead {
-		_, _ = q.w.Write(body) // an error: the client has hung up
+		_, err := q.w.Write(body)
+		q.hungUp = err != nil
 	}
 }
 
@@ -227,13 +250,19 @@ func (q *request) answer(status int, v any) error {
 	if q.err != nil {
 		return q.err
 	}
-	media, encode := typeJSON, wire.Marshal
+	buf := bodies.Get().(*bytes.Buffer)
+	defer q.recycle(buf)
+	media, err := typeJSON, error(nil)
 	if q.wantsMsgpack() {
-		media, encode = typeMsgpack, q.encodeMsgpack
+		var b []byte
+		b, err = q.appendMsgpack(buf.AvailableBuffer(), v)
+		media = typeMsgpack
+		buf.Write(b)
+	} else {
+		err = wire.Write(buf, v)
 	}
-	b, err := encode(v)
 	if err == nil {
-		q.send(status, media, b)
+		q.send(status, media, buf.Bytes())
 	}
 	return err
 }

@@ -154,6 +154,7 @@ func cleanPath(u *url.URL) (field string, ok bool) {
 // serve wraps a handler: request id, panics, rights, encodings, problems, metrics.
 func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
+	record := s.metrics.route(method, path)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		s.begun.Add(1)
@@ -180,7 +181,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 				q.fail(s.problem(q, fmt.Errorf("panic")))
 			}
 			q.release()
-			s.metrics.request(method, path, q.status, time.Since(begun))
+			record(q.status, time.Since(begun))
 		}()
 		// Rights before all else: a stranger must not learn even that the request is malformed.
 		q.do(func() error { return q.refused(rule) })

@@ -88,7 +88,9 @@ func newWaiters(leasable func(string, []string) int) *waiters {
 
 // add returns a waiter; the caller sets its functions.
 func (ws *waiters) add(queues, kinds []string, most int) *waiter {
-	kinds = slices.Compact(slices.Sorted(slices.Values(kinds)))
+	kinds = slices.Clone(kinds)
+	slices.Sort(kinds)
+	kinds = slices.Compact(kinds)
 	return &waiter{
 		ws: ws, queues: queues, kinds: kinds, most: most, wake: make(chan pendingWrite, 1),
 	}
@@ -110,13 +112,15 @@ func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
 		return w.once(ctx)
 	}
-	end, check := time.NewTimer(wait), time.NewTimer(checkAfter)
-	defer end.Stop()
-	defer check.Stop()
-	isFresh := false
-	for losses := 0; ctx.Err() == nil; { // empty leases in a row
+	var end, check <-chan time.Time // not needed where there is work at once
+	isFresh, start := false, time.Now()
+	losses := 0 // empty leases in a row
+	for first := true; ctx.Err() == nil; first = false {
 		w.park()
 		began := time.Now()
+		if end == nil && !(first && len(w.wake) > 0) {
+			end, check = time.After(wait-began.Sub(start)), time.After(checkAfter)
+		}
 		for parked := true; parked; {
 			select {
 			case answer := <-w.wake:
@@ -130,13 +134,13 @@ func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 					losses++
 				}
 				parked = false
-			case <-check.C:
+			case <-check:
 				if err := w.fresh(ctx); err != nil {
 					return w.leave(ctx, err)
 				}
 				isFresh = true
 				w.retry() // the observer of applied entries may be behind
-			case <-end.C:
+			case <-end:
 				var err error
 				if !isFresh {
 					err = w.fresh(ctx)

@@ -78,9 +78,9 @@ func isStale(err error) bool {
 // committed sets the headers of a committed write: its index and, where that is another node, the
 // leader that the client may write to next time.
 func (q *request) committed(res *event.Result) {
-	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	q.header("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	if addr := q.s.deps.Node.LeaderHTTP(); addr != "" {
-		q.w.Header().Set("X-Qlogd-Leader", addr)
+		q.header("X-Qlogd-Leader", addr)
 	}
 }
 
@@ -142,8 +142,8 @@ func (q *request) kept(ref event.Ref) (event.Result, error) {
 		return event.Result{}, fmt.Errorf("kept answer: %w", err)
 	}
 	q.replayed = true
-	q.w.Header().Set("Idempotent-Replayed", "true")
-	q.w.Header().Set("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
+	q.header("Idempotent-Replayed", "true")
+	q.header("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	return *res, nil
 }
 

@@ -8,6 +8,7 @@ package wire
 import (
 	"encoding/base64"
 	"errors"
+	"io"
 	"time"
 
 	"github.com/go-json-experiment/json"
@@ -28,12 +29,18 @@ func (t Time) Time() time.Time { return time.UnixMilli(int64(t)).UTC() }
 
 // String returns the instant as it is written, "" if it is zero.
 func (t Time) String() string {
+	b, _ := t.AppendText(make([]byte, 0, len(TimeFormat)))
+	return string(b)
+}
+
+// AppendText implements encoding.TextAppender. There is no error.
+func (t Time) AppendText(b []byte) ([]byte, error) {
 	if t == 0 {
-		return ""
+		return b, nil
 	}
-	b := t.Time().AppendFormat(make([]byte, 0, len(TimeFormat)), time.RFC3339) // the fastest
+	b = t.Time().AppendFormat(b, time.RFC3339) // the fastest
 	ms := byte(t % 1000 / 10)
-	return string(append(b[:len(b)-1], '.', '0'+ms/10, '0'+ms%10, '0'+byte(t%10), 'Z'))
+	return append(b[:len(b)-1], '.', '0'+ms/10, '0'+ms%10, '0'+byte(t%10), 'Z'), nil
 }
 
 // MarshalJSONTo writes the time, or null.
@@ -112,6 +119,9 @@ func (o *Opt[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 
 // Marshal returns v's JSON, the same bytes for the same value.
 func Marshal(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }
+
+// Write writes the JSON that Marshal returns.
+func Write(w io.Writer, v any) error { return json.MarshalWrite(w, v, json.Deterministic(true)) }
 
 // Unmarshal reads JSON into v; unknown members are ignored, so that a client
 // outlives new fields in answers. The server reads requests with Decode.

@@ -2,90 +2,84 @@ package transcode
 
 import (
 	"bytes"
+	"encoding"
 	"encoding/base64"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"maps"
+	"math"
+	"math/bits"
 	"reflect"
 	"slices"
 	"strconv"
-	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
-	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// Encode returns the MessagePack of what v points to: fields are named by their json tags, bytes
+// Append appends the MessagePack of what v points to: fields are named by their json tags, bytes
 // are a base64 string, whole numbers that fit are integers and others float64. With kept, bytes
 // are bin, and JSON is extension type 74 with its text.
-func Encode(v any, kept bool) ([]byte, error) {
-	e := encoders.Get().(*encoder)
-	e.kept = kept
-	e.out.Reset()
+func Append(b []byte, v any, kept bool) ([]byte, error) {
+	e := encoder{out: b, kept: kept}
 	err := e.value(reflect.ValueOf(v).Elem())
-	b := bytes.Clone(e.out.Bytes())
-	if e.out.Cap() <= maxPooled {
-		encoders.Put(e)
-	}
-	return b, err
+	return e.out, err
 }
 
+// encoder appends to out. It does without the library, whose calls cost more than these few codes.
 type encoder struct {
-	w    *msgpack.Encoder // to out
-	out  bytes.Buffer
+	out  []byte
 	kept bool
 }
-
-var encoders = sync.Pool{New: func() any {
-	e := &encoder{}
-	e.w = msgpack.NewEncoder(&e.out)
-	e.w.UseCompactInts(true)
-	return e
-}}
-
-// maxPooled bounds the buffers that the pool keeps.
-const maxPooled = 1 << 18
 
 func (e *encoder) value(v reflect.Value) error {
 	switch p := v.Addr().Interface().(type) {
 	case *string:
-		return e.w.EncodeString(*p)
+		e.string(*p)
+		return nil
 	case *int64:
-		return e.w.EncodeInt(*p)
+		e.int(*p)
+		return nil
 	case *bool:
-		return e.w.EncodeBool(*p)
+		e.bool(*p)
+		return nil
 	case *jsontext.Value:
 		return e.json(*p)
 	case *map[string]string:
-		err := e.w.EncodeMapLen(len(*p))
-		for _, name := range slices.Sorted(maps.Keys(*p)) {
-			err = errors.Join(err, e.w.EncodeString(name), e.w.EncodeString((*p)[name]))
+		e.length(msgpcode.FixedMapLow, msgpcode.Map16, len(*p))
+		if len(*p) > 0 {
+			for _, name := range slices.Sorted(maps.Keys(*p)) {
+				e.string(name)
+				e.string((*p)[name])
+			}
 		}
-		return err
-	case fmt.Stringer: // a time
+		return nil
+	case encoding.TextAppender: // a time
 		if v.IsZero() {
-			return e.w.EncodeNil()
+			e.nil()
+			return nil
 		}
-		return e.w.EncodeString(p.String())
+		var err error
+		at := len(e.out)
+		e.out, err = p.AppendText(append(e.out, 0))
+		e.out[at] = msgpcode.FixedStrLow | byte(len(e.out)-at-1)
+		return err
 	}
 	switch v.Kind() {
 	case reflect.Struct:
 		return e.object(v)
 	case reflect.Pointer:
-		if v.IsNil() {
-			return e.w.EncodeNil()
+		if !v.IsNil() {
+			return e.value(v.Elem())
 		}
-		return e.value(v.Elem())
+		e.nil()
+		return nil
 	case reflect.Slice:
 		if v.Type().Elem().Kind() != reflect.Uint8 {
 			return e.list(v)
 		}
-		if e.kept {
-			return e.w.EncodeBytes(v.Bytes())
-		}
-		return e.w.EncodeString(base64.StdEncoding.EncodeToString(v.Bytes()))
+		e.bytes(v.Bytes())
+		return nil
 	}
 	return fmt.Errorf("no MessagePack for %s", v.Type())
 }
@@ -98,32 +92,40 @@ func (e *encoder) object(v reflect.Value) error {
 			n++
 		}
 	}
-	err := e.w.EncodeMapLen(n)
-	for i := 0; i < len(fields) && err == nil; i++ {
+	e.length(msgpcode.FixedMapLow, msgpcode.Map16, n)
+	for i := range fields {
 		if left(i) {
 			continue
 		}
-		if err = e.w.EncodeString(fields[i].name); err == nil {
-			err = e.value(v.Field(i))
+		e.string(fields[i].name)
+		if err := e.value(v.Field(i)); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 func (e *encoder) list(v reflect.Value) error {
-	err := e.w.EncodeArrayLen(v.Len())
-	for i := 0; i < v.Len() && err == nil; i++ {
-		err = e.value(v.Index(i))
+	e.length(msgpcode.FixedArrayLow, msgpcode.Array16, v.Len())
+	for i := range v.Len() {
+		if err := e.value(v.Index(i)); err != nil {
+			return err
+		}
 	}
-	return err
+	return nil
 }
 
 // json encodes JSON that users gave.
 func (e *encoder) json(src []byte) error {
 	if e.kept {
-		err := e.w.EncodeExtHeader(jsonExt, len(src))
-		e.out.Write(src)
-		return err
+		switch n := len(src); n {
+		case 1, 2, 4, 8, 16:
+			e.out = append(e.out, msgpcode.FixExt1+byte(bits.TrailingZeros(uint(n))))
+		default:
+			e.size(msgpcode.Ext8, n)
+		}
+		e.out = append(append(e.out, jsonExt), src...)
+		return nil
 	}
 	return e.next(jsontext.NewDecoder(bytes.NewBuffer(src))) // which it does not copy
 }
@@ -136,38 +138,130 @@ func (e *encoder) next(dec *jsontext.Decoder) error {
 	}
 	switch kind := tok.Kind(); kind {
 	case 'n':
-		return e.w.EncodeNil()
+		e.nil()
+		return nil
 	case 't', 'f':
-		return e.w.EncodeBool(kind == 't')
+		e.bool(kind == 't')
+		return nil
 	case '"':
-		return e.w.EncodeString(tok.String())
+		e.string(tok.String())
+		return nil
 	case '0':
-		return e.number(tok.String())
+		e.number(tok.String())
+		return nil
 	}
 	code, each := msgpcode.Map32, uint32(2)
 	if tok.Kind() == '[' {
 		code, each = msgpcode.Array32, 1
 	}
-	e.out.Write([]byte{code, 0, 0, 0, 0}) // the length follows at the end
-	at, n := e.out.Len()-4, uint32(0)
+	e.out = append(e.out, code, 0, 0, 0, 0) // the length follows at the end
+	at, n := len(e.out)-4, uint32(0)
 	for dec.PeekKind() != '}' && dec.PeekKind() != ']' {
 		if err := e.next(dec); err != nil {
 			return err
 		}
 		n++
 	}
-	binary.BigEndian.PutUint32(e.out.Bytes()[at:], n/each)
+	binary.BigEndian.PutUint32(e.out[at:], n/each)
 	_, err = dec.ReadToken()
 	return err
 }
 
-func (e *encoder) number(s string) error {
+func (e *encoder) number(s string) {
 	if v, err := strconv.ParseInt(s, 10, 64); err == nil {
-		return e.w.EncodeInt(v)
+		e.int(v)
+	} else if v, err := strconv.ParseUint(s, 10, 64); err == nil {
+		e.uint(v)
+	} else {
+		v, _ := strconv.ParseFloat(s, 64)
+		e.out = binary.BigEndian.AppendUint64(append(e.out, msgpcode.Double), math.Float64bits(v))
 	}
-	if v, err := strconv.ParseUint(s, 10, 64); err == nil {
-		return e.w.EncodeUint(v)
+}
+
+func (e *encoder) nil() { e.out = append(e.out, msgpcode.Nil) }
+
+func (e *encoder) bool(v bool) {
+	code := msgpcode.False
+	if v {
+		code = msgpcode.True
 	}
-	v, _ := strconv.ParseFloat(s, 64)
-	return e.w.EncodeFloat64(v)
+	e.out = append(e.out, code)
+}
+
+func (e *encoder) string(v string) {
+	e.stringLen(len(v))
+	e.out = append(e.out, v...)
+}
+
+func (e *encoder) stringLen(n int) {
+	if n <= int(msgpcode.FixedStrMask) {
+		e.out = append(e.out, msgpcode.FixedStrLow|byte(n))
+	} else {
+		e.size(msgpcode.Str8, n)
+	}
+}
+
+func (e *encoder) bytes(v []byte) {
+	switch {
+	case !e.kept:
+		e.stringLen(base64.StdEncoding.EncodedLen(len(v)))
+		e.out = base64.StdEncoding.AppendEncode(e.out, v)
+	case v == nil:
+		e.nil()
+	default:
+		e.size(msgpcode.Bin8, len(v))
+		e.out = append(e.out, v...)
+	}
+}
+
+func (e *encoder) int(v int64) {
+	switch {
+	case v >= 0:
+		e.uint(uint64(v))
+	case v >= -32:
+		e.out = append(e.out, byte(v))
+	case v >= math.MinInt8:
+		e.out = append(e.out, msgpcode.Int8, byte(v))
+	case v >= math.MinInt16:
+		e.out = binary.BigEndian.AppendUint16(append(e.out, msgpcode.Int16), uint16(v))
+	case v >= math.MinInt32:
+		e.out = binary.BigEndian.AppendUint32(append(e.out, msgpcode.Int32), uint32(v))
+	default:
+		e.out = binary.BigEndian.AppendUint64(append(e.out, msgpcode.Int64), uint64(v))
+	}
+}
+
+func (e *encoder) uint(v uint64) {
+	switch {
+	case v <= uint64(msgpcode.PosFixedNumHigh):
+		e.out = append(e.out, byte(v))
+	case v <= math.MaxUint32:
+		e.size(msgpcode.Uint8, int(v))
+	default:
+		e.out = binary.BigEndian.AppendUint64(append(e.out, msgpcode.Uint64), v)
+	}
+}
+
+// length appends the length of an array or map: within the code fixed, or after the code wide.
+func (e *encoder) length(fixed, wide byte, n int) {
+	if n < 16 {
+		e.out = append(e.out, fixed|byte(n))
+	} else if n <= math.MaxUint8 {
+		e.out = append(e.out, wide, 0, byte(n))
+	} else {
+		e.size(wide-1, n)
+	}
+}
+
+// size appends a number after its code: narrow where it takes one byte, the next codes where it
+// takes two or four.
+func (e *encoder) size(narrow byte, n int) {
+	switch {
+	case n <= math.MaxUint8:
+		e.out = append(e.out, narrow, byte(n))
+	case n <= math.MaxUint16:
+		e.out = binary.BigEndian.AppendUint16(append(e.out, narrow+1), uint16(n))
+	default:
+		e.out = binary.BigEndian.AppendUint32(append(e.out, narrow+2), uint32(n))
+	}
 }

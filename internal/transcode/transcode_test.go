@@ -50,6 +50,44 @@ func TestToJSON(t *testing.T) {
 	}
 }
 
+// TestAppendIsCompact: lengths and numbers have the codes that the library gives them.
+func TestAppendIsCompact(t *testing.T) {
+	type values struct {
+		Text  string   `json:"text"`
+		Bytes []byte   `json:"bytes"`
+		List  []string `json:"list"`
+		N     int64    `json:"n"`
+		Minus int64    `json:"minus"`
+	}
+	for shift := range 64 {
+		for _, near := range []int64{-1, 0, 1} {
+			v := values{N: 1<<shift + near, Minus: -1<<shift + near, List: []string{}}
+			n := int(min(max(v.N, 0), 70_000))
+			if shift < 18 {
+				v.Text, v.Bytes, v.List = strings.Repeat("x", n), make([]byte, n), make([]string, n)
+			}
+			var want bytes.Buffer
+			enc := msgpack.NewEncoder(&want)
+			enc.UseCompactInts(true)
+			enc.SetCustomStructTag("json")
+			if err := enc.Encode(&v); err != nil {
+				t.Fatal(err)
+			}
+			got, err := Append([]byte("before"), &v, true)
+			if err != nil || string(got) != "before"+want.String() {
+				t.Errorf("%d: %.50x, %v, want %.50x", n, got, err, want.Bytes())
+			}
+			raw, ext := jsontext.Value(v.Bytes), bytes.Buffer{}
+			enc.Reset(&ext)
+			_ = enc.EncodeExtHeader(jsonExt, len(raw))
+			ext.Write(raw)
+			if got, err := Append(nil, &raw, true); err != nil || string(got) != ext.String() {
+				t.Errorf("extension of %d: %.50x, %v", n, got, err)
+			}
+		}
+	}
+}
+
 func TestTooDeep(t *testing.T) {
 	for text, want := range map[string]bool{"[[1]]": false, "[[[1]]]": true,
 		`["[[[","\\"]`: false} {
@@ -70,7 +108,7 @@ func FuzzTranscode(f *testing.F) {
 			return
 		}
 		for _, kept := range []bool{false, true} {
-			m, err := Encode(&j, kept)
+			m, err := Append(nil, &j, kept)
 			if err != nil {
 				t.Fatalf("%s: %v", j, err)
 			}

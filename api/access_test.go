@@ -76,9 +76,7 @@ func routeCalls(t *testing.T) (out []routeCall) {
 // call it, or here what it needs.
 func TestEveryRouteHasARule(t *testing.T) {
 	h := setup(t)
-	if len(h.s.rules) < 30 {
-		t.Errorf("%d routes", len(h.s.rules))
-	}
+	assert.True(t, len(h.s.rules) >= 30, "%d routes", len(h.s.rules))
 	calls := routeCalls(t)
 	for pattern, rule := range h.s.rules {
 		if rule.on == nobody || rule.role == 0 && rule.on != open && rule.on != known {
@@ -150,9 +148,8 @@ func everyAccess(t *testing.T) {
 				if h.proposals() != before || h.cluster.asked() != asked {
 					t.Errorf("%s; and yet it was proposed", what)
 				}
-				if strings.Contains(a.Body.String(), "qlogd_") {
-					t.Errorf("%s tells the token", what)
-				}
+				assert.False(t, strings.Contains(a.Body.String(), "qlogd_"),
+					"%s tells the token", what)
 			case c.needs != "open" && c.route != "/" && a.Code >= 400 && a.Code != 404:
 				t.Errorf("%s", what)
 			}
@@ -235,9 +232,7 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 		assert.Equal(t, limited("/v1/queues/a.1/dead/", id, 404), never, "of one that never was")
 		a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+id, "").want(200)
 		const none = "there never was one, or its history has been deleted"
-		if !strings.HasSuffix(a.str("reasons.0.text"), none) {
-			t.Errorf("%s", a.Body)
-		}
+		assert.True(t, strings.HasSuffix(a.str("reasons.0.text"), none), "%s", a.Body)
 	}
 	// What came from its own queue it may follow.
 	mine := admin.put("a.1", "", "3")
@@ -246,9 +241,7 @@ func TestNoExistenceOracleOfTheDead(t *testing.T) {
 	admin.die("b", "e")
 	assert.Equal(t, limited("/v1/queues/a.1/dead/", mine, 200), "")
 	a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+mine, "").want(200)
-	if !strings.Contains(a.str("reasons.0.text"), "(another)") {
-		t.Errorf("%s", a.Body)
-	}
+	assert.Contains(t, a.str("reasons.0.text"), "(another)", "%s", a.Body)
 }
 
 // Lists and streams show only what the token may read.
@@ -285,9 +278,7 @@ func filteredReads(t *testing.T) {
 		t.Errorf("%s", a.Body)
 	}
 	for _, c := range h.fake.commands {
-		if c.Actor == "" {
-			t.Errorf("a command of nobody: %+v", c)
-		}
+		assert.NotEqual(t, c.Actor, "", "a command of nobody: %+v", c)
 	}
 	l := h.as(p, "POST", "/v1/lease", `{"queues":["a.1"]}`).want(200)
 	newest := h.fake.commands[len(h.fake.commands)-1]
@@ -299,9 +290,7 @@ func filteredReads(t *testing.T) {
 		"Authorization: Bearer "+tok["read a.*"])
 	h.as(tok["admin"], "POST", "/v1/queues/b/messages", oneMessage).want(201)
 	h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
-	if line := follow.line(); !strings.Contains(line, `"queue":"a.1"`) {
-		t.Error(line)
-	}
+	assert.Contains(t, follow.line(), `"queue":"a.1"`)
 	synctest.Wait() // until the stream waits for more
 	revoke(t, auth, file, "roles: [read]", "roles: [produce]")
 	h.as(tok["admin"], "POST", "/v1/queues/a.1/messages", oneMessage).want(201)

@@ -111,9 +111,7 @@ func refused(t *testing.T, want, call, header, body string) {
 	if head.Get("Content-Type") != "application/problem+json" || head.Get("X-Request-Id") == "" {
 		t.Errorf("%v", head)
 	}
-	if a.Body.Len() > 1500 {
-		t.Errorf("%d bytes of answer", a.Body.Len())
-	}
+	assert.True(t, a.Body.Len() <= 1500, "%d bytes of answer", a.Body.Len())
 }
 
 func TestMethodsAndRequestIDs(t *testing.T) {
@@ -166,9 +164,7 @@ func TestEchoIsShort(t *testing.T) {
 func TestDeepBodyIsFlat(t *testing.T) {
 	body := bytes.Repeat([]byte("["), 8<<20)
 	if n := testing.AllocsPerRun(1, func() {
-		if !transcode.TooDeep(body, transcode.MaxDepth) {
-			t.Fatal("not too deep")
-		}
+		require.True(t, transcode.TooDeep(body, transcode.MaxDepth), "not too deep")
 	}); n != 0 {
 		t.Errorf("%v allocations", n)
 	}

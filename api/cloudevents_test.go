@@ -63,9 +63,8 @@ func TestCloudEventsIn(t *testing.T) {
 				"headers.ce-dataschema": "https://example.com/s", "headers.ce-datacontenttype": "application/json", "headers.ce-urgent": "true",
 				"headers.ce-level": "-7", "headers.ce-gone": nil, "headers.traceparent": "00-x-y-01",
 			})
-			if !strings.Contains(a.Body.String(), `"payload":{"c":21.50}`) {
-				t.Errorf("the payload is not as it came: %s", a.Body)
-			}
+			assert.Contains(t, a.Body.String(), `"payload":{"c":21.50}`,
+				"the payload is not as it came: %s", a.Body)
 			a = h.do("GET", "/v1/messages/"+id, "", "Accept: "+webhook.CloudEventType).want(200)
 			a.has(map[string]any{"id": "A1", "messageid": id, "data.c": 21.5, "leaseid": nil})
 			a = h.leaseEvent()
@@ -218,9 +217,7 @@ func TestCloudEventsRefused(t *testing.T) {
 		{ev("data", `1,"data_base64":"AA=="`), []string{ceType}, 400, "data_base64"},
 	} {
 		a := h.do("POST", "/v1/queues/q/messages", c.body, c.headers...).want(c.status)
-		if !strings.Contains(a.str("field"), c.field) {
-			t.Errorf("%v %s: %s", c.headers, c.body, a.Body)
-		}
+		assert.Contains(t, a.str("field"), c.field, "%v %s: %s", c.headers, c.body, a.Body)
 	}
 	h.do("POST", "/v1/queues/q/messages?kind=x", ev("ok", `"v"`), ceType).want(400)
 	h.do("POST", "/v1/queues/q/messages?idempotency_key=x", "["+ev("ok", `"v"`)+"]", ceBatch).want(400)

@@ -122,9 +122,7 @@ func TestCluster(t *testing.T) {
 	h.do("DELETE", "/v1/cluster/nodes/n1", "").want(409)
 	c.err = &event.Problem{Code: codeNoLeader, Index: -1, Unknown: true}
 	a := h.do("POST", "/v1/cluster/nodes", n2).want(503).with("outcome", "unknown")
-	if a.Header().Get("Retry-After") == "" {
-		t.Errorf("%v", a.Header())
-	}
+	assert.NotEqual(t, a.Header().Get("Retry-After"), "", "%v", a.Header())
 	c.err = context.DeadlineExceeded
 	h.do("POST", "/v1/cluster/snapshot", "").want(503).with("outcome", "unknown")
 	assert.Equal(t, h.proposals(), 0, "a cluster call reached the proposer")

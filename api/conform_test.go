@@ -15,6 +15,7 @@ import (
 	"github.com/getkin/kin-openapi/routers"
 	"github.com/getkin/kin-openapi/routers/legacy"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/webhook"
 )
@@ -85,9 +86,7 @@ func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
 		t.Helper()
 		route, params, err := router.FindRoute(probe)
 		if err != nil {
-			if w.Code < 400 {
-				t.Errorf("%s %s is not in the document: %v", r.Method, r.URL, err)
-			}
+			assert.True(t, w.Code >= 400, "%s %s is not in the document: %v", r.Method, r.URL, err)
 			return
 		}
 		in := &openapi3filter.RequestValidationInput{Request: probe, PathParams: params, Route: route}

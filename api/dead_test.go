@@ -124,9 +124,8 @@ func TestDeadListing(t *testing.T) {
 		h.do("GET", "/v1/queues/q/dead?"+query, "").want(400).with("field", field)
 	}
 	metrics := h.do("GET", "/metrics", "").want(200).Body.String()
-	if !strings.Contains(metrics, "qlogd_queue_dead{queue=\"q\"} 3\n") {
-		t.Error("metrics do not show that 3 died")
-	}
+	assert.Contains(t, metrics, "qlogd_queue_dead{queue=\"q\"} 3\n",
+		"metrics do not show that 3 died")
 }
 
 func TestReplayByName(t *testing.T) {
@@ -170,9 +169,7 @@ func TestReplayByName(t *testing.T) {
 			// No longer dead: by its place in the list, and what became of it.
 			a = h.replay(`{`+named(dead[1], old[2])+`}`).want(404).
 				with("code", "message_not_found", "field", "message_ids", "index", 1.0)
-			if !strings.Contains(a.str("detail"), "was acked") {
-				t.Fatalf("%s", a.Body)
-			}
+			require.Contains(t, a.str("detail"), "was acked", "%s", a.Body)
 			same(t, h.dead("q", "", "id"), dead[1])
 		})
 	}
@@ -285,9 +282,7 @@ func TestPurgeDead(t *testing.T) {
 	h.do("DELETE", "/v1/queues/q/dead/"+old[1], "", "Idempotency-Key: x").want(204)
 	h.do("DELETE", "/v1/queues/q/dead/"+old[1], "", "Idempotency-Key: x").want(204)
 	a := h.do("DELETE", "/v1/queues/q/dead/"+old[1], "").want(404).with("code", "message_not_found")
-	if !strings.Contains(a.str("detail"), "purged") {
-		t.Fatalf("%s", a.Body)
-	}
+	require.Contains(t, a.str("detail"), "purged", "%s", a.Body)
 	same(t, h.payloads("q"), "3")
 	h.purge(`{`+named(old[0])+`}`).want(404).with("index", 0.0)
 	// An Idempotency-Key hides no queue that does not exist; a repeated request may find its queue
@@ -380,9 +375,7 @@ func TestSlowTask(t *testing.T) {
 	h.do("DELETE", "/v1/tasks/"+id, "").want(204)
 	h.ended(id, "cancelled")
 	left := len(h.dead("q", "", "id"))
-	if left < n-2 {
-		t.Fatalf("%d left of %d, at 1 a second", left, n)
-	}
+	require.True(t, left >= n-2, "%d left of %d, at 1 a second", left, n)
 	// The others by another task, into a queue with little room.
 	second := h.replay(`{"filter":{},"to":"small","rate_per_second":3}`).want(202).str("id")
 	var got []string
@@ -390,9 +383,7 @@ func TestSlowTask(t *testing.T) {
 		got = append(got, h.leaseOne("small"))
 	}
 	h.ended(second, "completed").with("done", float64(left))
-	if !slices.IsSorted(got) {
-		t.Fatal(got)
-	}
+	require.True(t, slices.IsSorted(got), "%v", got)
 	h.do("POST", "/v1/tasks/"+id+"/resume", "").want(200)
 	h.ended(id, "completed").with("done", float64(n-left))
 }
@@ -402,9 +393,7 @@ func (h *harness) leaseOne(queue string) string {
 	h.Helper()
 	a := h.do("POST", "/v1/queues/"+queue+"/lease", `{"max_messages":1,"wait_ms":10000}`).want(200)
 	lease := a.str("messages.0.lease_id")
-	if lease == "" {
-		h.Fatal("nothing came")
-	}
+	require.NotEqual(h, lease, "", "nothing came")
 	h.do("POST", "/v1/queues/"+queue+"/ack", fmt.Sprintf(`{"lease_ids":[%q]}`, lease)).want(200)
 	return fmt.Sprint(a.get("messages.0.payload"))
 }
@@ -419,9 +408,7 @@ func TestTaskFails(t *testing.T) {
 	h.leaseOne("b")
 	h.do("DELETE", "/v1/queues/b?force=true", "").want(204)
 	a := h.ended(id, "failed")
-	if !strings.Contains(a.str("error"), "queue b does not exist") {
-		t.Fatalf("%s", a.Body)
-	}
+	require.Contains(t, a.str("error"), "queue b does not exist", "%s", a.Body)
 }
 
 // TestFirstDesign checks the shapes of contract.md section 8 literally.

@@ -41,9 +41,7 @@ func TestDefinitions(t *testing.T) {
 		"changes.1.name": "in.dead", "changes.2.name": "jobs", "changes.3.name": "jobs.dlq", "changes.3.action": "create",
 		"changes.4.kind": "webhook", "changes.4.name": "github", "changes.4.action": "create",
 	})
-	if a.Header().Get("X-Qlogd-Index") == "" {
-		t.Error("no index")
-	}
+	assert.NotEqual(t, a.Header().Get("X-Qlogd-Index"), "", "no index")
 	// Again it changes nothing, and leaves no entry.
 	a = h.define(someDefinitions).want(200)
 	if strings.Count(a.Body.String(), `"action":"unchanged","diff":[]`) != 4 || h.proposals() != 1 {

@@ -77,9 +77,7 @@ func TestPollingMissesNothing(t *testing.T) {
 	h.log.deleted = 0
 	// after goes before from.
 	both := h.do("GET", "/v1/events?after="+first+"&from=start", "").want(200)
-	if both.str("events.0.event_id") <= first {
-		t.Errorf("%s", both.Body)
-	}
+	assert.True(t, both.str("events.0.event_id") > first, "%s", both.Body)
 }
 
 // stream is an answer that is read while it is written.
@@ -172,9 +170,8 @@ func TestStreams(t *testing.T) {
 		for _, media := range []string{"application/x-ndjson", "text/event-stream"} {
 			accept := "Accept: " + media
 			a := h.do("GET", "/v1/events?follow=true", "", accept).want(503)
-			if a.with("code", "shutting_down").Header().Get("Retry-After") == "" {
-				t.Errorf("%s: %s", accept, a.Body)
-			}
+			assert.NotEqual(t, a.with("code", "shutting_down").Header().Get("Retry-After"), "",
+				"%s: %s", accept, a.Body)
 			a = h.do("GET", "/v1/events?from=start&type=enqueued", "", accept).want(200)
 			assert.Equal(t, strings.Count(a.Body.String(), "event_id"), 2,
 				"%s, a list: %s", accept, a.Body)

@@ -20,6 +20,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/projections/store"
@@ -198,9 +199,7 @@ func (h *harness) die(queue, errorText string) string {
 	h.Helper()
 	a := h.do("POST", "/v1/queues/"+queue+"/lease", `{"max_messages":1}`).want(200)
 	lease := a.str("messages.0.lease_id")
-	if lease == "" {
-		h.Fatal("nothing to lease")
-	}
+	require.NotEqual(h, lease, "", "nothing to lease")
 	h.do("POST", "/v1/queues/"+queue+"/dead-letter",
 		fmt.Sprintf(`{"items":[{"lease_id":%q,"error":%q}]}`, lease, errorText)).want(200)
 	return a.str("messages.0.id")

@@ -14,6 +14,8 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // poll waits for messages of a queue beside, and returns where the answer will be.
@@ -71,9 +73,7 @@ func TestLeaseGoesAlong(t *testing.T) {
 					t.Errorf("got %s, not %d messages", a.Body, n)
 				}
 			default:
-				if n >= 0 {
-					t.Errorf("still waits for %d messages", n)
-				}
+				assert.True(t, n < 0, "still waits for %d messages", n)
 			}
 		}
 
@@ -305,8 +305,6 @@ func TestNothingIsLostAlong(t *testing.T) {
 				fail("left: %v, %d", s.lines, s.parked.Load())
 			}
 		})
-		if len(wrong) > 0 {
-			rt.Fatal(strings.Join(wrong, "\n"))
-		}
+		require.Equal(rt, len(wrong), 0, "%v", strings.Join(wrong, "\n"))
 	})
 }

@@ -55,9 +55,8 @@ func TestAskTheLogForWhatTheStateForgot(t *testing.T) {
 
 			h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1,"idempotency_key":"m"}]}`).want(201)
 			p := h.commands[len(h.commands)-1].Produce
-			if p.Looked == 0 {
-				t.Errorf("the command does not say up to where was looked: %+v", p)
-			}
+			assert.NotEqual(t, p.Looked, 0,
+				"the command does not say up to where was looked: %+v", p)
 			for _, from := range log.from {
 				assert.Equal(t, gone, from == 0, "looked from %d on", from)
 			}

@@ -195,9 +195,7 @@ func TestMetricsOfAnIdleNode(t *testing.T) {
 	text := setup(t).do("GET", "/metrics", "").want(200).Body.String()
 	for _, class := range classNames {
 		want := `qlogd_commit_seconds_count{class="` + class + `"} 0`
-		if !strings.Contains(text, want) {
-			t.Errorf("the metrics lack %s", want)
-		}
+		assert.Contains(t, text, want, "the metrics lack")
 	}
 }
 

@@ -1,8 +1,9 @@
 package api
 
 import (
-	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestStory is the life of a few messages, through HTTP.
@@ -29,9 +30,8 @@ func TestStory(t *testing.T) {
 	h.do("POST", "/v1/queues/a/messages?key=r&priority=9&header.X-A=b", "raw \x00 bytes", "Content-Type: text/plain; charset=latin1").want(201)
 
 	a = h.do("POST", "/v1/queues/a/lease", `{"max_messages":3,"worker":"w"}`).want(200)
-	if !strings.Contains(a.Body.String(), `"payload":{"a" : [1, 2.50]}`) {
-		t.Fatalf("payload not as given: %s", a.Body)
-	}
+	require.Contains(t, a.Body.String(), `"payload":{"a" : [1, 2.50]}`,
+		"payload not as given: %s", a.Body)
 	if a.str("messages.0.headers.h") != "v" || a.str("messages.2.payload_base64") != "cmF3IAAgYnl0ZXM=" || a.str("messages.2.content_type") != "text/plain; charset=latin1" {
 		t.Fatalf("%s", a.Body)
 	}

@@ -46,9 +46,7 @@ func TestWebhooks(t *testing.T) {
 	for _, part := range []string{`"name":"gh"`, `"queue":"WebhookIngress"`,
 		`"secret_env":"GITHUB_WEBHOOK_SECRET"`, `"max_age_seconds":300`, `"key":"webhook"`,
 		`"allow_ips":["52.0.0.0/8"]`, `"payload_schema":{}`} {
-		if !strings.Contains(first, part) {
-			t.Errorf("%s is not in %s", part, first)
-		}
+		assert.Contains(t, first, part)
 	}
 	assert.Equal(t, h.do("GET", "/v1/webhooks/gh", "").want(200).Body.String(), first)
 	h.do("PUT", "/v1/webhooks/gh", contractWebhook).want(200)

@@ -177,9 +177,7 @@ func TestFollowGoesToTheNextNode(t *testing.T) {
 func TestRemoveNodeTwice(t *testing.T) {
 	missing := refuses(404, "node_not_found", false)
 	c, _, _ := setup(t, missing)
-	if err := c.RemoveNode(t.Context(), "n2", false); !errors.Is(err, ErrNodeNotFound) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, c.RemoveNode(t.Context(), "n2", false), ErrNodeNotFound)
 	c, _, _ = setup(t, hangup, missing)
 	require.NoError(t, c.RemoveNode(t.Context(), "n2", false))
 }

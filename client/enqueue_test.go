@@ -187,13 +187,9 @@ func TestABadMessageFailsAlone(t *testing.T) {
 	})
 	close(s.hold)
 	for _, err := range enqueue(t, c, 50) {
-		if !errors.Is(err, ErrQueueNotFound) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, err, ErrQueueNotFound)
 	}
-	if len(s.keys) > 50 {
-		t.Errorf("%d requests", len(s.keys))
-	}
+	assert.True(t, len(s.keys) <= 50, "%d requests", len(s.keys))
 }
 
 // What can't be written as JSON fails alone, too, on either side.
@@ -313,15 +309,11 @@ func TestSettleSharesRequests(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	if len(s.keys) > 400 {
-		t.Errorf("%d requests", len(s.keys))
-	}
+	assert.True(t, len(s.keys) <= 400, "%d requests", len(s.keys))
 	c, _, _ = setup(t, says(200,
 		`{"results":[{"lease_id":"01A","status":"rejected","code":"lease_lost"}]}`))
 	_, err := c.Settle(t.Context(), "q", Settlement{LeaseID: "01A", Do: DoAck})
-	if !errors.Is(err, ErrLeaseLost) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, err, ErrLeaseLost)
 }
 
 // How requests are made of what comes, without a network.

@@ -272,13 +272,9 @@ func TestWorkerSettlesByWhatTheHandlerReturns(t *testing.T) {
 			"; retry 9: *client.badError, whose text is a panic: ",
 			"; retry after 5000 2: retry after 5s; retry after 60000 3: so: busy",
 		} {
-			if !strings.Contains(got, want) {
-				t.Errorf("%.2000s\nlacks %s", got, want)
-			}
+			assert.Contains(t, got, want, "lacks")
 		}
-		if len(got) > maxError+1000 {
-			t.Errorf("%d bytes", len(got))
-		}
+		assert.True(t, len(got) <= maxError+1000, "%d bytes", len(got))
 		if strings.Contains(got, "goroutine") ||
 			!strings.Contains(logged.String(), "worker_test.go") {
 			t.Error("a panic's stack goes to the log and nowhere else")
@@ -383,9 +379,7 @@ func TestWorkerEndsTheContextOfALostLease(t *testing.T) {
 				time.Sleep(30 * time.Second)
 				select {
 				case err := <-ended:
-					if !errors.Is(err, ErrLeaseLost) {
-						t.Error(err)
-					}
+					assert.ErrorIs(t, err, ErrLeaseLost)
 				default:
 					t.Error("the handler's context outlives the lease")
 				}
@@ -394,9 +388,7 @@ func TestWorkerEndsTheContextOfALostLease(t *testing.T) {
 				p.mu.Unlock()
 				stop()
 				for _, s := range p.settled() {
-					if strings.Contains(s, "ack") {
-						t.Error(s)
-					}
+					assert.False(t, strings.Contains(s, "ack"), "%v", s)
 				}
 			})
 		})
@@ -486,9 +478,7 @@ func TestWorkerAndRefusals(t *testing.T) {
 		require.NoError(t, err)
 		defer c.Close()
 		err = NewWorker(c, "q", nil, WorkerOptions{}).Run(t.Context())
-		if !errors.Is(err, ErrQueueNotFound) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, err, ErrQueueNotFound)
 	})
 }
 

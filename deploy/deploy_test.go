@@ -96,16 +96,13 @@ func TestYAMLParses(t *testing.T) {
 		require.NoError(t, err)
 		for _, f := range files {
 			t.Run(f, func(t *testing.T) {
-				if len(documents[map[string]any](t, read(t, f))) == 0 {
-					t.Error("nothing in it")
-				}
+				assert.NotEqual(t, len(documents[map[string]any](t, read(t, f))), 0,
+					"nothing in it")
 			})
 			n++
 		}
 	}
-	if n < 8 {
-		t.Errorf("only %d files", n)
-	}
+	assert.True(t, n >= 8, "only %d files", n)
 }
 
 // dataDir returns where the image keeps its data.
@@ -124,15 +121,12 @@ func TestDockerfile(t *testing.T) {
 	dir := dataDir(t)
 	for _, want := range []string{"USER 65532:65532", "VOLUME " + dir,
 		`CMD ["/usr/bin/qlogd", "ready"]`} {
-		if !strings.Contains(text, want) {
-			t.Errorf("it has no %q", want)
-		}
+		assert.Contains(t, text, want, "it has no")
 	}
 	help(t, "ready")
 	gomod := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindStringSubmatch(read(t, "../go.mod"))
-	if !strings.Contains(text, "FROM golang:"+gomod[1]+" ") {
-		t.Errorf("it builds with another Go than go.mod's %s", gomod[1])
-	}
+	assert.Contains(t, text, "FROM golang:"+gomod[1]+" ",
+		"it builds with another Go than go.mod's %s", gomod[1])
 	m := regexp.MustCompile(`(?m)^CMD (\[.*\])$`).FindStringSubmatch(text)
 	takes(t, "CMD", documents[[]string](t, m[1])[0], map[string]string{"QLOGD_DATA_DIR": dir})
 }
@@ -345,9 +339,8 @@ func TestFlagsInWords(t *testing.T) {
 		for i, line := range strings.Split(read(t, name), "\n") {
 			flag := regexp.MustCompile(`(?:^|[\s"\x60(])--([a-z][a-z-]*)`)
 			for _, m := range flag.FindAllStringSubmatch(line, -1) {
-				if !known[strings.TrimSuffix(m[1], "-")] {
-					t.Errorf("%s:%d: no flag is called --%s", name, i+1, m[1])
-				}
+				assert.True(t, known[strings.TrimSuffix(m[1], "-")],
+					"%s:%d: no flag is called --%s", name, i+1, m[1])
 			}
 		}
 	}

@@ -242,17 +242,11 @@ func TestNames(t *testing.T) {
 		t.Error("what is unknown has a name")
 	}
 	for _, s := range []string{"a", "A.b_c-9", strings.Repeat("x", 128)} {
-		if !ValidName(s) {
-			t.Errorf("%q is refused", s)
-		}
+		assert.True(t, ValidName(s), "%q is refused", s)
 	}
 	for _, s := range []string{"", ".", "..", "-a", "_a", "a/b", "a b", "a\x00", "é", strings.Repeat("x", 129), "a\n"} {
-		if ValidName(s) {
-			t.Errorf("%q is taken", s)
-		}
-		if ValidNode(s) {
-			t.Errorf("%q is taken for a node", s)
-		}
+		assert.False(t, ValidName(s), "%q is taken", s)
+		assert.False(t, ValidNode(s), "%q is taken for a node", s)
 	}
 	for s, want := range map[string]bool{"n1": true, "Host-1.b_c": true, strings.Repeat("x", 64): true, strings.Repeat("x", 65): false, "n1/01K9": false, "n1?voter=true": false} {
 		assert.Equal(t, ValidNode(s), want, "a node called %q: taken %v", s, !want)

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestManyAtOnce: what is due is bounded per entry, and nobody leases, acks or
@@ -38,9 +39,7 @@ func TestManyAtOnce(t *testing.T) {
 	b.wantHolds("q", "fresh:leased held:scheduled")
 	mustEqual(t, b.stats("dead").Ready, 5001)
 	due, _ := b.m.NextDue()
-	if due <= b.now {
-		t.Fatal("nothing is left, and the leader is told to go on")
-	}
+	require.True(t, due > b.now, "nothing is left, and the leader is told to go on")
 	b.refold()
 }
 

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -47,9 +48,7 @@ func TestWalk(t *testing.T) {
 			if steps < 5 {
 				b.fillKeys("q", texts(100*(1+steps), 1)...)
 			}
-			if steps > 100 {
-				t.Fatalf("seed %d: no end", seed)
-			}
+			require.True(t, steps <= 100, "seed %d: no end", seed)
 		}
 		var found []string
 		for i, m := range w.Found {

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // kill leases messages of a queue, which must be these, and lets them die.
@@ -21,9 +22,7 @@ func (b *bench) kill(queue string, texts ...string) {
 func (b *bench) newest(text string) event.ID {
 	b.t.Helper()
 	l := b.ids[text]
-	if len(l) == 0 {
-		b.t.Fatalf("there was no %q", text)
-	}
+	require.NotEqual(b.t, len(l), 0, "there was no %q", text)
 	return l[len(l)-1]
 }
 

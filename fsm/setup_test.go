@@ -204,9 +204,7 @@ func (b *bench) settle(op event.SettleOp, lease event.ID) event.Settled {
 func (b *bench) q(name string) event.QueueView {
 	b.t.Helper()
 	q, ok := b.m.Queue(name)
-	if !ok {
-		b.t.Fatalf("queue %q is not there", name)
-	}
+	require.True(b.t, ok, "queue %q is not there", name)
 	return q
 }
 

@@ -298,9 +298,7 @@ func TestErrorAtEveryOperation(t *testing.T) {
 		if err == nil {
 			continue // in the Close above
 		}
-		if !errors.Is(err, boom) {
-			t.Fatalf("operation %d: %v", n, err)
-		}
+		require.ErrorIs(t, err, boom, "operation %d:", n)
 		if s.log != nil && s.log.Close() != nil {
 			t.Fatalf("operation %d: closing a broken log", n)
 		}
@@ -316,9 +314,7 @@ func TestBrokenLogSaysSo(t *testing.T) {
 	appendAll(t, l, story(0))
 	boom := errors.New("boom")
 	disk.FailAt(disk.Ops()+1, boom)
-	if err := l.Sync(); !errors.Is(err, boom) {
-		t.Fatal(err)
-	}
+	require.ErrorIs(t, l.Sync(), boom)
 	for name, err := range map[string]error{
 		"append": l.append(story(1)), "sync": l.Sync(), "delete": l.DeleteBefore(9),
 		"erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),

@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // piece is an extent of a segment whose bytes are checked by one checksum.
@@ -66,9 +67,7 @@ func TestEveryFlippedByte(t *testing.T) {
 			lastBlock := newest && int64(off) >= parts[len(parts)-1].from
 			checkVerify(t, damaged, name, int64(off), parts, lastBlock)
 			checkOpen(t, damaged, name, blocks, i, lastBlock, newest)
-			if t.Failed() {
-				t.Fatalf("%s, byte %d, flipped by %#x", name, off, flip)
-			}
+			require.False(t, t.Failed(), "%s, byte %d, flipped by %#x", name, off, flip)
 		}
 	}
 }

@@ -182,9 +182,7 @@ func diffRecord(g, w record) string {
 func corruption(t testing.TB, err error) *CorruptionError {
 	t.Helper()
 	c, ok := errors.AsType[*CorruptionError](err)
-	if !ok {
-		t.Fatalf("want a CorruptionError, got %v", err)
-	}
+	require.True(t, ok, "want a CorruptionError, got %v", err)
 	return c
 }
 

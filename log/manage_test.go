@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -69,9 +70,7 @@ func TestEmptyLog(t *testing.T) {
 		must(t, l.DeleteBefore(10))
 		must(t, l.Close())
 		must(t, l.Close())
-		if err := l.append(block(1)); !errors.Is(err, ErrClosed) {
-			t.Fatal(err)
-		}
+		require.ErrorIs(t, l.append(block(1)), ErrClosed)
 	}
 	if _, err := Open(Options{FS: disk, Dir: dir, Durable: 7}); err == nil ||
 		!strings.Contains(err.Error(), "was durable up to 7") {
@@ -94,9 +93,7 @@ func TestDeletedHistoryIsNotCached(t *testing.T) {
 	segments := l.Segments()
 	must(t, l.DeleteBefore(segments[len(segments)-1].First))
 	first := l.First()
-	if first < 3 {
-		t.Fatalf("the log begins at %d", first)
-	}
+	require.True(t, first >= 3, "the log begins at %d", first)
 	for index := uint64(1); index < first; index++ {
 		if _, err := l.record(event.Ref{Index: index}); !errors.Is(err, ErrGone) {
 			t.Fatalf("block %d was deleted: %v", index, err)
@@ -116,9 +113,7 @@ func TestReadOnlyRefusesToWrite(t *testing.T) {
 		"append": l.append(block(99)), "sync": l.Sync(), "delete": l.DeleteBefore(9),
 		"erase": l.Erase([]event.Ref{{Index: 1, Number: 0}}),
 	} {
-		if !errors.Is(err, ErrReadOnly) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorIs(t, err, ErrReadOnly, "%s:", name)
 	}
 }
 
@@ -193,9 +188,7 @@ func TestWait(t *testing.T) {
 	must(t, l.Wait(context.Background(), 4))
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := l.Wait(ctx, 5); !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	require.ErrorIs(t, l.Wait(ctx, 5), context.Canceled)
 	done := make(chan error)
 	go func() { done <- l.Wait(context.Background(), 6) }()
 	appendAll(t, l, block(6))
@@ -203,9 +196,7 @@ func TestWait(t *testing.T) {
 	must(t, <-done)
 	go func() { done <- l.Wait(context.Background(), 99) }()
 	must(t, l.Close())
-	if err := <-done; !errors.Is(err, ErrClosed) {
-		t.Fatal(err)
-	}
+	require.ErrorIs(t, <-done, ErrClosed)
 }
 
 // TestManyKeys fills tables of several pages, and finds every key.
@@ -253,15 +244,12 @@ func TestErase(t *testing.T) {
 		for ref := range erased {
 			content, _, err := contentOf(l, ref)
 			must(t, err)
-			if mark := strings.Repeat(erasureMark, 12); !strings.HasPrefix(mark, string(content)) {
-				t.Fatalf("record %s: %q", ref, content)
-			}
+			require.True(t, strings.HasPrefix(strings.Repeat(erasureMark, 12), string(content)),
+				"record %s: %q", ref, content)
 		}
 	}
 	check(l)
-	if err := l.Erase([]event.Ref{{Index: 3, Number: 77}}); !errors.Is(err, ErrNotFound) {
-		t.Fatal(err)
-	}
+	require.ErrorIs(t, l.Erase([]event.Ref{{Index: 3, Number: 77}}), ErrNotFound)
 	must(t, l.Close())
 	report, err := Verify(context.Background(), opts, nil)
 	must(t, err)

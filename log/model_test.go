@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 	"pgregory.net/rapid"
 )
@@ -30,9 +31,7 @@ func (m *model) open(rt *rapid.T) {
 	l, err := Open(m.opts)
 	must(rt, err)
 	m.log = l
-	if l.Head() < m.durable {
-		rt.Fatalf("head %d, durable %d", l.Head(), m.durable)
-	}
+	require.True(rt, l.Head() >= m.durable, "head %d, durable %d", l.Head(), m.durable)
 	for len(m.blocks) > 0 && m.blocks[len(m.blocks)-1].Index > l.Head() {
 		m.blocks = m.blocks[:len(m.blocks)-1]
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -227,9 +228,7 @@ func TestLoadFlipped(t *testing.T) {
 			refused++
 		}
 	}
-	if refused < len(b)/3 {
-		t.Errorf("%d of %d flips were noticed", refused, len(b))
-	}
+	assert.True(t, refused >= len(b)/3, "%d of %d flips were noticed", refused, len(b))
 }
 
 func FuzzLoad(f *testing.F) {

@@ -69,14 +69,10 @@ func TestNobodyStarves(t *testing.T) {
 		}
 		g, _ := q.batch(l)
 		if slices.Contains(g, late) {
-			if group > patience+1 {
-				t.Errorf("only the %dth group took it", group)
-			}
+			assert.True(t, group <= patience+1, "only the %dth group took it", group)
 			return
 		}
-		if group > 10*patience {
-			t.Fatal("it starves")
-		}
+		require.True(t, group <= 10*patience, "it starves")
 	}
 }
 

@@ -190,9 +190,7 @@ func (w *world) await() {
 	for !w.all() && time.Now().Before(late) {
 		time.Sleep(10 * time.Millisecond)
 	}
-	if !w.all() {
-		w.t.Errorf("not all have a cluster:\n%s", w.logged.String())
-	}
+	assert.True(w.t, w.all(), "not all have a cluster:\n%s", w.logged.String())
 	w.one()
 	w.end()
 }
@@ -337,9 +335,7 @@ func TestStorm(t *testing.T) {
 				m.start()
 			}
 			w.await()
-			if t.Failed() {
-				t.Fatalf("seed %d", seed)
-			}
+			require.False(t, t.Failed(), "seed %d", seed)
 		})
 	}
 }

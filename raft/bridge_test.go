@@ -69,9 +69,7 @@ func TestMetricsAreForwarded(t *testing.T) {
 	defer rec.mu.Unlock()
 	for _, want := range []string{"raft_apply", "raft_fsm_apply_batch", "raft_wal_log_appends",
 		"raft_wal_log_entry_bytes_written", "raft_some_thing peer_id n2", "entry_seconds", "entry_commands"} {
-		if rec.got[want] == 0 {
-			t.Errorf("%s is missing in %v", want, rec.got)
-		}
+		assert.NotEqual(t, rec.got[want], 0, "%s is missing in %v", want, rec.got)
 	}
 }
 

@@ -2,7 +2,6 @@ package raft
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -13,6 +12,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // told writes marks as "10a 20b": at index 10 value a, at 20 b.
@@ -182,9 +182,7 @@ func bent(n *member) {
 func (c *nodes) wantEnd(bad *member) {
 	c.t.Helper()
 	until(c.t, "the node that differs ends", func() bool { return bad.run.dead.Load() != nil })
-	if err := <-bad.died; !errors.Is(err, ErrDiverged) {
-		c.t.Fatal(err)
-	}
+	require.ErrorIs(c.t, <-bad.died, ErrDiverged)
 	c.put("and on", bad.name)
 	time.Sleep(30 * time.Second)
 	c.put("and on", bad.name)
@@ -323,9 +321,7 @@ func upgradeWhenAllKnow(t *testing.T) {
 		t.Fatalf("rules %d, and all know 2", got)
 	}
 	time.Sleep(30 * time.Second)
-	if marksOf(c.leader()) == 0 {
-		t.Error("no mark")
-	}
+	assert.NotEqual(t, marksOf(c.leader()), 0, "no mark")
 }
 
 // transferToOneThatHasDied: it is still taken for reachable, and the leader's
@@ -388,7 +384,5 @@ func oneWhoAppliedWhatIsReplacedEnds(t *testing.T) {
 		c.put(fmt.Sprint("instead", i), third.name)
 	}
 	c.start(third)
-	if err := <-third.died; !errors.Is(err, ErrDiverged) {
-		t.Fatal(err)
-	}
+	require.ErrorIs(t, <-third.died, ErrDiverged)
 }

@@ -3,6 +3,8 @@ package raft
 import (
 	"sync/atomic"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // One full disk of three stops nobody: a leader whose disk takes no produce
@@ -22,8 +24,6 @@ func leaderWithoutRoomHandsOver(t *testing.T) {
 	l := c.leader()
 	full.Store(&l.name)
 	c.put("through another one", l.name)
-	if now := c.leader(); now == l {
-		t.Error("the node without room leads again")
-	}
+	assert.NotEqual(t, c.leader(), l, "the node without room leads again")
 	c.level()
 }

@@ -425,8 +425,6 @@ func (n *node) refused(ctx context.Context, c *event.Command) *event.Problem {
 func asProblem(t testing.TB, err error) *event.Problem {
 	t.Helper()
 	var p *event.Problem
-	if !errors.As(err, &p) {
-		t.Fatalf("%v is no problem", err)
-	}
+	require.True(t, errors.As(err, &p), "%v is no problem", err)
 	return p
 }

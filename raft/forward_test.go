@@ -177,9 +177,7 @@ func unreached(t testing.TB) error {
 	gone.Close()
 	_, _, err = n.Call(context.Background(), peer.Target{Addr: gone.Addr().String()}, callForward,
 		nil)
-	if !peer.NotSent(err) {
-		t.Fatalf("%v", err)
-	}
+	require.True(t, peer.NotSent(err), "%v", err)
 	return err
 }
 
@@ -468,9 +466,8 @@ func TestServeForward(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	f.look(func() {
-		if f.lead.failed {
-			t.Error("a leader that is overloaded counts as one that is not there")
-		}
+		assert.False(t, f.lead.failed,
+			"a leader that is overloaded counts as one that is not there")
 	})
 	release()
 	for _, done := range all {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	hraft "github.com/hashicorp/raft"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // What the cache hands out is what was stored last, and nothing that was
@@ -36,9 +37,7 @@ func TestLogCache(t *testing.T) {
 	holds(1, 501, 517)
 	c.forget(517) // from the end
 	var l hraft.Log
-	if c.get(505, &l) {
-		t.Fatal("kept what may be older than a deletion")
-	}
+	require.False(t, c.get(505, &l), "kept what may be older than a deletion")
 	put(2, 510, 512, 10)
 	holds(2, 510, 512)
 	c.forget(600)

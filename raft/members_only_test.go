@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -36,7 +37,5 @@ func strangersForwardNothing(t *testing.T) {
 		}
 	}
 	c.put("b")
-	if l.has("stranger") {
-		t.Error("a stranger's write was done")
-	}
+	assert.False(t, l.has("stranger"), "a stranger's write was done")
 }

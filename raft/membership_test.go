@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 )
 
@@ -256,9 +257,7 @@ func snapshotAll(t *testing.T) {
 		return err == nil && len(got) == 3
 	})
 	for _, m := range c.members() {
-		if len(m.Replica.Status().Checkpoints) == 0 {
-			t.Errorf("%s has no checkpoint", m.name)
-		}
+		assert.NotEqual(t, len(m.Replica.Status().Checkpoints), 0, "%s has no checkpoint", m.name)
 	}
 }
 

@@ -25,9 +25,7 @@ func TestMain(m *testing.M) {
 func TestProposeAppliesAndAnswers(t *testing.T) {
 	n := boot(t, on(memdisk.New()))
 	first, second := n.put("a"), n.put("b")
-	if second.Index <= first.Index {
-		t.Errorf("indexes %d, %d", first.Index, second.Index)
-	}
+	assert.True(t, second.Index > first.Index, "indexes %d, %d", first.Index, second.Index)
 	assert.EqualSlices(t, n.m.names(), []string{"a", "b"}, "applied")
 	require.NoError(t, n.Barrier(context.Background()))
 	if ok, why := n.Ready(); !ok {

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -73,9 +74,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 	if ok, why := back.Ready(); ok || len(why) == 0 {
 		t.Errorf("ready: %v %v", ok, why)
 	}
-	if back.admitted() {
-		t.Error("it takes part")
-	}
+	assert.False(t, back.admitted(), "it takes part")
 	term := back.raft.CurrentTerm()
 	c.put("without it")
 	if got := back.raft.CurrentTerm(); got != term {
@@ -96,9 +95,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 		return l.votersKnown() == 3 && len(l.Members()) == 3
 	})
 	c.level()
-	if len(back.outs) > 0 {
-		t.Errorf("out again: %v", <-back.outs)
-	}
+	assert.Equal(t, len(back.outs), 0, "out again")
 }
 
 // An old copy from before its directory was replaced: its promises are forgotten
@@ -254,9 +251,7 @@ func loneCopyAsksWhomItIsToldOf(t *testing.T) {
 	c.isolate(one.name, false)
 	c.put("without", one.name)
 	one.disk, one.contacts = old, []string{c.get("n2").addr, c.get("n3").addr}
-	if err := c.tryStart(one); !errors.Is(err, ErrRolledBack) {
-		t.Fatalf("it starts: %v", err)
-	}
+	require.ErrorIs(t, c.tryStart(one), ErrRolledBack, "it starts:")
 }
 
 // A copy of a running node's directory, started elsewhere, does not take its

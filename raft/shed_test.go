@@ -62,9 +62,8 @@ func TestShed(t *testing.T) {
 				if again {
 					n = n.again()
 				}
-				if len(holds(t, disk, "marker-0-")) == 0 {
-					t.Fatal("the first entry was not found before")
-				}
+				require.NotEqual(t, len(holds(t, disk, "marker-0-")), 0,
+					"the first entry was not found before")
 				require.NoError(t, n.PurgeLog(context.Background(), last))
 				if in := holds(t, disk, "marker-"); len(in) > 0 {
 					t.Errorf("still in %v", in)
@@ -102,9 +101,7 @@ func TestShedReplaced(t *testing.T) {
 	s.applied = func() uint64 { return 10 }
 	require.NoError(t, s.DeleteRange(11, 20))
 	store(11, 30, "other")
-	if len(holds(t, disk, mark)) == 0 {
-		t.Fatal("what was replaced was not found before")
-	}
+	require.NotEqual(t, len(holds(t, disk, mark)), 0, "what was replaced was not found before")
 	h, err := s.holding(15)
 	if err != nil || h.files != 2 || !h.newest || h.to != 15 {
 		t.Fatalf("%+v, %v", h, err)
@@ -196,9 +193,8 @@ func TestShedCrashAnywhere(t *testing.T) {
 			n.ready()
 			names := n.m.names()
 			for _, name := range out.acked {
-				if !slices.Contains(names, name) {
-					t.Errorf("crash at operation %d, loss %d: %.20q is lost", at, loss, name)
-				}
+				assert.True(t, slices.Contains(names, name),
+					"crash at operation %d, loss %d: %.20q is lost", at, loss, name)
 			}
 			if err := n.PurgeLog(context.Background(), n.put("more").Index); err != nil {
 				t.Errorf("crash at operation %d, loss %d: %v", at, loss, err)

@@ -199,9 +199,7 @@ func TestFlippedBitInTheRaftLog(t *testing.T) {
 			flipped = true
 		}
 	}
-	if !flipped {
-		t.Fatal("the entry is nowhere")
-	}
+	require.True(t, flipped, "the entry is nowhere")
 	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "does not match its checksum") {
 		t.Errorf("%v", err)
 	}

@@ -67,13 +67,9 @@ func deposedLeaderAnswersNobody(t *testing.T) {
 	}
 	c.isolate(old.name, false)
 	until(t, "the old leader is back", func() bool { return old.Barrier(t.Context()) == nil })
-	if !old.has("after") {
-		t.Error("a reader does not see what was written meanwhile")
-	}
+	assert.True(t, old.has("after"), "a reader does not see what was written meanwhile")
 	c.level()
-	if old.has("late") {
-		t.Error("what was not applied is")
-	}
+	assert.False(t, old.has("late"), "what was not applied is")
 }
 
 // writers write through all nodes until stopped, without trying anything twice.
@@ -151,19 +147,13 @@ func (w *writers) check(t testing.TB, names []string) {
 		applied[n]++
 	}
 	for n, times := range applied {
-		if times > 1 {
-			t.Errorf("%s was applied %d times", n, times)
-		}
+		assert.True(t, times <= 1, "%s was applied %d times", n, times)
 	}
 	for _, n := range w.done {
-		if applied[n] == 0 {
-			t.Errorf("%s was done and is not there", n)
-		}
+		assert.NotEqual(t, applied[n], 0, "%s was done and is not there", n)
 	}
 	for _, n := range w.refused {
-		if applied[n] > 0 {
-			t.Errorf("%s was not applied and is there", n)
-		}
+		assert.Equal(t, applied[n], 0, "%s was not applied and is there", n)
 	}
 	t.Logf("%d done, %d refused, %d unknown: %v", len(w.done), len(w.refused), len(w.unknown),
 		w.why)
@@ -182,9 +172,7 @@ func stepDownFailsNobody(t *testing.T) {
 		handed := time.Since(began)
 		w.more(t, 1)
 		t.Logf("handed over in %v, the next write after %v", handed, time.Since(began))
-		if l.Leader() {
-			t.Error("it still leads")
-		}
+		assert.False(t, l.Leader(), "it still leads")
 	}
 	close(w.stop)
 	w.wg.Wait()
@@ -224,17 +212,12 @@ func shutdownOfTheLeader(t *testing.T) {
 	// Names of the two kinds of writers are alike: check them apart from twice.
 	for _, w := range []*writers{others, own} {
 		for _, n := range w.done {
-			if !slices.Contains(names, n) {
-				t.Errorf("%s was done and is not there", n)
-			}
+			assert.True(t, slices.Contains(names, n), "%s was done and is not there", n)
 		}
-		if len(w.unknown) > 0 {
-			t.Errorf("unknown: %v", w.why)
-		}
+		assert.Equal(t, len(w.unknown), 0, "unknown: %v", w.why)
 	}
-	if len(others.refused) > 0 {
-		t.Errorf("refused by nodes that were not shut down: %v", others.why)
-	}
+	assert.True(t, len(others.refused) <= 0,
+		"refused by nodes that were not shut down: %v", others.why)
 	for why := range own.why {
 		assert.Equal(t, why, shuttingDown().Error(), "refused")
 	}
@@ -280,9 +263,8 @@ func oneClockYearsOff(off time.Duration) func(*testing.T) {
 		}
 		for _, m := range c.members() {
 			m.m.mu.Lock()
-			if m.m.fired > 0 {
-				t.Errorf("%s: something that is due in ten minutes has happened", m.name)
-			}
+			assert.True(t, m.m.fired <= 0,
+				"%s: something that is due in ten minutes has happened", m.name)
 			m.m.mu.Unlock()
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	hraft "github.com/hashicorp/raft"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -34,9 +35,7 @@ func heartbeatThatDeposes(t *testing.T) {
 	if r := <-answers; r.Error != nil || !r.Response.(*hraft.AppendEntriesResponse).Success {
 		t.Errorf("%+v", r)
 	}
-	if past.Load() {
-		t.Error("it went past the main loop")
-	}
+	assert.False(t, past.Load(), "it went past the main loop")
 }
 
 // F1 and F2 of reliability.md, on our stores and real connections. A leader is
@@ -104,9 +103,8 @@ func deposedLeaderComesBack(t *testing.T) {
 	c.level()
 	for _, m := range c.members() {
 		for _, name := range m.m.names() {
-			if strings.HasPrefix(name, "lost") {
-				t.Errorf("%s applied %s, which was never committed", m.name, name)
-			}
+			assert.False(t, strings.HasPrefix(name, "lost"),
+				"%s applied %s, which was never committed", m.name, name)
 		}
 	}
 }

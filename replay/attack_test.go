@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -415,9 +416,7 @@ func TestAttacks(t *testing.T) {
 		counts[a.kind+" by "+by]++
 		require.NoError(t, os.RemoveAll(dir))
 	}
-	if len(table) < 200 {
-		t.Errorf("only %d attacks", len(table))
-	}
+	assert.True(t, len(table) >= 200, "only %d attacks", len(table))
 	t.Logf("%d attacks on %d segments, %d blocks, with %d heads", len(table), segments,
 		len(blocks), len(heads))
 	for _, k := range slices.Sorted(maps.Keys(counts)) {

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -56,9 +57,7 @@ func TestBisectFindsTheFirst(t *testing.T) {
 			}
 		}
 		if want == 0 {
-			if n < 4 {
-				t.Fatalf("only %d were acked", n-1)
-			}
+			require.True(t, n >= 4, "only %d were acked", n-1)
 			break
 		}
 	}

@@ -283,9 +283,7 @@ func TestIntoRefusesAndLeavesNothing(t *testing.T) {
 	broken := errors.New("no Raft today")
 	_, err := d.Into(t.Context(), at(l.index), filepath.Join(parent, "then"),
 		func(string, *datadir.Node, checkpoint.Meta, io.WriterTo) error { return broken }, nil)
-	if !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, err, broken)
 	if left, _ := os.ReadDir(parent); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -71,9 +72,7 @@ func (w *world) settle(op event.SettleOp, lease event.ID) {
 func (w *world) try(queue string, ms int64, op event.SettleOp) event.ID {
 	w.t.Helper()
 	id, lease := w.take(queue)
-	if id == (event.ID{}) {
-		w.t.Fatal("nothing to lease")
-	}
+	require.NotEqual(w.t, id, (event.ID{}), "nothing to lease")
 	w.pass(ms)
 	if op != 0 {
 		w.settle(op, lease)

@@ -201,9 +201,7 @@ func (l *world) indexed() {
 			if err == nil {
 				break
 			}
-			if time.Now().After(deadline) {
-				l.t.Fatal(err)
-			}
+			require.False(l.t, time.Now().After(deadline), "%v", err)
 			time.Sleep(time.Millisecond)
 		}
 	}

@@ -20,6 +20,8 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // urls calls fn with each URL of testdata/urls.txt.
@@ -114,9 +116,7 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 		for range 2 {
 			_, err := c.Do(t.Context(), Outgoing{URL: target})
 			var refused *RefusedError
-			if !errors.As(err, &refused) {
-				t.Errorf("%s: %v", name, err)
-			}
+			assert.True(t, errors.As(err, &refused), "%s: %v", name, err)
 		}
 		c.Close()
 	}
@@ -310,19 +310,13 @@ func TestClientTLS(t *testing.T) {
 
 func TestHeadersThatCanBeGiven(t *testing.T) {
 	for _, name := range []string{"host", "Content-length", "TRANSFER-ENCODING", "connection"} {
-		if !ReservedHeader(name) {
-			t.Errorf("%s can be given", name)
-		}
+		assert.True(t, ReservedHeader(name), "%s can be given", name)
 	}
 	for _, h := range [][2]string{{"", "x"}, {"a b", "x"}, {"a:", "x"}, {"a", "x\r\nHost: y"},
 		{"a\n", "x"}, {"a", "x\x00"}, {"ä", "x"}} {
-		if ValidHeader(h[0], h[1]) {
-			t.Errorf("%q: %q is taken", h[0], h[1])
-		}
+		assert.False(t, ValidHeader(h[0], h[1]), "%q: %q is taken", h[0], h[1])
 	}
-	if !ValidHeader("X-Own", "a b\tc") {
-		t.Error("a good header is refused")
-	}
+	assert.True(t, ValidHeader("X-Own", "a b\tc"), "a good header is refused")
 }
 
 // resolver returns one that asks a server of ours, which answers any name with

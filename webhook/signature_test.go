@@ -102,9 +102,7 @@ func TestVectors(t *testing.T) {
 			}
 		}
 		for what, err := range wrong {
-			if !errors.Is(err, ErrSignature) {
-				t.Errorf("%s: %s: %v", v.Name, what, err)
-			}
+			assert.ErrorIs(t, err, ErrSignature, "%s: %s:", v.Name, what)
 		}
 		if v.At == 0 {
 			if err := verify(v.Body, v.Secret, time.Unix(1e9, 0), v.Headers...); err != nil {
@@ -273,9 +271,7 @@ func TestAlike(t *testing.T) {
 		return testing.AllocsPerRun(100, func() { s.matches(given, "", []byte("x"), secrets) })
 	}
 	one, three := cost(value, "a"), cost(value, "a", "b", "c")
-	if three < 2*one {
-		t.Errorf("%v for one secret, %v for three", one, three)
-	}
+	assert.True(t, three >= 2*one, "%v for one secret, %v for three", one, three)
 	for _, v := range []string{"v1=0" + value[4:], value[:len(value)-1] + "0",
 		value[:len(value)-1] + "1"} {
 		assert.Equal(t, cost(v, "a", "b", "c"), three, "%s", v)

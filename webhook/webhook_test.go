@@ -86,9 +86,7 @@ func TestPlainMessage(t *testing.T) {
 	} {
 		m, err := w.Message(request(body), 10)
 		if !fine {
-			if !errors.Is(err, ErrBody) {
-				t.Errorf("%.20s: %v", body, err)
-			}
+			assert.ErrorIs(t, err, ErrBody, "%.20s:", body)
 			continue
 		}
 		if err != nil || string(m.Payload) != body || m.Mapped || m.Priority != 3 {

@@ -257,9 +257,7 @@ func TestErasedSegmentsAreArchivedAgain(t *testing.T) {
 	w.grow(3)
 	w.write()
 	const secret = "secret 2 secret 2"
-	if len(w.files(secret)) == 0 {
-		t.Fatal("the archive does not hold it to begin with")
-	}
+	require.NotEqual(t, len(w.files(secret)), 0, "the archive does not hold it to begin with")
 	must(t, w.log.Erase([]event.Ref{{Index: 2}}))
 	if done := w.write(); done.Refreshed != 1 || done.Segments != 0 {
 		t.Fatalf("%+v", done)

@@ -315,9 +315,7 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 	}
 	for _, q := range []string{"a", "b", "a.dlq", "b.dlq"} {
 		for _, m := range w.live(q) {
-			if gone(first[m.ID]) {
-				w.t.Errorf("%s: %s is still in %s", what, m.ID, q)
-			}
+			assert.False(w.t, gone(first[m.ID]), "%s: %s is still in %s", what, m.ID, q)
 		}
 	}
 	w.t.Logf("%s: %d contents are erased", what, n)
@@ -594,9 +592,7 @@ func TestNodeCatchesUp(t *testing.T) {
 	task := w.create(event.TaskErase, nil).ID
 	w.do(erasing(task, first))
 	again()
-	if len(w.in("first")) == 0 {
-		t.Fatal("carried out already")
-	}
+	require.NotEqual(t, len(w.in("first")), 0, "carried out already")
 	w.once()
 	if files := w.in("first"); len(files) > 0 {
 		t.Errorf("still in %v", files)

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 var (
@@ -25,15 +26,11 @@ func TestBreakerUnreachable(t *testing.T) {
 	for range breakAfter - 1 {
 		b.failed(now, unheard, false)
 	}
-	if b.open {
-		t.Fatal("failures before a success count")
-	}
+	require.False(t, b.open, "failures before a success count")
 	if !b.failed(now, unheard, false) || !b.open {
 		t.Fatal("not open")
 	}
-	if b.failed(now, unheard, false) {
-		t.Error("opened twice")
-	}
+	assert.False(t, b.failed(now, unheard, false), "opened twice")
 	if n, wait := b.allows(10, now); n != 0 || wait != firstPause {
 		t.Errorf("allows %d, %s", n, wait)
 	}
@@ -66,12 +63,8 @@ func TestBreakerAnswers(t *testing.T) {
 	for range breakAnyway - 1 {
 		b.failed(now, answers, false)
 	}
-	if b.open {
-		t.Fatal("open within a moment")
-	}
-	if !b.failed(now, answers, false) {
-		t.Fatal("not open after masses")
-	}
+	require.False(t, b.open, "open within a moment")
+	require.True(t, b.failed(now, answers, false), "not open after masses")
 	b = breaker{}
 	for i := range breakAfter {
 		if opened := b.failed(now.Add(time.Duration(i)*time.Second), answers,

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
@@ -182,8 +181,6 @@ func TestALifeIsTheSameEverywhere(t *testing.T) {
 	text := string(output(t, "replay", "--data-dir", n.dir, "--message", ids[2]))
 	for _, want := range []string{"by lost", "timeout of the bank", "no such account",
 		"max_attempts", "died in jobs", "edited", "order append", "by patient"} {
-		if !strings.Contains(text, want) {
-			t.Errorf("%q is missing:\n%s", want, text)
-		}
+		assert.Contains(t, text, want, "is missing:")
 	}
 }

@@ -107,9 +107,8 @@ func (n *testNode) into(index uint64, args ...string) *testNode {
 	defer d.Close()
 	target := filepath.Join(n.TempDir(), "then")
 	at := event.Instant{Kind: event.InstantIndex, Index: index}
-	if card := must(d.Into(n.Context(), at, target, seed, nil)); !card.PushOff() {
-		n.Error("the copy's card lets it push")
-	}
+	assert.True(n, must(d.Into(n.Context(), at, target, seed, nil)).PushOff(),
+		"the copy's card lets it push")
 	return startTest(n.T, target, args...)
 }
 
@@ -117,9 +116,7 @@ func (n *testNode) into(index uint64, args ...string) *testNode {
 func (n *testNode) until(what string, ok func() bool) {
 	n.Helper()
 	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			n.Fatalf("waited in vain: %s", what)
-		}
+		require.False(n, time.Now().After(end), "waited in vain: %s", what)
 	}
 }
 
@@ -165,9 +162,7 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 		t.Errorf("the live message: %+v", m)
 	}
 	_, err := n.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", first)))
-	if !errors.Is(err, client.ErrHistoryExpired) {
-		t.Errorf("the state in deleted history: %v", err)
-	}
+	assert.ErrorIs(t, err, client.ErrHistoryExpired, "the state in deleted history:")
 	// The past can be rebuilt from the oldest checkpoint on.
 	metas := e.replica.Status().Checkpoints
 	oldest := client.At(fmt.Sprintf("index:%d", metas[len(metas)-1].HeadIndex))
@@ -176,9 +171,7 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	}
 	n.stop()
 	start := lines(t, "replay", "--data-dir", n.dir, "--to", "start", "-o", "json")
-	if text := fmt.Sprint(start); !strings.Contains(text, "queues:map[]") {
-		t.Errorf("nothing, before the first event: %s", text)
-	}
+	assert.Contains(t, fmt.Sprint(start), "queues:map[]", "nothing, before the first event:")
 	report, err := replay.Verify(ctx, vfs.OS{}, n.dir, nil, nil)
 	if err != nil || report.Checkpoints == 0 || report.From == 0 {
 		t.Fatalf("%+v, %v", report, err)
@@ -370,9 +363,7 @@ func TestMetricsOfRaftAndTheAPIAreApart(t *testing.T) {
 	}
 	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} `,
 		"qlogd_entry_seconds_count ", "qlogd_entry_commands_count "} {
-		if !bytes.Contains(b, []byte("\n"+want)) {
-			t.Errorf("/metrics lacks %s", want)
-		}
+		assert.True(t, bytes.Contains(b, []byte("\n"+want)), "/metrics lacks %s", want)
 	}
 }
 
@@ -420,9 +411,7 @@ func TestLostBeginningIsRefused(t *testing.T) {
 	require.NoError(t, n.engine().replica.Snapshot())
 	n.stop()
 	files, _ := filepath.Glob(filepath.Join(n.dir, "log/*.seg"))
-	if len(files) < 3 {
-		t.Fatal(files)
-	}
+	require.True(t, len(files) >= 3, "%v", files)
 	index := strings.TrimSuffix(files[0], ".seg") + ".idx"
 	require.NoError(t, errors.Join(os.Remove(files[0]), os.Remove(index)))
 	_, err := startNode(testConfig(t, n.dir), slog.New(slog.DiscardHandler))

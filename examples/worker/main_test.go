@@ -70,9 +70,7 @@ func TestSIGTERM(t *testing.T) {
 	}
 	for begun := 0; begun < 12; { // ten quick ones and two slow ones
 		line, ok := <-log
-		if !ok {
-			t.Fatal("it has ended")
-		}
+		require.True(t, ok, "it has ended")
 		if strings.Contains(line, " begin message=") {
 			begun++
 		}

@@ -34,9 +34,7 @@ func TestInvariants(t *testing.T) {
 			}
 		}
 	}
-	if len(numbered) == 0 {
-		t.Fatal("no invariants in the document")
-	}
+	require.NotEqual(t, len(numbered), 0, "no invariants in the document")
 
 	cited := regexp.MustCompile(`//.*\b(I[0-9]{1,2})\b`)
 	err = filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {

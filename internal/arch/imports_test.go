@@ -94,9 +94,7 @@ func TestImports(t *testing.T) {
 		return nil
 	})
 	require.NoError(t, err)
-	if checked == 0 {
-		t.Fatal("no Go file found")
-	}
+	require.NotEqual(t, checked, 0, "no Go file found")
 }
 
 // TestCheckImport checks that the rules reject what they are there to reject.

@@ -145,9 +145,7 @@ func (c *checker) load(t *testing.T, dir string) {
 			}
 		}
 	}
-	if len(c.files) == 0 {
-		t.Fatalf("no Go file in %s", dir)
-	}
+	require.NotEqual(t, len(c.files), 0, "no Go file in %s", dir)
 	c.info = &types.Info{
 		Types: map[ast.Expr]types.TypeAndValue{},
 		Uses:  map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{},
@@ -485,7 +483,5 @@ func expect(t *testing.T, root string, problems []string) {
 	for _, p := range left {
 		t.Errorf("caught what is right: %s", p)
 	}
-	if wants == 0 {
-		t.Fatal("no want comment below " + root)
-	}
+	require.NotEqual(t, wants, 0, "%v", "no want comment below "+root)
 }

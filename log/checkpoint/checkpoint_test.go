@@ -16,6 +16,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -125,9 +126,7 @@ func TestFlippedByte(t *testing.T) {
 		if errors.As(err, &c) && c.Offset > int64(i) {
 			t.Errorf("byte %d: named at %d", i, c.Offset)
 		}
-		if !strings.HasPrefix(body, got) {
-			t.Errorf("byte %d: wrong bytes were handed out", i)
-		}
+		assert.True(t, strings.HasPrefix(body, got), "byte %d: wrong bytes were handed out", i)
 	}
 	for n := range good {
 		if _, _, err := readAll(good[:n]); !errors.Is(err, ErrCorrupt) {
@@ -247,9 +246,7 @@ func TestThin(t *testing.T) {
 		for _, g := range Thin(metas, Keep) {
 			metas = slices.DeleteFunc(metas, func(m Meta) bool { return m.Index == g.Index })
 		}
-		if len(metas) > Keep {
-			t.Fatalf("%d are kept", len(metas))
-		}
+		require.True(t, len(metas) <= Keep, "%d are kept", len(metas))
 		if metas[0].Index != i*100 || i > 1 && metas[1].Index != (i-1)*100 ||
 			metas[len(metas)-1].Index != 100 {
 			t.Fatalf("after %d: %v", i, indexes(metas))
@@ -286,9 +283,7 @@ func FuzzReader(f *testing.F) {
 	f.Add([]byte(magic))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, body, err := readAll(b)
-		if len(body) > len(b) {
-			t.Fatalf("%d bytes of body in %d", len(body), len(b))
-		}
+		require.True(t, len(body) <= len(b), "%d bytes of body in %d", len(body), len(b))
 		if err != nil {
 			return
 		}

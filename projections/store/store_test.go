@@ -394,9 +394,7 @@ func TestRebuildWhileFollowing(t *testing.T) {
 		waitFor(t, s, 60)
 	}
 	stop()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	require.ErrorIs(t, <-done, context.Canceled)
 	same(t, s, src.blocks)
 }
 
@@ -644,9 +642,7 @@ func TestFlippedBit(t *testing.T) {
 		b[at+7] ^= 1 // the first number's lowest bit
 		flipped++
 	}
-	if flipped == 0 {
-		t.Fatal("the row is not in the file")
-	}
+	require.NotEqual(t, flipped, 0, "the row is not in the file")
 	must(t, os.WriteFile(path, b, 0o600))
 
 	s = openStore(t, path)
@@ -662,9 +658,7 @@ func TestFlippedBit(t *testing.T) {
 	src.append(block(2, start, 0, enqueued("needle-in-the-file", 1)...))
 	waitFor(t, s, 2)
 	stop()
-	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Fatal(err)
-	}
+	require.ErrorIs(t, <-done, context.Canceled)
 	same(t, s, src.blocks)
 }
 
@@ -690,9 +684,7 @@ func TestFlippedFreelist(t *testing.T) {
 			flipped++
 		}
 	}
-	if flipped == 0 {
-		t.Fatal("no page is free")
-	}
+	require.NotEqual(t, flipped, 0, "no page is free")
 	must(t, os.WriteFile(path, b, 0o600))
 
 	s = openStore(t, path)
@@ -710,9 +702,7 @@ func TestSourceFails(t *testing.T) {
 	src := newLog(block(1, start, 0, enqueued("a", 1)...))
 	catchUp(t, s, src)
 	src.fail = errors.New("segment 1 is damaged")
-	if err := s.Follow(context.Background(), src); !errors.Is(err, src.fail) {
-		t.Fatalf("got %v", err)
-	}
+	require.ErrorIs(t, s.Follow(context.Background(), src), src.fail)
 	same(t, s, src.blocks)
 }
 

@@ -15,6 +15,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -106,18 +107,14 @@ func TestCrashAnywhere(t *testing.T) {
 			must(t, l.bring(whole))
 			must(t, sameAsSource(t, whole, l.peer, l.meta))
 			fresh := snapshot(t, whole)
-			if maps.Equal(old, fresh) {
-				t.Fatal("nothing was brought")
-			}
+			require.False(t, maps.Equal(old, fresh), "nothing was brought")
 			t.Logf("%d operations", whole.Ops())
 			for at := 1; at <= whole.Ops(); at += step {
 				for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
 					disk := l.disk.Clone()
 					disk.CrashAt(at)
 					err := l.bring(disk)
-					if !disk.Crashed() {
-						t.Fatalf("operation %d did not come", at)
-					}
+					require.True(t, disk.Crashed(), "operation %d did not come", at)
 					if err == nil && at < whole.Ops() {
 						t.Fatalf("operation %d: the crash was not told", at)
 					}
@@ -179,9 +176,7 @@ func TestCrashTwice(t *testing.T) {
 					break
 				}
 				disk = disk.CrashWith(memdisk.Loss(rng.IntN(4)), rng)
-				if crashes > 200 {
-					t.Fatal("it never comes to an end")
-				}
+				require.True(t, crashes <= 200, "it never comes to an end")
 			}
 			if now := snapshot(t, disk); !maps.Equal(now, fresh) {
 				t.Fatalf("%s: not the new directory in the end: %v", l.name, names(now))

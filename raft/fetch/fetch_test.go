@@ -1,7 +1,6 @@
 package fetch
 
 import (
-	"errors"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -54,9 +53,7 @@ func TestFetchAndInstall(t *testing.T) {
 			net := newNet()
 			n.serve(net, "a")
 			p, err := fetch(t, net, disk, meta, "a")
-			if !errors.Is(err, c.err) {
-				t.Fatalf("fetch: %v, want %v", err, c.err)
-			}
+			require.ErrorIs(t, err, c.err, "fetch:")
 			assert.Equal(t, len(files(t, disk, "/log", "")), len(before),
 				"fetch has changed the log")
 			assert.Equal(t, install(t, disk, p), c.err == nil, "installed")
@@ -67,9 +64,7 @@ func TestFetchAndInstall(t *testing.T) {
 			require.NoError(t, verify(t, disk))
 			assert.Equal(t, disk.Get("/projections.db") == nil, c.replace,
 				"the read models are gone")
-			if install(t, disk, nil) {
-				t.Error("installed twice")
-			}
+			assert.False(t, install(t, disk, nil), "installed twice")
 		})
 	}
 }
@@ -84,8 +79,6 @@ func TestAhead(t *testing.T) {
 	n.serve(net, "a")
 	p := mustFetch(t, net, disk, meta, "a")
 	assert.Equal(t, net.sent, meta.Size, "bytes were sent")
-	if !install(t, disk, p) {
-		t.Error("not installed")
-	}
+	assert.True(t, install(t, disk, p), "not installed")
 	must(t, verify(t, disk))
 }

@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/raft/peer"
@@ -31,9 +32,7 @@ func TestCheckpointKnowsWhatIsGone(t *testing.T) {
 	if _, err := fetch(t, net, disk, old, "a"); !errors.Is(err, errUseless) {
 		t.Fatal(err)
 	}
-	if !install(t, disk, mustFetch(t, net, disk, n.newest(), "a")) {
-		t.Fatal("not installed")
-	}
+	require.True(t, install(t, disk, mustFetch(t, net, disk, n.newest(), "a")), "not installed")
 	must(t, verify(t, disk))
 }
 
@@ -62,9 +61,7 @@ func TestPlanThatIsTooLate(t *testing.T) {
 			p := mustFetch(t, net, disk, meta, "a")
 			late(n, disk)
 			before := files(t, disk, "/log", "")
-			if install(t, disk, p) {
-				t.Error("installed")
-			}
+			assert.False(t, install(t, disk, p), "installed")
 			if after := files(t, disk, "/log", ""); !maps.Equal(after, before) {
 				t.Errorf("the log has changed: %d files, %d before", len(after), len(before))
 			}
@@ -94,14 +91,10 @@ func TestSourceMovesOn(t *testing.T) {
 			disk := memdisk.New()
 			p, err := fetch(t, net, disk, n.newest(), "a")
 			for tries := 0; err != nil; tries++ {
-				if tries > 100 {
-					t.Fatal(err)
-				}
+				require.True(t, tries <= 100, "%v", err)
 				p, err = fetch(t, net, disk, n.newest(), "a")
 			}
-			if !install(t, disk, p) {
-				t.Fatal("not installed")
-			}
+			require.True(t, install(t, disk, p), "not installed")
 			must(t, verify(t, disk))
 			metas, _, err := checkpoint.List(disk, "/checkpoints")
 			must(t, err)
@@ -139,9 +132,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	if want := size() - before + int64(len(n.disk.Get("/checkpoints/"+second.Name()))); net.sent != want {
 		t.Errorf("%d bytes came for the newer checkpoint, want %d", net.sent, want)
 	}
-	if !install(t, disk, p) {
-		t.Fatal("not installed")
-	}
+	require.True(t, install(t, disk, p), "not installed")
 	must(t, errors.Join(sameAsSource(t, disk, n, second), verify(t, disk)))
 	// And once more, behind the whole segments that are in place.
 	net.files = nil
@@ -149,9 +140,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 	third := n.grow(20).checkpoint()
 	p = mustFetch(t, net, disk, third, "a")
 	assert.Equal(t, net.files[0], "log/"+last[len(last)-1].Name, "what came: %v", net.files)
-	if !install(t, disk, p) {
-		t.Fatal("not installed")
-	}
+	require.True(t, install(t, disk, p), "not installed")
 	must(t, errors.Join(sameAsSource(t, disk, n, third), verify(t, disk)))
 }
 
@@ -196,9 +185,7 @@ func TestNoRoom(t *testing.T) {
 	o.FreeBytes = func() (uint64, error) { return 1 << 30, nil }
 	p, err := Fetch(t.Context(), o)
 	must(t, err)
-	if !install(t, disk, p) {
-		t.Error("not installed")
-	}
+	assert.True(t, install(t, disk, p), "not installed")
 }
 
 func TestServeRefuses(t *testing.T) {
@@ -262,9 +249,7 @@ func TestOverTheNetwork(t *testing.T) {
 	defer Serve(a, n.source())()
 	p, err := Fetch(t.Context(), o)
 	must(t, err)
-	if !install(t, disk, p) {
-		t.Fatal("not installed")
-	}
+	require.True(t, install(t, disk, p), "not installed")
 	must(t, errors.Join(sameAsSource(t, disk, n, meta), verify(t, disk)))
 }
 

@@ -176,9 +176,7 @@ func TestContextEnds(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.Canceled) || NotSent(err) {
 		t.Errorf("caller: %v", err)
 	}
-	if err := <-out; !errors.Is(err, context.Canceled) {
-		t.Errorf("handler: %v", err)
-	}
+	assert.ErrorIs(t, <-out, context.Canceled, "handler:")
 	if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err != nil {
 		t.Errorf("the next call: %v", err)
 	}
@@ -360,9 +358,7 @@ func TestClose(t *testing.T) {
 	require.NoError(t, err)
 	defer silent.Close()
 	require.NoError(t, b.Close())
-	if !ended {
-		t.Error("a handler is still running")
-	}
+	assert.True(t, ended, "a handler is still running")
 	running.Wait()
 	if _, err := silent.Read(make([]byte, 1)); err == nil {
 		t.Error("a stranger is still in")
@@ -376,9 +372,7 @@ func TestClose(t *testing.T) {
 		"raft":   func() error { _, err := b.Raft().Dial(at(a), time.Minute); return err },
 		"accept": func() error { _, err := b.Raft().Accept(); return err },
 	} {
-		if err := f(); !errors.Is(err, net.ErrClosed) {
-			t.Errorf("%s after Close: %v", what, err)
-		}
+		assert.ErrorIs(t, f(), net.ErrClosed, "%s after Close:", what)
 	}
 	if _, _, err := a.Call(t.Context(), at(b), "wait", nil); !NotSent(err) {
 		t.Errorf("call to who is closed: %v", err)

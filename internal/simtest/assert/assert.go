@@ -1,11 +1,13 @@
-// Package assert compares values. A test goes on where they differ; package
+// Package assert checks values. A test goes on where they differ; package
 // require has the same functions for what it cannot go on without.
 package assert
 
 import (
+	"errors"
 	"fmt"
 	"reflect"
 	"slices"
+	"strings"
 )
 
 // T is a *testing.T, a *testing.B, or a *rapid.T.
@@ -20,6 +22,46 @@ func Equal[V comparable](t T, got, want V, about ...any) {
 	t.Helper()
 	if got != want {
 		t.Errorf("%s", Differ(got, want, about))
+	}
+}
+
+// NotEqual reports an error if got == other.
+func NotEqual[V comparable](t T, got, other V, about ...any) {
+	t.Helper()
+	if got == other {
+		t.Errorf("%s", Message(about, "got %+v", got))
+	}
+}
+
+// True reports an error unless ok.
+func True(t T, ok bool, about ...any) {
+	t.Helper()
+	if !ok {
+		t.Errorf("%s", Message(about, "got false"))
+	}
+}
+
+// False reports an error if bad.
+func False(t T, bad bool, about ...any) {
+	t.Helper()
+	if bad {
+		t.Errorf("%s", Message(about, "got true"))
+	}
+}
+
+// Contains reports an error unless part is in s.
+func Contains(t T, s, part string, about ...any) {
+	t.Helper()
+	if !strings.Contains(s, part) {
+		t.Errorf("%s", Message(about, "%q is not in %q", part, s))
+	}
+}
+
+// ErrorIs reports an error unless errors.Is(err, want).
+func ErrorIs(t T, err, want error, about ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Errorf("%s", Message(about, "got error %v, want %v", err, want))
 	}
 }
 
@@ -41,7 +83,12 @@ func DeepEqual[V any](t T, got, want V, about ...any) {
 
 // Differ is the message about two values which differ.
 func Differ(got, want any, about []any) string {
-	s := fmt.Sprintf("got %+v, want %+v", got, want)
+	return Message(about, "got %+v, want %+v", got, want)
+}
+
+// Message says what is wrong, after what about says, if anything.
+func Message(about []any, format string, args ...any) string {
+	s := fmt.Sprintf(format, args...)
 	if len(about) > 0 {
 		s = fmt.Sprintf(about[0].(string), about[1:]...) + ": " + s
 	}

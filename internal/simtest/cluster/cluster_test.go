@@ -38,9 +38,7 @@ func TestNode(t *testing.T) {
 		}
 	}
 	n.Kill9()
-	if n.Running() {
-		t.Fatal("it still runs")
-	}
+	require.False(t, n.Running(), "it still runs")
 	once := n.Client(client.WithRetry(client.Retry{Attempts: 1}))
 	if _, err := once.Queue(t.Context(), "q"); err == nil {
 		t.Fatal("a dead server answers")
@@ -59,9 +57,7 @@ func TestNode(t *testing.T) {
 	b, err := os.ReadFile(segments[0])
 	require.NoError(t, err)
 	at := bytes.Index(b, []byte("needle-in-the-log"))
-	if at < 0 {
-		t.Fatal("the message is not in the log")
-	}
+	require.True(t, at >= 0, "the message is not in the log")
 	b[at] ^= 1
 	require.NoError(t, os.WriteFile(segments[0], b, 0o600))
 	if err := n.Verify(); err == nil || !strings.Contains(err.Error(), filepath.Base(segments[0])) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -224,9 +225,8 @@ func (e *eraser) shown(id, reason string) {
 				e.t.Errorf("%s: %+v", n.Name(), ev)
 			}
 		}
-		if !erased {
-			e.t.Errorf("%s: the history does not say that it was erased: %+v", n.Name(), m.History)
-		}
+		assert.True(e.t, erased,
+			"%s: the history does not say that it was erased: %+v", n.Name(), m.History)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -26,9 +27,7 @@ func TestWebhooksGuide(t *testing.T) {
 	require.NoError(t, os.Symlink(cluster.Binary(t), filepath.Join(dir, "qlogd")))
 	block := regexp.MustCompile("(?s)```sh\n(.*?)```\n(?:```(?:json|text)\n(.*?)```)?")
 	blocks := block.FindAllStringSubmatch(string(text), -1)
-	if len(blocks) < 7 {
-		t.Fatalf("%d blocks", len(blocks))
-	}
+	require.True(t, len(blocks) >= 7, "%d blocks", len(blocks))
 	for _, b := range blocks {
 		cmd := exec.CommandContext(t.Context(), "bash", "-euo", "pipefail", "-c",
 			strings.ReplaceAll(b[1], "localhost:7070", n.Addr()))
@@ -42,8 +41,7 @@ func TestWebhooksGuide(t *testing.T) {
 			t.Fatalf("%s\n%v\n%s%s", b[1], err, out, &stderr)
 		}
 		want := strings.ReplaceAll(regexp.QuoteMeta(strings.TrimSpace(b[2])), "…", "(?s:.*)")
-		if !regexp.MustCompile(want).MatchString(string(out)) {
-			t.Errorf("%stold\n%s, the guide says\n%s", b[1], out, b[2])
-		}
+		assert.True(t, regexp.MustCompile(want).MatchString(string(out)),
+			"%stold\n%s, the guide says\n%s", b[1], out, b[2])
 	}
 }

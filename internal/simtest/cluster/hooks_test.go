@@ -21,6 +21,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -112,9 +113,7 @@ func nowhereBut(t *testing.T, c *cluster.Cluster, secret, there string) {
 	}
 	c.TermAll()
 	for _, n := range c.Nodes() {
-		if strings.Contains(n.Log(), secret) {
-			t.Errorf("%s logs the secret", n.Name())
-		}
+		assert.False(t, strings.Contains(n.Log(), secret), "%s logs the secret", n.Name())
 		found := filesWith(t, n.Dir(), map[string]string{"secret": secret, "there": there})
 		if len(found["secret"]) > 0 || len(found["there"]) == 0 {
 			t.Errorf("%s: %v", n.Name(), found)

@@ -270,9 +270,7 @@ func TestPush(t *testing.T) {
 	if err != nil || string(again[1].Result) != `{"status":200,"answer":{"took":true}}` {
 		t.Errorf("produced again: %+v %v", again, err)
 	}
-	if strings.Contains(n.Log(), secret) {
-		t.Error("the log has the secret")
-	}
+	assert.False(t, strings.Contains(n.Log(), secret), "the log has the secret")
 }
 
 // TestPushTerm: a node that is asked to end returns what it has not sent, waits

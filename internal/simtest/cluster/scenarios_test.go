@@ -2,7 +2,6 @@ package cluster_test
 
 import (
 	"context"
-	"errors"
 	"net/http"
 	"os"
 	"strings"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -66,9 +66,7 @@ func TestRemovedNode(t *testing.T) {
 	}
 	n.Launch()
 	ended(t, n)
-	if log := n.Log(); !strings.Contains(log, "removed") {
-		t.Errorf("it does not say that it was removed:\n%s", log)
-	}
+	assert.Contains(t, n.Log(), "removed", "it does not say that it was removed:")
 	some(t, cl, 3)
 	n.Wipe()
 	n.Restart()
@@ -169,9 +167,7 @@ func TestNoMajority(t *testing.T) {
 		"message": func() error { _, err := once.Message(ctx, ids[0]); return err },
 	} {
 		wg.Go(func() {
-			if err := do(); !errors.Is(err, client.ErrNoLeader) {
-				t.Errorf("%s: %v", name, err)
-			}
+			assert.ErrorIs(t, do(), client.ErrNoLeader, "%s:", name)
 		})
 	}
 	wg.Wait()

@@ -162,9 +162,7 @@ func (s *story) replay(dead int64) *wire.Task {
 func (s *story) run(killLeader bool) {
 	dead := s.die()
 	s.Logf("%d of %d died", dead, s.n)
-	if dead < int64(s.n/7) {
-		s.Fatalf("only %d of %d died", dead, s.n)
-	}
+	require.True(s, dead >= int64(s.n/7), "only %d of %d died", dead, s.n)
 	task := s.replay(dead)
 	var wg sync.WaitGroup
 	var replayed atomic.Bool
@@ -247,9 +245,7 @@ func (s *story) check(before int) {
 		From: "start", Limit: 1000}) {
 		require.NoError(s, err)
 		i, ok := s.ids[e.MessageID]
-		if !ok {
-			s.Fatalf("message %s was acked, but never leased", e.MessageID)
-		}
+		require.True(s, ok, "message %s was acked, but never leased", e.MessageID)
 		times[i]++
 		if at++; at <= before {
 			continue

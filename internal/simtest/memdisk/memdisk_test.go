@@ -2,7 +2,6 @@ package memdisk
 
 import (
 	"bytes"
-	"errors"
 	"io"
 	"io/fs"
 	"math/rand/v2"
@@ -94,9 +93,7 @@ func TestTwinsBehaveAlike(t *testing.T) {
 
 func wantIs(t *testing.T, err, want error) {
 	t.Helper()
-	if !errors.Is(err, want) {
-		t.Fatalf("error %v, want %v", err, want)
-	}
+	require.ErrorIs(t, err, want, "error")
 }
 
 func TestOSRefusesLinks(t *testing.T) {
@@ -115,9 +112,8 @@ func TestRename(t *testing.T) {
 		m.Put("old", []byte("1"))
 		must(t, m.Rename("old", "new"))
 		after := m.Crash(rng(seed))
-		if (after.Get("old") == nil) == (after.Get("new") == nil) {
-			t.Fatalf("seed %d: old %q, new %q", seed, after.Get("old"), after.Get("new"))
-		}
+		require.NotEqual(t, (after.Get("old") == nil), (after.Get("new") == nil),
+			"seed %d: old %q, new %q", seed, after.Get("old"), after.Get("new"))
 		// Over another file: its bytes or the new ones, never neither.
 		m = New()
 		m.Put("f", []byte("before"))

@@ -2,8 +2,10 @@
 package require
 
 import (
+	"errors"
 	"reflect"
 	"slices"
+	"strings"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
@@ -28,6 +30,46 @@ func Equal[V comparable](t T, got, want V, about ...any) {
 	t.Helper()
 	if got != want {
 		t.Fatalf("%s", assert.Differ(got, want, about))
+	}
+}
+
+// NotEqual ends the test if got == other.
+func NotEqual[V comparable](t T, got, other V, about ...any) {
+	t.Helper()
+	if got == other {
+		t.Fatalf("%s", assert.Message(about, "got %+v", got))
+	}
+}
+
+// True ends the test unless ok.
+func True(t T, ok bool, about ...any) {
+	t.Helper()
+	if !ok {
+		t.Fatalf("%s", assert.Message(about, "got false"))
+	}
+}
+
+// False ends the test if bad.
+func False(t T, bad bool, about ...any) {
+	t.Helper()
+	if bad {
+		t.Fatalf("%s", assert.Message(about, "got true"))
+	}
+}
+
+// Contains ends the test unless part is in s.
+func Contains(t T, s, part string, about ...any) {
+	t.Helper()
+	if !strings.Contains(s, part) {
+		t.Fatalf("%s", assert.Message(about, "%q is not in %q", part, s))
+	}
+}
+
+// ErrorIs ends the test unless errors.Is(err, want).
+func ErrorIs(t T, err, want error, about ...any) {
+	t.Helper()
+	if !errors.Is(err, want) {
+		t.Fatalf("%s", assert.Message(about, "got error %v, want %v", err, want))
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // story builds a history in words. Its clock counts in milliseconds, which are
@@ -213,9 +214,7 @@ func TestGoodHistory(t *testing.T) {
 func lanesBroken(t *testing.T, ops []Op) (found []Violation) {
 	for _, queue := range []string{"q", "h"} {
 		v, undecided := CheckLinear(ops, queue, testRules[queue], time.Minute)
-		if undecided > 0 {
-			t.Errorf("%d lanes of %s are undecided", undecided, queue)
-		}
+		assert.Equal(t, undecided, 0, "%d lanes of %s are undecided", undecided, queue)
 		found = append(found, v...)
 	}
 	return found

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -150,9 +151,7 @@ func judge(t *testing.T, h *History, atEnd bool) {
 	for _, v := range wrong[:min(20, len(wrong))] {
 		t.Error(v)
 	}
-	if len(wrong) > 0 {
-		t.Fatalf("%d violations", len(wrong))
-	}
+	require.Equal(t, len(wrong), 0, "%d violations", len(wrong))
 	if atEnd {
 		t.Logf("%d lanes could not be decided in time", undecided)
 	}
@@ -178,9 +177,7 @@ func summarize(t *testing.T, h *History) {
 		t.Logf("%6d %s", count[k], k)
 	}
 	for _, must := range []string{"enqueued", "delivered", "ack ok", "retry ok"} {
-		if count[must] == 0 {
-			t.Errorf("the campaign had no %s", must)
-		}
+		assert.NotEqual(t, count[must], 0, "the campaign had no %s", must)
 	}
 }
 

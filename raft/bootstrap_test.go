@@ -190,7 +190,9 @@ func (w *world) await() {
 	for !w.all() && time.Now().Before(late) {
 		time.Sleep(10 * time.Millisecond)
 	}
-	assert.True(w.t, w.all(), "not all have a cluster:\n%s", w.logged.String())
+	if !w.all() {
+		w.t.Errorf("not all have a cluster:\n%s", w.logged.String())
+	}
 	w.one()
 	w.end()
 }

@@ -36,8 +36,8 @@ var rooms = []string{
 	"api",
 	"cmd/qlogd",
 	"deploy", "internal/arch",
-	"internal/simtest/assert", "internal/simtest/require", "internal/simtest/ports", "internal/simtest/memnet",
-	"internal/simtest/filekv", "internal/simtest/memdisk",
+	"internal/simtest/assert", "internal/simtest/require", "internal/simtest/ports",
+	"internal/simtest/memnet", "internal/simtest/filekv", "internal/simtest/memdisk",
 	"internal/simtest/cluster", "internal/simtest/cluster/crashtest", "internal/simtest/sim",
 }
 

@@ -220,18 +220,10 @@ func (q *request) noContent() error {
 
 // queueOf returns a queue's view. Ages are counted at the state's instant.
 func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
-	t := &v.Stats
 	out := wire.Queue{
 		Name: v.Name, Policy: policyOf(&v.Policy), Paused: v.Paused,
 		CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt),
-		Stats: wire.Stats{
-			Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight,
-			Bytes: t.Bytes, Partitions: t.Partitions,
-			EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered,
-		},
-	}
-	if t.Oldest > 0 {
-		out.Stats.OldestMessageAgeSeconds = max(0, s.clock(st)-t.Oldest) / 1000
+		Stats: StatsOf(&v.Stats, s.clock(st)),
 	}
 	if _, past := st.(*pastState); !past {
 		if n, err := s.deps.Models.MessagesPerMinute(v.Name, s.deps.Node.Clock()); err == nil {
@@ -239,6 +231,19 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 		}
 	}
 	return out
+}
+
+// StatsOf returns a queue's counts at an instant, without rates.
+func StatsOf(t *event.Stats, clock int64) wire.Stats {
+	s := wire.Stats{
+		Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight, Bytes: t.Bytes,
+		EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered,
+		Partitions: t.Partitions,
+	}
+	if t.Oldest > 0 {
+		s.OldestMessageAgeSeconds = max(0, clock-t.Oldest) / 1000
+	}
+	return s
 }
 
 // clock returns a state's instant: of the live one the time now, which goes on while nothing

@@ -28,9 +28,9 @@ type Turn struct {
 
 // BisectCost is the work of a search.
 type BisectCost struct {
-	Checkpoints int    // loaded
-	Blocks      uint64 // folded
-	Asked       int    // evaluations of the predicate
+	Checkpoints int    `json:"checkpoints"` // loaded
+	Blocks      uint64 `json:"blocks"`      // folded
+	Asked       int    `json:"asked"`       // evaluations of the predicate
 }
 
 // bisection is a search in progress.

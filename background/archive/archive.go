@@ -226,11 +226,12 @@ type Source struct {
 
 // Written is the result of a run.
 type Written struct {
-	Segments    int    // new ones
-	Refreshed   int    // written again: contents were erased
-	Checkpoints int    // new ones
-	Bytes       int64  // of all these
-	UpTo        uint64 // every sealed segment up to this index is in the archive; 0 none
+	Segments    int   `json:"segments"`    // new ones
+	Refreshed   int   `json:"refreshed"`   // written again: contents were erased
+	Checkpoints int   `json:"checkpoints"` // new ones
+	Bytes       int64 `json:"bytes"`       // of all these
+	// UpTo: every sealed segment up to this index is in the archive; 0 none.
+	UpTo uint64 `json:"up_to_index"`
 }
 
 // Write copies the sealed segments of a log that the archive lacks, oldest first. If it fails or is

@@ -40,10 +40,8 @@ var tokenCommands = group("token",
 		if err != nil {
 			return err
 		}
-		if c.output == "json" {
-			return c.json(map[string]int{"tokens": auth.Tokens()})
-		}
-		return c.say(nil, "%s: %s", c.args[0], plural(auth.Tokens(), "token", "tokens"))
+		return c.say(named{"tokens": auth.Tokens()},
+			"%s: %s", c.args[0], plural(auth.Tokens(), "token", "tokens"))
 	}),
 )
 
@@ -77,7 +75,7 @@ func (a *app) newToken(e tokenEntry, file string) error {
 	}
 	switch {
 	case a.output == "json":
-		return a.json(struct {
+		return a.wire(struct {
 			Token string `json:"token"`
 			tokenEntry
 		}{token, e})

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"time"
 
@@ -47,12 +46,7 @@ type engine struct {
 	eraser   *erasure.Eraser
 	fetching sync.Mutex // held while something is fetched
 
-	// work runs until background ends.
-	background context.Context
-	cancel     context.CancelFunc
-	work       sync.WaitGroup
-
-	closers []func(context.Context) error // of what is open, in the order of opening
+	lifetime
 }
 
 // openEngine opens what is on disk. On an error everything that was opened is closed, and nothing
@@ -60,12 +54,12 @@ type engine struct {
 func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
 	e := &engine{node: n}
-	e.background, e.cancel = context.WithCancel(context.Background())
+	e.begin()
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 			defer cancel()
-			_ = e.stop(ctx) // the first error counts
+			_ = e.close(ctx) // the first error counts
 		}
 	}()
 	registry := prometheus.NewRegistry()
@@ -91,7 +85,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	}
 	e.log = history.Log
 	// Closing syncs: the next start has nothing to repair.
-	e.closing(func(context.Context) error { return e.log.Close() })
+	e.release(e.log.Close)
 	if err := e.checkBeginning(state.History()); err != nil {
 		return nil, err
 	}
@@ -106,7 +100,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	if err != nil {
 		return nil, err
 	}
-	e.closing(func(context.Context) error { return e.models.Close() })
+	e.release(e.models.Close)
 	e.machine = fsm.NewReplica(state, e.log, fsm.Options{})
 	if e.eraser, err = e.newEraser(); err != nil {
 		return nil, err
@@ -120,7 +114,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	stopServing := fetch.Serve(e.peers, fetch.Source{
 		FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.replica.Snapshot, Logger: logger,
 	})
-	e.closing(func(context.Context) error { stopServing(); return nil })
+	e.release(func() error { stopServing(); return nil })
 	e.push = e.newPush(registry)
 	past := replay.NewPast(history, 4)
 	e.api = api.New(api.Deps{
@@ -132,7 +126,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)
-	e.closing(func(context.Context) error {
+	e.release(func() error {
 		e.answerOthers(false)
 		e.api.Drain()
 		return nil
@@ -169,19 +163,6 @@ func (e *engine) start(changed <-chan struct{}) {
 // keepForRaft is left of a stop's time when deliveries are given up: for their messages to be
 // given back, and for Raft.
 const keepForRaft = 3 * time.Second
-
-func (e *engine) closing(f func(context.Context) error) { e.closers = append(e.closers, f) }
-
-// stop ends an engine in the opposite order, after the last request. ctx bounds how long deliveries
-// and Raft may take.
-func (e *engine) stop(ctx context.Context) error {
-	var errs []error
-	for _, f := range slices.Backward(e.closers) {
-		errs = append(errs, f(ctx))
-	}
-	e.cancel()
-	return errors.Join(errs...)
-}
 
 func (e *engine) retention(limit time.Duration) *retention.Retention {
 	return &retention.Retention{

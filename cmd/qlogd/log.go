@@ -225,12 +225,8 @@ func (s *logSource) segments(ctx context.Context) (out wire.LogSegments, err err
 
 // archivedBody is the output of log archive with -o json.
 type archivedBody struct {
-	To          string `json:"to"`
-	Segments    int    `json:"segments"`  // written now
-	Refreshed   int    `json:"refreshed"` // replaced because contents were erased
-	Checkpoints int    `json:"checkpoints"`
-	Bytes       int64  `json:"bytes"`
-	UpToIndex   uint64 `json:"up_to_index"`
+	To string `json:"to"`
+	archive.Written
 }
 
 // copyTo archives the log in a directory.
@@ -263,9 +259,7 @@ func (s *logSource) copyTo(ctx context.Context, to string, refresh bool) error {
 	if err != nil {
 		return err
 	}
-	return s.say(named{"archive": archivedBody{
-		arch.String(), w.Segments, w.Refreshed, w.Checkpoints, w.Bytes, w.UpTo,
-	}},
+	return s.say(named{"archive": archivedBody{arch.String(), w}},
 		"%s and %s (%s) archived to %s; it has all up to index:%d",
 		plural(w.Segments+w.Refreshed, "segment", "segments"),
 		plural(w.Checkpoints, "checkpoint", "checkpoints"),

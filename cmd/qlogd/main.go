@@ -148,9 +148,6 @@ func build() buildInfo {
 
 var versionCommand = local("version", func(c request, _ *none) error {
 	b := build()
-	if c.output == "json" {
-		return c.json(b)
-	}
-	return c.say(nil, "qlogd %s (commit %s, built %s, %s %s/%s)",
+	return c.say(b, "qlogd %s (commit %s, built %s, %s %s/%s)",
 		b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
 })

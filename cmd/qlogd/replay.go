@@ -225,7 +225,7 @@ func (r *replayer) events(ctx context.Context, d *replay.Dir, bar bool) error {
 	}
 	for _, q := range state.Queues() {
 		if r.filter.Queue == "" || r.filter.Queue == q.Name {
-			body.Queues[q.Name] = statsOf(&q.Stats, clock)
+			body.Queues[q.Name] = api.StatsOf(&q.Stats, clock)
 		}
 	}
 	if r.output != "json" {
@@ -238,19 +238,6 @@ func (r *replayer) events(ctx context.Context, d *replay.Dir, bar bool) error {
 			plural(int64(cost.Events), "event", "events"))
 	}
 	return r.state(&body)
-}
-
-// statsOf returns a queue's counts at an instant; the past has no rates.
-func statsOf(t *event.Stats, clock int64) wire.Stats {
-	s := wire.Stats{
-		Depth: t.Ready, Held: t.Held, Scheduled: t.Scheduled, InFlight: t.InFlight, Bytes: t.Bytes,
-		EnqueuedTotal: t.Enqueued, AckedTotal: t.Acked, DeadLetteredTotal: t.DeadLettered,
-		Partitions: t.Partitions,
-	}
-	if t.Oldest > 0 {
-		s.OldestMessageAgeSeconds = max(0, clock-t.Oldest) / 1000
-	}
-	return s
 }
 
 // event prints one event. Its columns are fixed: a log is too long to wait for

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"slices"
 	"strings"
 
 	"github.com/dustin/go-humanize"
@@ -167,7 +168,7 @@ func queueSideOf(q *event.QueueView, clock int64) any {
 	if q == nil {
 		return nil
 	}
-	stats := statsOf(&q.Stats, clock)
+	stats := api.StatsOf(&q.Stats, clock)
 	return queueSide{q.Paused, wire.Time(q.CreatedAt), wire.Time(q.UpdatedAt), stats}
 }
 
@@ -262,19 +263,20 @@ func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (*replay.Compa
 	return d.Compare(ctx, other, r.to, r.filter, r.change)
 }
 
-// side is a queue or a message as one of two sides has it.
-type side struct {
-	queue string
-	body  any // queueSide or messageSide
+// place is a queue or, with an id, a message in it.
+type place struct{ queue, message string }
+
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.message, o.message), cmp.Compare(p.queue, o.queue))
 }
 
-// sides are by a queue's name or a message's id.
-type sides struct{ queues, messages map[string]side }
+// sides are the queueSides and messageSides of one of two sides.
+type sides map[place]any
 
 // liveState reads a server's queues and messages, and the heads of its log before and after.
 func liveState(ctx context.Context, c *client.Client) (
 	s sides, before, after *wire.LogHead, err error) {
-	s = sides{map[string]side{}, map[string]side{}}
+	s = sides{}
 	if before, err = c.LogHead(ctx); err != nil {
 		return s, nil, nil, err
 	}
@@ -283,25 +285,19 @@ func liveState(ctx context.Context, c *client.Client) (
 		return s, nil, nil, err
 	}
 	for _, q := range queues {
-		s.queues[q.Name] = side{q.Name, queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}}
-		for query := (client.MessageQuery{Limit: 1000}); ; {
-			page, err := c.Messages(ctx, q.Name, query)
+		s[place{queue: q.Name}] = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
+		for m, err := range c.AllMessages(ctx, q.Name, client.MessageQuery{Limit: 1000}) {
 			if err != nil {
 				return s, nil, nil, err
 			}
-			for _, m := range page.Messages {
-				body := messageSide{
-					State: m.State, Held: m.Held, Key: m.Key, Attempt: uint32(m.Attempt),
-					LeaseID: m.LeaseID, LeaseExpiresAt: m.LeaseExpiresAt,
-				}
-				if m.State == event.StateScheduled.String() {
-					body.AvailableAt = m.AvailableAt
-				}
-				s.messages[m.ID] = side{m.Queue, body}
+			body := messageSide{
+				State: m.State, Held: m.Held, Key: m.Key, Attempt: uint32(m.Attempt),
+				LeaseID: m.LeaseID, LeaseExpiresAt: m.LeaseExpiresAt,
 			}
-			if query.After = page.NextCursor; query.After == "" {
-				break
+			if m.State == event.StateScheduled.String() {
+				body.AvailableAt = m.AvailableAt
 			}
+			s[place{m.Queue, m.ID}] = body
 		}
 	}
 	after, err = c.LogHead(ctx)
@@ -310,12 +306,12 @@ func liveState(ctx context.Context, c *client.Client) (
 
 // foldedState returns the queues and messages of a state.
 func foldedState(state *projections.State) sides {
-	s := sides{map[string]side{}, map[string]side{}}
+	s := sides{}
 	for _, q := range state.Queues() {
-		s.queues[q.Name] = side{q.Name, queueSideOf(&q, state.Clock())}
+		s[place{queue: q.Name}] = queueSideOf(&q, state.Clock())
 	}
 	state.All(func(m event.MessageView) bool {
-		s.messages[m.ID.String()] = side{m.Queue, messageSideOf(&replay.Fate{MessageView: m})}
+		s[place{m.Queue, m.ID.String()}] = messageSideOf(&replay.Fate{MessageView: m})
 		return true
 	})
 	return s
@@ -364,10 +360,7 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 		return nil, err
 	}
 	body.InMotion = len(moving)
-	folded := foldedState(state)
-	lines := r.differences(folded.queues, live.queues, false, movingQueues, movingQueues)
-	lines = append(lines,
-		r.differences(folded.messages, live.messages, true, moving, movingQueues)...)
+	lines := r.differences(foldedState(state), live, moving, movingQueues)
 	for _, line := range lines {
 		if err := r.difference(line); err != nil {
 			return nil, err
@@ -377,22 +370,19 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 	return body, nil
 }
 
-// differences returns the queues or messages that differ, except for those that moved meanwhile.
-func (r *replayer) differences(here, there map[string]side, messages bool,
-	moving, movingQueues map[string]bool) (out []diffBody) {
-	names := maps.Clone(here)
-	maps.Copy(names, there)
-	for _, name := range sortedKeys(names) {
-		a, b := here[name], there[name]
-		line := diffBody{Queue: names[name].queue, Before: a.body, After: b.body}
-		if messages {
-			line.MessageID = name
-		}
-		excluded := moving[name] || r.filter.Queue != "" && r.filter.Queue != line.Queue ||
-			messages && r.message != "" && r.filter.Message.String() != name
-		inMotion := movingQueues[line.Queue]
-		if !excluded && steady(a.body, inMotion) != steady(b.body, inMotion) {
-			out = append(out, line)
+// differences returns the queues and messages that differ, except for those that moved meanwhile.
+func (r *replayer) differences(here, there sides, moving, movingQueues map[string]bool) (
+	out []diffBody) {
+	all := maps.Clone(here)
+	maps.Copy(all, there)
+	for _, p := range slices.SortedFunc(maps.Keys(all), place.compare) {
+		a, b := here[p], there[p]
+		inMotion := movingQueues[p.queue]
+		excluded := moving[p.message] || p.message == "" && inMotion ||
+			r.filter.Queue != "" && r.filter.Queue != p.queue ||
+			p.message != "" && r.message != "" && r.filter.Message.String() != p.message
+		if !excluded && steady(a, inMotion) != steady(b, inMotion) {
+			out = append(out, diffBody{p.queue, p.message, a, b})
 		}
 	}
 	return out
@@ -414,14 +404,12 @@ func steady(body any, moving bool) any {
 
 // bisectBody is the line of --bisect with --output json.
 type bisectBody struct {
-	Found       bool        `json:"found"`
-	Already     bool        `json:"already"` // it held at --from
-	Index       uint64      `json:"index,omitzero"`
-	Time        wire.Time   `json:"time"`
-	Event       *wire.Event `json:"event"` // null if only time passed
-	Checkpoints int         `json:"checkpoints"`
-	Blocks      uint64      `json:"blocks"`
-	Asked       int         `json:"asked"`
+	Found   bool        `json:"found"`
+	Already bool        `json:"already"` // it held at --from
+	Index   uint64      `json:"index,omitzero"`
+	Time    wire.Time   `json:"time"`
+	Event   *wire.Event `json:"event"` // null if only time passed
+	replay.BisectCost
 }
 
 // search finds the first event after which a predicate holds.
@@ -436,10 +424,7 @@ func (r *replayer) search(ctx context.Context, d *replay.Dir) error {
 	if err != nil {
 		return err
 	}
-	body := bisectBody{
-		Found: t.Found, Already: t.Already, Index: t.Index, Time: wire.Time(t.Clock),
-		Checkpoints: t.Cost.Checkpoints, Blocks: t.Cost.Blocks, Asked: t.Cost.Asked,
-	}
+	body := bisectBody{t.Found, t.Already, t.Index, wire.Time(t.Clock), nil, t.Cost}
 	what := "by the passing of time alone"
 	if t.Event != nil {
 		e := api.EventOf(t.Event)

@@ -47,15 +47,42 @@ type node struct {
 	again      chan change
 	endKeeping func()
 
+	// broken receives the reason why the node cannot continue.
+	broken chan error
+
+	lifetime
+}
+
+// lifetime is what a node or an engine has open, and the goroutines that it runs.
+type lifetime struct {
 	// work is what runs until background ends.
 	background context.Context
 	cancel     context.CancelFunc
 	work       sync.WaitGroup
 
-	// broken receives the reason why the node cannot continue.
-	broken chan error
+	closers []func(context.Context) error // of what is open, in the order of opening
+}
 
-	closers []func() error // of what is open, in the order of opening
+func (l *lifetime) begin() {
+	l.background, l.cancel = context.WithCancel(context.Background())
+}
+
+// closing registers what close does.
+func (l *lifetime) closing(f func(context.Context) error) { l.closers = append(l.closers, f) }
+
+// release is closing of what takes no time.
+func (l *lifetime) release(f func() error) {
+	l.closing(func(context.Context) error { return f() })
+}
+
+// close closes what is open, the last opened first.
+func (l *lifetime) close(ctx context.Context) error {
+	var errs []error
+	for _, f := range slices.Backward(l.closers) {
+		errs = append(errs, f(ctx))
+	}
+	l.cancel()
+	return errors.Join(errs...)
 }
 
 // startNode starts a node, and returns when it serves or, if its cluster is still to be formed or
@@ -63,53 +90,52 @@ type node struct {
 // nothing on disk has been harmed.
 func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
-	n.background, n.cancel = context.WithCancel(context.Background())
+	n.begin()
 	n.egress = webhook.NewClient(webhook.ClientOptions{
 		AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version,
 	})
 	defer func() {
 		if err != nil {
-			_ = n.close() // the first error counts
+			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+			defer cancel()
+			_ = n.close(ctx) // the first error counts
 		}
 	}()
 	// Files and addresses first: a mistake in them must be found before anything is created.
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
-	n.closing(func() error { n.egress.Close(); return n.hooked.Close() })
+	n.release(func() error { n.egress.Close(); return n.hooked.Close() })
 	if n.httpLis, err = net.Listen("tcp", c.HTTPAddr); err != nil {
 		return nil, fmt.Errorf("http-addr: %w", err)
 	}
-	n.closing(closeListener(n.httpLis))
+	n.release(closeListener(n.httpLis))
 	raftLis, err := net.Listen("tcp", c.RaftAddr)
 	if err != nil {
 		return nil, fmt.Errorf("raft-addr: %w", err)
 	}
-	n.closing(closeListener(raftLis))
+	n.release(closeListener(raftLis))
 	// The lock before anything in the directory is read: a second process must not see what the
 	// first is writing.
 	lock, err := datadir.Acquire(c.DataDir)
 	if err != nil {
 		return nil, err
 	}
-	n.closing(lock.Release)
+	n.release(lock.Release)
 	if n.card, err = openCard(c, logger); err != nil {
 		return nil, err
 	}
 	if n.peers, err = n.openPeers(raftLis); err != nil {
 		return nil, err
 	}
-	n.closing(n.peers.Close)
-	n.closing(func() error {
-		e := n.engine()
-		if e == nil {
-			return nil
+	n.release(n.peers.Close)
+	n.closing(func(ctx context.Context) error {
+		if e := n.engine(); e != nil {
+			return e.close(ctx)
 		}
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		defer cancel()
-		return e.stop(ctx)
+		return nil
 	})
-	n.closing(func() error { n.cancel(); n.work.Wait(); return nil })
+	n.release(func() error { n.cancel(); n.work.Wait(); return nil })
 	if n.card.Blank() {
 		n.serveNothing("the cluster is not formed yet")
 	} else {
@@ -131,21 +157,9 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	var kept sync.WaitGroup
 	keeping, stop := context.WithCancel(context.Background())
 	n.endKeeping = func() { stop(); kept.Wait() }
-	n.closing(func() error { n.endKeeping(); return nil })
+	n.release(func() error { n.endKeeping(); return nil })
 	kept.Go(func() { n.keep(keeping) })
 	return n, nil
-}
-
-func (n *node) closing(f func() error) { n.closers = append(n.closers, f) }
-
-// close closes what is open, the last opened first.
-func (n *node) close() error {
-	n.cancel()
-	var errs []error
-	for _, f := range slices.Backward(n.closers) {
-		errs = append(errs, f())
-	}
-	return errors.Join(errs...)
 }
 
 // closeListener returns a function that closes l, unless its server has.
@@ -208,7 +222,7 @@ func (n *node) listen() {
 		n.http.TLSConfig = n.certs.Server(false)
 		serve = func() error { return n.http.ServeTLS(n.httpLis, "", "") }
 	}
-	n.closing(n.http.Close)
+	n.release(n.http.Close)
 	n.work.Go(func() {
 		if err := serve(); !errors.Is(err, http.ErrServerClosed) {
 			n.fail(fmt.Errorf("http: %w", err))
@@ -234,7 +248,7 @@ func (n *node) serveAdmin() error {
 		w.WriteHeader(http.StatusNoContent)
 	})
 	admin := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	n.closing(admin.Close)
+	n.release(admin.Close)
 	n.logger.Info("serving profiles", "admin", l.Addr().String())
 	n.work.Go(func() {
 		if err := admin.Serve(l); !errors.Is(err, http.ErrServerClosed) {
@@ -268,12 +282,7 @@ func (n *node) stop(ctx context.Context) error {
 	if err != nil {
 		err = errors.Join(fmt.Errorf("requests were cut off: %w", err), n.http.Close())
 	}
-	n.cancel()
-	if e != nil {
-		n.now.Store(nil)
-		err = errors.Join(err, e.stop(ctx))
-	}
-	return errors.Join(err, n.close())
+	return errors.Join(err, n.close(ctx))
 }
 
 // fail ends the node; the first reason counts.
@@ -426,7 +435,7 @@ func (n *node) reopen(c change) error {
 	old.retire()
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
-	if err := old.stop(ctx); err != nil {
+	if err := old.close(ctx); err != nil {
 		// As after a crash: the start repairs it.
 		n.logger.Warn("closing the data directory failed", "error", err)
 	}

@@ -203,6 +203,9 @@ func TestNoExistenceOracle(t *testing.T) {
 	// Through a queue of its own a foreign lease is lost, as any.
 	h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"]}`).want(200).
 		with("results.0.code", "lease_lost")
+	// Where more than that is not allowed, the lease is not looked at.
+	h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"],
+		"produce":[{"queue":"b","messages":[{"payload":1}]}]}`).want(403)
 }
 
 // Dead letters and explanations of a queue tell nothing of messages that never had

@@ -293,6 +293,7 @@ func (s *Server) transact(q *request) error {
 	in.deadLetter("dead_letter", body.DeadLetter)
 	in.extend("extend", body.Extend)
 	q.do(func() error { return q.maySettle(in.items) })
+	q.do(func() error { return q.mayProduce(body.Produce) })
 	return s.transactAll(q, in, body.Produce)
 }
 
@@ -323,6 +324,7 @@ func (s *Server) ackAndProduce(
 		q.refuse("produce", "leases and messages must be at most %d together, not %d",
 			event.MaxBatch, n)
 	}
+	q.do(func() error { return q.mayProduce(produce) }) // rights before what only they may show
 	var last *event.Block
 	for i, item := range in.items {
 		if queue == "" || q.err != nil {
@@ -342,7 +344,6 @@ func (s *Server) transactAll(
 	q *request, in *settles, produce []wire.TransactionProduce,
 ) error {
 	in.distinct()
-	q.do(func() error { return q.mayProduce(produce) })
 	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
 	if q.err != nil {
 		return q.err

@@ -26,6 +26,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -96,6 +97,11 @@ func Open(fsys vfs.FS, dir string) (*Archive, error) {
 func OpenFor(fsys vfs.FS, dir, clusterID string, segmentBytes int64) (*Archive, error) {
 	a, err := Open(fsys, dir)
 	if errors.Is(err, ErrNone) {
+		node := path.Join(dir, datadir.NodeFile)
+		if _, err := vfs.ReadFile(fsys, node); !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("archive: %s is a node's data directory (it has %s)",
+				dir, datadir.NodeFile)
+		}
 		a = &Archive{fs: fsys, dir: dir, about: about{Format, clusterID, segmentBytes}}
 		b, _ := json.Marshal(&a.about) // never fails
 		if err = a.put(aboutName, bytes.NewReader(b)); err == nil {

@@ -19,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -289,6 +290,17 @@ func TestAnotherHistoryIsRefused(t *testing.T) {
 		ErrOther) {
 		t.Errorf("another history: %v", err)
 	}
+}
+
+func TestADataDirectoryIsNoArchive(t *testing.T) {
+	dir := t.TempDir()
+	require.NoError(t, os.WriteFile(filepath.Join(dir, datadir.NodeFile), []byte("{}"), 0o600))
+	if _, err := OpenFor(vfs.OS{}, dir, "c1", 8<<10); err == nil {
+		t.Error("a data directory was made an archive")
+	}
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	assert.Equal(t, len(files), 1, "files")
 }
 
 // A damaged segment is never archived, and one that was damaged in the archive is found.

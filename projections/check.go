@@ -79,13 +79,12 @@ func (s *State) checkIndexes() error {
 		func(a, b *task) bool { return a.ID == b.ID && a.EndedAt == b.EndedAt }))
 	for h := handle(1); h <= s.extras.used; h++ {
 		x, y := s.extras.get(h), t.extras.get(h)
-		check("lists that a message is in", x.deadOrder == y.deadOrder &&
-			x.sourceNext == y.sourceNext)
+		check("dead messages", x.deadOrder == y.deadOrder)
 	}
 	for n, b := range s.backlogs { // order does not matter: any contradiction will do
 		o := t.backlogs[n]
 		check("partitions by key", maps.Equal(b.partitions, o.partitions))
-		check("messages by source id", maps.Equal(b.sources, o.sources))
+		check("messages by source id", maps.EqualFunc(b.sources, o.sources, slices.Equal))
 		check("dead messages by queue", maps.EqualFunc(b.dead, o.dead, sameList))
 		if b.deleted { // its lists are not kept
 			continue
@@ -180,13 +179,13 @@ func (s *State) checkMessage(h handle, m *message, set map[timer]bool) error {
 func (s *State) checkBacklog(b *backlog, c *tally, set map[timer]bool) error {
 	if n := int64(b.all.n); n != c.all {
 		return fmt.Errorf("check: backlog %d of %q lists %d messages, %d name it", b.number,
-			b.queue.name, n, c.all)
+			b.queue.Name, n, c.all)
 	}
 	last := event.ID{}
 	for h := b.all.head; h != 0; h = s.messages.get(h).all.next {
 		if id := s.messages.get(h).id; id.Compare(last) <= 0 {
 			return fmt.Errorf("check: backlog %d of %q: message %s after %s", b.number,
-				b.queue.name, id,
+				b.queue.Name, id,
 				last)
 		} else {
 			last = id
@@ -197,20 +196,20 @@ func (s *State) checkBacklog(b *backlog, c *tally, set map[timer]bool) error {
 	}
 	if b.ageEnd != 0 && !set[timer{b.ageEnd, s.messages.get(b.cursor).id, handle(b.number),
 		timerAge}] {
-		return fmt.Errorf("check: backlog %d of %q has no timer", b.number, b.queue.name)
+		return fmt.Errorf("check: backlog %d of %q has no timer", b.number, b.queue.Name)
 	}
 	if b.ready != c.ready || b.scheduled != c.scheduled || int64(b.inFlight.n) != c.leased ||
 		b.bytes != c.bytes {
 		return fmt.Errorf("check: backlog %d of %q counts ready %d, scheduled %d, leased %d, "+
 			"bytes %d; its messages %+v",
-			b.number, b.queue.name, b.ready, b.scheduled, b.inFlight.n, b.bytes, *c)
+			b.number, b.queue.Name, b.ready, b.scheduled, b.inFlight.n, b.bytes, *c)
 	}
 	q := b.queue
 	if q.backlog == b {
-		in := q.enqueued + q.deadIn + q.replayedIn + q.imported + q.resurrected
-		out := q.acked + q.deadLettered + q.discarded + q.replayed
+		in := q.Stats.Enqueued + q.Stats.DeadIn + q.Stats.ReplayedIn + q.Stats.Imported + q.Stats.Resurrected
+		out := q.Stats.Acked + q.Stats.DeadLettered + q.Stats.Discarded + q.Stats.Replayed
 		if in != out+b.held() {
-			return fmt.Errorf("check: queue %q took in %d, released %d and holds %d", q.name, in,
+			return fmt.Errorf("check: queue %q took in %d, released %d and holds %d", q.Name, in,
 				out,
 				b.held())
 		}
@@ -231,7 +230,7 @@ func (s *State) checkBacklog(b *backlog, c *tally, set map[timer]bool) error {
 			}
 		}
 		if n != b.ready {
-			return fmt.Errorf("check: queue %q lists %d ready messages of %d", q.name, n, b.ready)
+			return fmt.Errorf("check: queue %q lists %d ready messages of %d", q.Name, n, b.ready)
 		}
 		return nil
 	}
@@ -253,7 +252,7 @@ func (s *State) checkPartition(b *backlog, lh handle) error {
 	}
 	if leasable != (l.listed != 0) {
 		return fmt.Errorf("check: partition %q of queue %q: leasable %v, listed %d", l.key,
-			b.queue.name,
+			b.queue.Name,
 			leasable, l.listed)
 	}
 	var ready uint32
@@ -265,7 +264,7 @@ func (s *State) checkPartition(b *backlog, lh handle) error {
 		if l.placed != 0 && !placed && !m.returned && s.ahead(s.messages.get(l.placed), m) {
 			return fmt.Errorf("check: partition %q of queue %q: message %s is before %s, "+
 				"which was put behind all that come before it",
-				l.key, b.queue.name, m.id, s.messages.get(l.placed).id)
+				l.key, b.queue.Name, m.id, s.messages.get(l.placed).id)
 		}
 		if m.state == event.StateReady {
 			ready++
@@ -278,7 +277,7 @@ func (s *State) checkPartition(b *backlog, lh handle) error {
 	if !placed {
 		return fmt.Errorf("check: partition %q of queue %q names message %s, "+
 			"which does not wait in it",
-			l.key, b.queue.name, s.messages.get(l.placed).id)
+			l.key, b.queue.Name, s.messages.get(l.placed).id)
 	}
 	if err := s.checkFront(b, &l.waiting, orderLink); err != nil {
 		return err
@@ -286,7 +285,7 @@ func (s *State) checkPartition(b *backlog, lh handle) error {
 	if ready != l.ready || bytes != l.bytes {
 		return fmt.Errorf("check: partition %q of queue %q counts ready %d, bytes %d, holds %d, %d",
 			l.key,
-			b.queue.name, l.ready, l.bytes, ready, bytes)
+			b.queue.Name, l.ready, l.bytes, ready, bytes)
 	}
 	return nil
 }
@@ -303,13 +302,13 @@ func (s *State) checkFront(b *backlog, l *list, of func(*message) link) error {
 		prev := of(m).prev
 		if prev != front || prev != 0 && !s.ahead(s.messages.get(prev), m) {
 			return fmt.Errorf("check: queue %q: message %s came back and is in the wrong place",
-				b.queue.name, m.id)
+				b.queue.Name, m.id)
 		}
 		front = h
 	}
 	if front != l.front {
 		return fmt.Errorf("check: queue %q does not know the last message that came back to "+
-			"the front of a list", b.queue.name)
+			"the front of a list", b.queue.Name)
 	}
 	return nil
 }

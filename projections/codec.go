@@ -159,12 +159,12 @@ func elements[T any](c *coder, s *slab[T], used func(*T) bool, one func(*T)) {
 
 // queue codes a queue. Its backlog is filled in by backlog.
 func (c *coder) queue(s *State, q *queue) {
-	usable := !c.reads() && s.queues[q.name] == q
+	usable := !c.reads() && s.queues[q.Name] == q
 	if c.reads() {
 		q.held, q.backlog = map[string]hold{}, &backlog{}
 	}
-	c.do(&q.name, &q.number, &q.backlog.number, &usable, &q.revision, &q.created, &q.updated,
-		&q.paused)
+	c.do(&q.Name, &q.Number, &q.backlog.number, &usable, &q.Revision, &q.CreatedAt, &q.UpdatedAt,
+		&q.Paused)
 	var policy []byte
 	if !c.reads() {
 		policy = event.EncodePolicy(q.policy)
@@ -172,7 +172,7 @@ func (c *coder) queue(s *State, q *queue) {
 	c.do(&policy)
 	if c.reads() && c.err == nil {
 		if q.policy, c.err = event.DecodePolicy(policy); c.err != nil {
-			c.err = fmt.Errorf("queue %q: %w", q.name, c.err)
+			c.err = fmt.Errorf("queue %q: %w", q.Name, c.err)
 		}
 	}
 	for _, n := range q.counters() {
@@ -186,9 +186,9 @@ func (c *coder) queue(s *State, q *queue) {
 		}
 	})
 	if c.reads() {
-		s.numbers[q.number], s.backlogs[q.backlog.number] = q, q.backlog
+		s.numbers[q.Number], s.backlogs[q.backlog.number] = q, q.backlog
 		if usable {
-			s.queues[q.name] = q
+			s.queues[q.Name] = q
 		}
 	}
 }
@@ -197,7 +197,7 @@ func (c *coder) backlog(s *State, number *uint32) {
 	c.do(number)
 	b, owner := s.backlogs[*number], uint32(0)
 	if !c.reads() {
-		owner = b.queue.number
+		owner = b.queue.Number
 	} else if b == nil {
 		b = &backlog{number: *number}
 		s.backlogs[*number] = b
@@ -309,7 +309,7 @@ func (c *coder) head(s *State, written *event.Hash, sum *digest) {
 		}
 		g, deleted := *p, uint32(0)
 		if g.owner != nil {
-			deleted = g.owner.number
+			deleted = g.owner.Number
 		}
 		c.do((*uint8)(&g.reason), &g.queue, &g.backlog, &g.partition, &g.to, &deleted)
 		g.owner = s.numbers[deleted]
@@ -337,10 +337,10 @@ func (c *coder) tail(s *State) {
 			*p = &webhook{}
 		}
 		h := *p
-		c.do(&h.name, &h.queue, &h.definition, &h.revision, &h.created, &h.updated)
+		c.do(&h.Name, &h.Queue, &h.Definition, &h.Revision, &h.CreatedAt, &h.UpdatedAt)
 		if c.reads() {
-			h.sum = sha256.Sum256(h.definition)
-			s.webhooks[h.name] = h
+			h.sum = sha256.Sum256(h.Definition)
+			s.webhooks[h.Name] = h
 		}
 	})
 	several(c, &tasks, func(t **task) {

@@ -59,10 +59,10 @@ func (s *State) deletePartition(b *backlog, h handle, g *tombstone) {
 	b.ready -= int64(l.ready)
 	b.scheduled -= int64(l.waiting.n - l.ready)
 	b.bytes -= l.bytes
-	b.queue.deadLettered += int64(l.waiting.n)
+	b.queue.Stats.DeadLettered += int64(l.waiting.n)
 	if g.to == "" {
-		b.queue.deadLettered -= int64(l.waiting.n)
-		b.queue.discarded += int64(l.waiting.n)
+		b.queue.Stats.DeadLettered -= int64(l.waiting.n)
+		b.queue.Stats.Discarded += int64(l.waiting.n)
 	}
 	g.partition = h
 	s.tombstones = append(s.tombstones, g)
@@ -101,7 +101,7 @@ func (s *State) sweep() {
 				return
 			}
 			if g.owner != nil {
-				delete(s.numbers, g.owner.number)
+				delete(s.numbers, g.owner.Number)
 			}
 			delete(s.backlogs, g.backlog)
 		}
@@ -121,7 +121,7 @@ func (s *State) deadLettered(e *event.Event) {
 	}
 	key, lh := s.keyOf(m), s.partitionOf(m)
 	dead := &event.DeadView{
-		Queue: b.queue.name, MessageID: m.id, Reason: e.Reason, Attempts: m.attempt,
+		Queue: b.queue.Name, MessageID: m.id, Reason: e.Reason, Attempts: m.attempt,
 		FailedAt: s.clock, FirstEnqueuedAt: m.created(), First: m.id,
 	}
 	if m.extra != 0 {
@@ -134,13 +134,13 @@ func (s *State) deadLettered(e *event.Event) {
 		}
 	}
 	if !s.deleted(m) {
-		b.queue.deadLettered++
+		b.queue.Stats.DeadLettered++
 	}
 	n, x := s.move(e, h, to)
 	x.dead = dead
 	s.listDead(to.backlog, n)
 	if e.HoldsKey {
-		x.holds, x.holdsIn = partitionKey(b, key), b.queue.number
+		x.holds, x.holdsIn = partitionKey(b, key), b.queue.Number
 		was, ok := b.queue.held[x.holds]
 		if !ok {
 			was.since = e.ID
@@ -150,7 +150,7 @@ func (s *State) deadLettered(e *event.Event) {
 			s.refresh(b, l)
 		}
 	}
-	to.deadIn++
+	to.Stats.DeadIn++
 	s.arrive(n, 0)
 	s.takeKey(e, b, lh)
 }
@@ -179,7 +179,7 @@ func (s *State) takeKey(e *event.Event, b *backlog, lh handle) {
 		return
 	}
 	if l := s.partitions.get(lh); l.used && !l.deleted && l.backlog == b.number && l.waiting.n > 0 {
-		s.deletePartition(b, lh, &tombstone{reason: event.ReasonKeyDead, queue: b.queue.name,
+		s.deletePartition(b, lh, &tombstone{reason: event.ReasonKeyDead, queue: b.queue.Name,
 			to: e.ToQueue})
 	}
 }
@@ -208,9 +208,9 @@ func (s *State) left(e *event.Event) {
 	lh := s.partitionOf(m)
 	switch {
 	case e.Type == event.Acked:
-		b.queue.acked++
+		b.queue.Stats.Acked++
 	case !s.deleted(m):
-		b.queue.discarded++
+		b.queue.Stats.Discarded++
 	}
 	s.leave(e, h)
 	s.takeKey(e, b, lh)

@@ -75,10 +75,10 @@ func (s *State) Digest() [16]byte {
 		b = append(append(b, n...), 0)
 		b = append(b, event.EncodePolicy(q.policy)...)
 		paused := uint64(0)
-		if q.paused {
+		if q.Paused {
 			paused = 1
 		}
-		u(uint64(q.number), q.revision, paused, uint64(q.created), uint64(q.updated))
+		u(uint64(q.Number), q.Revision, paused, uint64(q.CreatedAt), uint64(q.UpdatedAt))
 		k := q.backlog
 		u(uint64(k.ready), uint64(k.scheduled), uint64(k.inFlight.n), uint64(k.bytes))
 		for _, c := range q.counters() {
@@ -104,7 +104,7 @@ func (s *State) Digest() [16]byte {
 // counters lists a queue's totals in a fixed order.
 func (q *queue) counters() []*int64 {
 	return []*int64{
-		&q.enqueued, &q.deadIn, &q.acked, &q.deadLettered, &q.discarded,
-		&q.replayedIn, &q.imported, &q.resurrected, &q.replayed,
+		&q.Stats.Enqueued, &q.Stats.DeadIn, &q.Stats.Acked, &q.Stats.DeadLettered, &q.Stats.Discarded,
+		&q.Stats.ReplayedIn, &q.Stats.Imported, &q.Stats.Resurrected, &q.Stats.Replayed,
 	}
 }

@@ -41,8 +41,7 @@ type extra struct {
 	key      string          // of a fifo queue's message, whose partition has none
 	sourceID string
 
-	deadOrder  link   // among the dead ones (listDead)
-	sourceNext handle // the next message with the same source id
+	deadOrder link // among the dead ones (listDead)
 }
 
 // origin is where a replayed or resurrected message came from.
@@ -318,9 +317,9 @@ func (s *State) enqueued(e *event.Event) {
 	}
 	if e.SourceID != "" {
 		s.extraOf(h).sourceID = e.SourceID
-		q.imported++
+		q.Stats.Imported++
 	} else {
-		q.enqueued++
+		q.Stats.Enqueued++
 	}
 	if !e.Alias.IsZero() && e.Until > 0 {
 		s.dedup.add(remembered{key: e.Alias, id: e.ID, until: e.Until}, s.clock)

@@ -9,19 +9,12 @@ import (
 
 // queue is one incarnation of a named queue.
 type queue struct {
-	name     string
-	number   uint32        // never used again
-	policy   *event.Policy // never changed in place
-	revision uint64        // index of the entry that set the policy
-	paused   bool
-	created  int64
-	updated  int64
-	backlog  *backlog
-	held     map[string]hold // keys held (on_dead: hold_key)
-	touched  bool
+	event.QueueView // its number is never used again; without Policy and what the backlog counts
 
-	enqueued, deadIn, acked, deadLettered, discarded int64
-	replayedIn, imported, resurrected, replayed      int64
+	policy  *event.Policy // never changed in place
+	backlog *backlog
+	held    map[string]hold // keys held (on_dead: hold_key)
+	touched bool
 }
 
 // hold blocks a partition until all its dead messages are resolved. There can be several:
@@ -43,7 +36,7 @@ type backlog struct {
 	inFlight   list // the leased ones, in the order of their leases
 	partitions map[string]handle
 	dead       map[string]*list        // by the queue in which they died
-	sources    map[string]handle       // by source id, the oldest
+	sources    map[string][]handle     // by source id, the oldest first
 	byPrio     [event.MaxPriority]list // ready messages (unordered) or partitions
 	byKind     map[handle]*[event.MaxPriority + 1]list
 	// Invariant: all messages before it were checked for their age: they are leased, or
@@ -90,7 +83,7 @@ func (s *State) newBacklog(q *queue) *backlog {
 // index creates the indexes, which a written state leaves out.
 func (b *backlog) index() {
 	b.partitions, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
-	b.dead, b.sources = map[string]*list{}, map[string]handle{}
+	b.dead, b.sources = map[string]*list{}, map[string][]handle{}
 }
 
 func (s *State) queueCreated(e *event.Event) {
@@ -101,12 +94,11 @@ func (s *State) queueCreated(e *event.Event) {
 		s.impossible(e, "number %d was given before, the last is %d", e.Number, s.next)
 	}
 	s.next = e.Number
-	q := &queue{
-		name: e.Queue, number: e.Number, policy: e.Policy, revision: s.index,
-		created: s.clock, updated: s.clock, held: map[string]hold{},
-	}
+	q := &queue{policy: e.Policy, held: map[string]hold{}, QueueView: event.QueueView{
+		Name: e.Queue, Number: e.Number, Revision: s.index, CreatedAt: s.clock, UpdatedAt: s.clock,
+	}}
 	q.backlog = s.newBacklog(q)
-	s.queues[q.name], s.numbers[q.number] = q, q
+	s.queues[q.Name], s.numbers[q.Number] = q, q
 	s.use(q.policy, 1)
 }
 
@@ -137,12 +129,12 @@ func (s *State) queueUpdated(e *event.Event) {
 		if b.held() > 0 {
 			s.impossible(e, "the ordering changes while the queue holds %d messages", b.held())
 		}
-		s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.name})
+		s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.Name})
 		q.policy = e.Policy
 		q.backlog = s.newBacklog(q)
 		q.held = map[string]hold{} // the partitions are others now
 	}
-	q.policy, q.revision, q.updated = e.Policy, s.index, s.clock
+	q.policy, q.Revision, q.UpdatedAt = e.Policy, s.index, s.clock
 	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all again
 	if q.policy.OnDead != event.DeadHoldKey {
 		s.releaseAll(q)
@@ -161,9 +153,9 @@ func (s *State) releaseAll(q *queue) {
 
 func (s *State) queuePaused(e *event.Event) {
 	q := s.mustQueue(e)
-	q.paused = e.Type == event.QueuePaused
-	q.updated = s.clock
-	if !q.paused {
+	q.Paused = e.Type == event.QueuePaused
+	q.UpdatedAt = s.clock
+	if !q.Paused {
 		s.touch(q)
 	}
 }
@@ -173,9 +165,9 @@ func (s *State) queuePaused(e *event.Event) {
 func (s *State) queuePurged(e *event.Event) {
 	q := s.mustQueue(e)
 	old := q.backlog
-	q.discarded += old.ready + old.scheduled
-	q.updated = s.clock
-	s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.name})
+	q.Stats.Discarded += old.ready + old.scheduled
+	q.UpdatedAt = s.clock
+	s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.Name})
 	q.backlog = s.newBacklog(q)
 	s.moveLeased(old, q.backlog)
 }
@@ -222,8 +214,8 @@ func (s *State) moveLeased(old, b *backlog) {
 func (s *State) queueDeleted(e *event.Event) {
 	q := s.mustQueue(e)
 	s.use(q.policy, -1)
-	delete(s.queues, q.name)
-	s.deleteBacklog(q, &tombstone{reason: event.ReasonQueueDeleted, queue: q.name, owner: q})
+	delete(s.queues, q.Name)
+	s.deleteBacklog(q, &tombstone{reason: event.ReasonQueueDeleted, queue: q.Name, owner: q})
 }
 
 // setCursor moves a backlog's age cursor and resets its timer.

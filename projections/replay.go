@@ -22,12 +22,12 @@ func (s *State) replayed(e *event.Event) {
 		behind: e.Order == event.OrderAppend,
 	}
 	s.extras.mut(m.extra).holdsIn = 0 // its key is unblocked below, after it has its place
-	b.queue.replayed++
+	b.queue.Stats.Replayed++
 	n, x := s.move(e, h, to)
 	if x.origin = from; e.Edited {
 		s.messages.mut(n).size, x.content = e.Size, event.Ref{}
 	}
-	to.replayedIn++
+	to.Stats.ReplayedIn++
 	s.count(n)
 	s.take(n, e.Order)
 	s.close(n)

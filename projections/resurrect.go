@@ -19,7 +19,7 @@ func (s *State) resurrected(e *event.Event) {
 		behind:     true, raised: true,
 	}
 	s.raised[e.Subject] = h
-	q.resurrected++
+	q.Stats.Resurrected++
 	s.arrive(h, 0)
 }
 

@@ -208,7 +208,7 @@ func (s *State) TakeTouched() []string {
 	names := make([]string, 0, len(s.touched))
 	for _, q := range s.touched {
 		q.touched = false
-		names = append(names, q.name)
+		names = append(names, q.Name)
 	}
 	s.touched = s.touched[:0]
 	return names

@@ -58,19 +58,10 @@ func (s *State) viewQueue(q *queue) event.QueueView {
 
 func (s *State) lookQueue(q *queue) event.QueueView {
 	b := q.backlog
-	v := event.QueueView{
-		Name: q.name, Number: q.number, Policy: *q.policy, Revision: q.revision, Paused: q.paused,
-		CreatedAt: q.created, UpdatedAt: q.updated,
-		Stats: event.Stats{
-			Ready: b.ready, Scheduled: b.scheduled, InFlight: int64(b.inFlight.n), Bytes: b.bytes,
-			Partitions: int64(len(b.partitions)),
-			Enqueued:   q.enqueued, DeadIn: q.deadIn, ReplayedIn: q.replayedIn,
-			Imported:    q.imported,
-			Resurrected: q.resurrected,
-			Acked:       q.acked, DeadLettered: q.deadLettered, Discarded: q.discarded,
-			Replayed: q.replayed,
-		},
-	}
+	v := q.QueueView
+	v.Policy = *q.policy
+	v.Stats.Ready, v.Stats.Scheduled, v.Stats.InFlight = b.ready, b.scheduled, int64(b.inFlight.n)
+	v.Stats.Bytes, v.Stats.Partitions = b.bytes, int64(len(b.partitions))
 	if b.ordering != event.Unordered {
 		v.Stats.Held = b.ready
 		for i := range b.byPrio {
@@ -94,7 +85,7 @@ func (s *State) viewMessage(h handle) event.MessageView {
 	m := s.messages.get(h)
 	b := s.backlogs[m.backlog]
 	v := event.MessageView{
-		ID: m.id, Queue: b.queue.name, Key: s.keyOf(m), Kind: s.kinds.name(m.kind), State: m.state,
+		ID: m.id, Queue: b.queue.Name, Key: s.keyOf(m), Kind: s.kinds.name(m.kind), State: m.state,
 		Priority: m.priority, Attempt: m.attempt, Size: m.size, EnqueuedAt: m.created(), Due: m.due,
 		Expires: s.expiresAt(m), Content: s.contentOf(m), Last: m.last(),
 	}
@@ -219,7 +210,7 @@ func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageV
 // kinds given (none: of all).
 func (s *State) Leasable(name string, kinds []string) int {
 	q, ok := s.queues[name]
-	if !ok || q.paused {
+	if !ok || q.Paused {
 		return 0
 	}
 	b, n := q.backlog, 0
@@ -243,7 +234,7 @@ func (s *State) Leasable(name string, kinds []string) int {
 // priority and availability, or the head of the partition whose turn it is.
 func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 	q, ok := s.queues[name]
-	if !ok || q.paused {
+	if !ok || q.Paused {
 		return event.MessageView{}, false
 	}
 	b := q.backlog

@@ -11,15 +11,11 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// webhook is a named definition, which is opaque to this package.
+// webhook is a named definition, which is opaque to this package and never changed in place. Its
+// queue may have been deleted by force.
 type webhook struct {
-	name       string
-	queue      string   // where its messages go, which may have been deleted by force; "" none
-	definition []byte   // never changed in place
-	sum        [32]byte // SHA-256 of definition, for the digest
-	revision   uint64   // index of the entry that set it
-	created    int64
-	updated    int64
+	event.WebhookView
+	sum [32]byte // SHA-256 of Definition, for the digest
 }
 
 // webhookPut folds webhook_created and webhook_updated.
@@ -29,12 +25,14 @@ func (s *State) webhookPut(e *event.Event) {
 		s.impossible(e, "webhook %q is there: %v", e.Webhook, ok)
 	}
 	// Not in place: a frozen state reads what was.
-	h := &webhook{name: e.Webhook, queue: e.Queue, definition: bytes.Clone(e.Definition),
-		sum: sha256.Sum256(e.Definition), revision: s.index, created: s.clock, updated: s.clock}
+	h := &webhook{sum: sha256.Sum256(e.Definition), WebhookView: event.WebhookView{
+		Name: e.Webhook, Queue: e.Queue, Definition: bytes.Clone(e.Definition),
+		Revision: s.index, CreatedAt: s.clock, UpdatedAt: s.clock,
+	}}
 	if ok {
-		h.created = was.created
+		h.CreatedAt = was.CreatedAt
 	}
-	s.webhooks[h.name] = h
+	s.webhooks[h.Name] = h
 }
 
 func (s *State) webhookDeleted(e *event.Event) {
@@ -50,37 +48,30 @@ func (s *State) Webhook(name string) (event.WebhookView, bool) {
 	if !ok {
 		return event.WebhookView{}, false
 	}
-	return h.view(), true
+	return h.WebhookView, true
 }
 
 // Webhooks returns all webhooks, sorted by name.
 func (s *State) Webhooks() []event.WebhookView {
 	out := make([]event.WebhookView, 0, len(s.webhooks))
 	for _, h := range s.sortedWebhooks() {
-		out = append(out, h.view())
+		out = append(out, h.WebhookView)
 	}
 	return out
 }
 
-func (h *webhook) view() event.WebhookView {
-	return event.WebhookView{
-		Name: h.name, Queue: h.queue, Definition: h.definition, Revision: h.revision,
-		CreatedAt: h.created, UpdatedAt: h.updated,
-	}
-}
-
 func (s *State) sortedWebhooks() []*webhook {
 	return slices.SortedFunc(maps.Values(s.webhooks), func(a, b *webhook) int {
-		return strings.Compare(a.name, b.name)
+		return strings.Compare(a.Name, b.Name)
 	})
 }
 
 // appendDigest appends what the state's digest covers of a webhook.
 func (h *webhook) appendDigest(b []byte) []byte {
-	b = append(append(b, h.name...), 0)
-	b = append(append(b, h.queue...), 0)
+	b = append(append(b, h.Name...), 0)
+	b = append(append(b, h.Queue...), 0)
 	b = append(b, h.sum[:]...)
-	for _, v := range []uint64{h.revision, uint64(h.created), uint64(h.updated)} {
+	for _, v := range []uint64{h.Revision, uint64(h.CreatedAt), uint64(h.UpdatedAt)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	return b

@@ -20,7 +20,7 @@ import (
 // The caller ensures that only one process has a log open for writing.
 func Open(opts Options) (l *Log, err error) {
 	defer wrap(&err, "open event log %s", opts.Dir)
-	return open(opts, false, nil)
+	return open(opts, false)
 }
 
 // OpenReadOnly opens an existing log for reading: a copy, that of a stopped node, or one
@@ -28,13 +28,9 @@ func Open(opts Options) (l *Log, err error) {
 // whole block are ignored, and described by Tail.
 func OpenReadOnly(opts Options) (l *Log, err error) {
 	defer wrap(&err, "open event log %s", opts.Dir)
-	return openReadOnly(opts, nil)
-}
-
-func openReadOnly(opts Options, v *verifier) (l *Log, err error) {
 	// Retention and rotation may change the files meanwhile: try again.
 	for range 5 {
-		if l, err = open(opts, true, v); !errors.Is(err, errMoved) {
+		if l, err = open(opts, true); !errors.Is(err, errMoved) {
 			break
 		}
 	}
@@ -71,7 +67,7 @@ func newLog(opts Options, readOnly bool) (*Log, error) {
 	return l, err
 }
 
-func open(opts Options, readOnly bool, v *verifier) (_ *Log, err error) {
+func open(opts Options, readOnly bool) (_ *Log, err error) {
 	l, err := newLog(opts, readOnly)
 	if err != nil {
 		return nil, err
@@ -84,7 +80,7 @@ func open(opts Options, readOnly bool, v *verifier) (_ *Log, err error) {
 			}
 		}
 	}()
-	r := &recovery{Log: l, opts: opts, verifier: v}
+	r := &recovery{Log: l, opts: opts}
 	if !readOnly {
 		if err := l.fs.MkdirAll(l.dir); err != nil {
 			return nil, err
@@ -114,10 +110,9 @@ func open(opts Options, readOnly bool, v *verifier) (_ *Log, err error) {
 // nothing is wrong, changes the disk.
 type recovery struct {
 	*Log
-	opts     Options
-	verifier *verifier // nil: sealed segments are what their side files say
-	names    []string  // of everything in the directory
-	dropped  *segment  // the newest file, without a whole block in it
+	opts    Options
+	names   []string // of everything in the directory
+	dropped *segment // the newest file, without a whole block in it
 }
 
 // firstIndex returns the index in a segment's or side file's name.
@@ -135,19 +130,10 @@ func (r *recovery) read() (err error) {
 			r.segments = append(r.segments, newSegment(first))
 		}
 	}
-	if err := r.verifier.begin(r); err != nil {
-		return err
-	}
 	for i := range r.segments {
 		if err := r.segment(i); err != nil {
 			return err
 		}
-		if r.verifier != nil && i > 0 {
-			r.segments[i-1].index = nil // large, and not needed any more
-		}
-	}
-	if r.verifier != nil {
-		r.verifier.report.Tail = r.tail
 	}
 	end := r.end()
 	if end.SegmentSize > 0 {
@@ -240,7 +226,7 @@ func (r *recovery) segment(i int) error {
 	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && seg.salt == 0 {
 		return r.headless(seg, size, c)
 	}
-	if err == nil && !newest && r.verifier == nil {
+	if err == nil && !newest {
 		err = r.loadSide(seg, size)
 	}
 	if err != nil || seg.index != nil {
@@ -252,9 +238,6 @@ func (r *recovery) segment(i int) error {
 // whole reads a whole segment, checks it and indexes it.
 func (r *recovery) whole(seg *segment, size int64, newest bool) error {
 	s := r.scan(seg, size)
-	if r.verifier != nil {
-		s.check = r.verifier.block
-	}
 	mem, d, err := s.index()
 	switch {
 	case err != nil:
@@ -268,9 +251,8 @@ func (r *recovery) whole(seg *segment, size int64, newest bool) error {
 		return err
 	}
 	s.end(seg)
-	seg.index = mem
-	if err := r.verifier.segment(r, seg, mem, newest); err != nil || s.blocks > 0 {
-		return err
+	if seg.index = mem; s.blocks == 0 {
+		return r.drop()
 	}
-	return r.drop()
+	return nil
 }

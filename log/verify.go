@@ -32,15 +32,21 @@ type Report struct {
 // returned as a *CorruptionError, together with the report up to there. It never writes; the
 // log may be in use. progress, if not nil, is called with the bytes done and the total.
 func Verify(ctx context.Context, opts Options, progress func(done, total int64)) (Report, error) {
-	v := &verifier{ctx: ctx, progress: progress}
-	l, err := openReadOnly(opts, v)
-	if err != nil {
-		return v.report, fmt.Errorf("verify event log %s: %w", opts.Dir, err)
+	var v *verifier
+	var err error
+	for range 5 { // retention may delete a segment meanwhile
+		v = &verifier{ctx: ctx, progress: progress}
+		if err = v.log(opts); !errors.Is(err, fs.ErrNotExist) {
+			break
+		}
 	}
-	return v.report, l.Close()
+	if err != nil {
+		err = fmt.Errorf("verify event log %s: %w", opts.Dir, err)
+	}
+	return v.report, err
 }
 
-// verifier checks what opening a log takes for granted; nil checks nothing.
+// verifier checks what opening a log takes for granted.
 type verifier struct {
 	ctx      context.Context
 	progress func(done, total int64) // may be nil
@@ -48,21 +54,36 @@ type verifier struct {
 	report   Report
 }
 
-// begin starts from the first of the segments.
-func (v *verifier) begin(r *recovery) error {
-	if v == nil {
-		return nil
+func (v *verifier) log(opts Options) error {
+	l, err := OpenReadOnly(opts)
+	if err != nil {
+		return err
 	}
-	v.total, v.report = 0, Report{}
-	for _, seg := range r.segments {
-		size, err := r.size(seg.Name)
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	defer l.Close()
+	if _, err := readErasures(l.fs, l.dir); err != nil {
+		return err
+	}
+	for _, seg := range l.segments {
+		v.total += seg.Size
+	}
+	for i, seg := range l.segments {
+		s := l.scan(seg, seg.Size)
+		s.check = v.block
+		mem, d, err := s.index()
+		if d != nil {
+			err = s.corrupt(d)
+		}
+		s.end(seg)
+		if err == nil && i < len(l.segments)-1 {
+			err = v.side(l, seg, mem)
+		}
+		if err != nil {
 			return err
 		}
-		v.total += size
+		v.report.Segments++
 	}
-	_, err := readErasures(r.fs, r.dir)
-	return err
+	v.report.Tail = l.tail
+	return nil
 }
 
 // block checks the contents of a block that is being scanned, and reports it.
@@ -100,17 +121,9 @@ func (v *verifier) block(s *scan) error {
 	return nil
 }
 
-// segment reports a segment, and compares its side file with it. A missing one is not an
-// error.
-func (v *verifier) segment(r *recovery, seg *segment, mem *memIndex, newest bool) error {
-	if v == nil {
-		return nil
-	}
-	v.report.Segments++
-	if newest {
-		return nil
-	}
-	got, err := vfs.ReadFile(r.fs, r.path(seg.SideFile))
+// side compares a segment's side file with it. A missing one is not an error.
+func (v *verifier) side(l *Log, seg *segment, mem *memIndex) error {
+	got, err := vfs.ReadFile(l.fs, l.path(seg.SideFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	} else if err != nil {

@@ -16,7 +16,7 @@ type layout struct {
 	ok        bool // it can be true
 }
 
-// partSizes are the sizes of the parts that the flags stand for.
+// partSizes are the sizes of the parts behind the flags.
 var partSizes = [...]int64{16, 16, 12, 36}
 
 func newLayout(flags uint8, header int) layout {

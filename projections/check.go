@@ -206,11 +206,11 @@ func (s *State) checkBacklog(b *backlog, c *tally, set map[timer]bool) error {
 	}
 	q := b.queue
 	if q.backlog == b {
-		in := q.Stats.Enqueued + q.Stats.DeadIn + q.Stats.ReplayedIn + q.Stats.Imported + q.Stats.Resurrected
-		out := q.Stats.Acked + q.Stats.DeadLettered + q.Stats.Discarded + q.Stats.Replayed
+		c := &q.Stats
+		in := c.Enqueued + c.DeadIn + c.ReplayedIn + c.Imported + c.Resurrected
+		out := c.Acked + c.DeadLettered + c.Discarded + c.Replayed
 		if in != out+b.held() {
-			return fmt.Errorf("check: queue %q took in %d, released %d and holds %d", q.Name, in,
-				out,
+			return fmt.Errorf("check: queue %q took in %d, released %d and holds %d", q.Name, in, out,
 				b.held())
 		}
 	}

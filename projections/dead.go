@@ -4,7 +4,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// tombstone stands for messages that one event deleted (a purge, a queue's deletion,
+// tombstone represents messages that one event deleted (a purge, a queue's deletion,
 // dead_letter_key). Every reader sees them deleted at once; an event for each follows in
 // bounded entries.
 type tombstone struct {

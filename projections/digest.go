@@ -42,7 +42,7 @@ func hashWords(id [16]byte, a, b uint64) digest {
 }
 
 // hashMessage covers the mutable fields of a message; the rest follows from its id. Its
-// newest event stands for the fields that the event set.
+// newest event identifies the fields that the event set.
 func (s *State) hashMessage(m *message) digest {
 	w := uint64(m.state) | uint64(m.attempt)<<8 | uint64(m.lastNum)<<40
 	d := hashWords(m.id, m.lastIndex, w)

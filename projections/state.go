@@ -124,63 +124,55 @@ func (s *State) Advance(clock int64) {
 	s.prune()
 }
 
+// folds has what folds each type of events.
+var folds = [event.NumTypes]func(*State, *event.Event){
+	event.QueueCreated:   (*State).queueCreated,
+	event.QueueUpdated:   (*State).queueUpdated,
+	event.QueueDeleted:   (*State).queueDeleted,
+	event.QueuePaused:    (*State).queuePaused,
+	event.QueueResumed:   (*State).queuePaused,
+	event.QueuePurged:    (*State).queuePurged,
+	event.Enqueued:       (*State).enqueued,
+	event.Leased:         (*State).leased,
+	event.LeaseExtended:  (*State).leaseExtended,
+	event.LeaseExpired:   (*State).leaseReturned,
+	event.Retried:        (*State).leaseReturned,
+	event.Released:       (*State).leaseReturned,
+	event.Acked:          (*State).left,
+	event.Discarded:      (*State).left,
+	event.DeadLettered:   (*State).deadLettered,
+	event.Replayed:       (*State).replayed,
+	event.AnswerKept:     (*State).answerKept,
+	event.ContentCarried: (*State).contentCarried,
+	event.HistoryDeleted: (*State).historyDeleted,
+	event.RulesChanged:   (*State).rulesChanged,
+	event.Resurrected:    (*State).resurrected,
+	event.TaskCreated:    (*State).taskCreated,
+	event.TaskCancelled:  (*State).taskChanged,
+	event.TaskResumed:    (*State).taskChanged,
+	event.TaskSealed:     (*State).taskChanged,
+	event.TaskReported:   (*State).taskChanged,
+	event.TaskEnded:      (*State).taskChanged,
+	event.Erased:         (*State).erased,
+	event.WebhookCreated: (*State).webhookPut,
+	event.WebhookUpdated: (*State).webhookPut,
+	event.WebhookDeleted: (*State).webhookDeleted,
+}
+
 // Apply folds one event of the block begun.
 func (s *State) Apply(e *event.Event) {
-	switch e.Type {
-	case event.QueueCreated:
-		s.queueCreated(e)
-	case event.QueueUpdated:
-		s.queueUpdated(e)
-	case event.QueueDeleted:
-		s.queueDeleted(e)
-	case event.QueuePaused, event.QueueResumed:
-		s.queuePaused(e)
-	case event.QueuePurged:
-		s.queuePurged(e)
-	case event.Enqueued:
-		s.enqueued(e)
-	case event.Leased:
-		s.leased(e)
-	case event.LeaseExtended:
-		s.leaseExtended(e)
-	case event.LeaseExpired, event.Retried, event.Released:
-		s.leaseReturned(e)
-	case event.Acked, event.Discarded:
-		s.left(e)
-	case event.DeadLettered:
-		s.deadLettered(e)
-	case event.Replayed:
-		s.replayed(e)
-	case event.Resurrected:
-		s.resurrected(e)
-	case event.TaskCreated:
-		s.taskCreated(e)
-	case event.TaskCancelled, event.TaskResumed, event.TaskSealed, event.TaskReported,
-		event.TaskEnded:
-		s.taskChanged(e)
-	case event.AnswerKept:
-		s.answerKept(e)
-	case event.ContentCarried:
-		s.contentCarried(e)
-	case event.HistoryDeleted:
-		s.history = max(s.history, e.Before)
-	case event.RulesChanged:
-		s.rulesChanged(e)
-	case event.Erased:
-		s.erased(e)
-	case event.WebhookCreated, event.WebhookUpdated:
-		s.webhookPut(e)
-	case event.WebhookDeleted:
-		s.webhookDeleted(e)
-	default:
+	if e.Type == event.TypeNone || e.Type >= event.NumTypes {
 		panic(fmt.Sprintf("fold: event %s has type %d, which this program does not know", e.ID,
 			e.Type))
 	}
+	folds[e.Type](s, e)
 	if !e.Task.IsZero() {
 		s.taskDid(e)
 	}
 	s.prune()
 }
+
+func (s *State) historyDeleted(e *event.Event) { s.history = max(s.history, e.Before) }
 
 // rulesChanged folds a change of the rules of deciding. Folding depends on events alone,
 // so it works under rules that this binary does not know.

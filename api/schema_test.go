@@ -4,32 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-
-	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
-
-func TestSchemaMismatchNamesThePath(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", `{"message_schema":{"type":"object","required":["a"],"properties":{"a":{"type":"object","properties":{"b":{"type":"integer"}}}}}}`).want(201)
-	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":{"a":{"b":1}}}]}`).want(201)
-	n := h.proposals()
-	a := h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":{"a":{}}},{"payload":{"a":{"b":"x"}}}]}`).want(400)
-	if a.str("code") != "schema_mismatch" || a.get("index") != 1.0 || a.str("field") != "payload/a/b" {
-		t.Errorf("%s", a.Body)
-	}
-	t.Log(a.str("detail"))
-	a = h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":{}}]}`).want(400)
-	if !strings.Contains(a.str("detail"), "a") || a.str("field") != "payload" {
-		t.Errorf("%s", a.Body)
-	}
-	t.Log(a.str("detail"))
-	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload_base64":"eA=="}]}`).want(400)
-	h.do("POST", "/v1/queues/q/messages", `x`, "Content-Type: text/plain").want(400)
-	if a = h.do("POST", "/v1/transactions", `{"produce":[{"queue":"q","messages":[{"payload":1}]}]}`).want(400); a.str("field") != "produce[0].messages.payload" || a.get("index") != 0.0 {
-		t.Errorf("%s", a.Body)
-	}
-	assert.Equal(t, h.proposals(), n, "reached the proposer")
-}
 
 // TestSchemaBombs end within their budget.
 func TestSchemaBombs(t *testing.T) {

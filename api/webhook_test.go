@@ -36,39 +36,6 @@ const contractWebhook = `{"queue": "WebhookIngress",
   "severity": "payload.urgency == 'high' ? 'critical' : 'high'"}},
  "target": null}`
 
-func TestWebhooks(t *testing.T) {
-	h := setup(t)
-	h.do("GET", "/v1/webhooks", "").want(200).is(`{"webhooks":[]}`)
-	h.do("PUT", "/v1/webhooks/gh", contractWebhook).want(400).refused("invalid_argument", "queue")
-	h.do("PUT", "/v1/queues/WebhookIngress", "").want(201)
-	h.do("PUT", "/v1/queues/other", "").want(201)
-	first := h.do("PUT", "/v1/webhooks/gh", contractWebhook).want(201).Body.String()
-	for _, part := range []string{`"name":"gh"`, `"queue":"WebhookIngress"`,
-		`"secret_env":"GITHUB_WEBHOOK_SECRET"`, `"max_age_seconds":300`, `"key":"webhook"`,
-		`"allow_ips":["52.0.0.0/8"]`, `"payload_schema":{}`} {
-		assert.Contains(t, first, part)
-	}
-	assert.Equal(t, h.do("GET", "/v1/webhooks/gh", "").want(200).Body.String(), first)
-	h.do("PUT", "/v1/webhooks/gh", contractWebhook).want(200)
-	h.do("PUT", "/v1/webhooks/a", `{"queue":"other"}`).want(201)
-	h.do("GET", "/v1/webhooks?limit=1", "").want(200).
-		with("next_cursor", "a", "webhooks.0.name", "a", "webhooks.1", nil)
-	h.do("GET", "/v1/webhooks?cursor=a", "").want(200).
-		with("webhooks.0.name", "gh", "webhooks.1", nil)
-	h.do("DELETE", "/v1/webhooks/gh", "").want(204)
-	h.do("GET", "/v1/webhooks/gh", "").want(404).refused("webhook_not_found", "name")
-	n := len(h.commands)
-	h.do("DELETE", "/v1/webhooks/gh", "").want(404).refused("webhook_not_found", "name")
-	assert.Equal(t, len(h.commands), n, "what was refused was proposed")
-	h.do("GET", "/v1/webhooks/-", "").want(400).refused("invalid_argument", "name")
-	// The same call again, by its key, as it was answered first.
-	for range 2 {
-		h.do("PUT", "/v1/webhooks/gh", contractWebhook, "Idempotency-Key: k1").want(201)
-	}
-	h.do("DELETE", "/v1/webhooks/gh", "", "Idempotency-Key: k2").want(204)
-	h.do("DELETE", "/v1/webhooks/gh", "", "Idempotency-Key: k2").want(204)
-}
-
 // TestWebhooksRefused: each mistake by its field, and nothing is proposed.
 func TestWebhooksRefused(t *testing.T) {
 	h := setup(t)

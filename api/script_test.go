@@ -1,0 +1,174 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
+)
+
+// TestScripts runs the files of testdata/scripts. A script has cases, each on a node of its own:
+// requests, one a line, with the status of the answer, and indented below what goes with them.
+//
+//	== the name of a case
+//	let q /v1/queues/q
+//	201 PUT $q {"ordering":"fifo"}
+//		Idempotency-Key: k         a header of the request
+//		| {"a":1}                  more of its body
+//		stats.depth = 2            a member of the answer as JSON; null: none
+//		dead[].id = ["1"]          a member of each element of a list
+//		detail ~ not exist         a part of a member, or of the whole answer: . ~ text
+//		$id = messages.0.id        $id is the value of a member from here on; . is all
+//		repeats                    the answer is that of the same request before
+//	die q an error                 leases a message of a queue and dead-letters it
+//	acks q ["1", 2]                leases and acks all that there is, by their payloads
+//	entries                        counts the entries from here on
+//	entries 0                      of which there were so many until here
+//
+// {{x*257}} is a text of 257 x.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/scripts/*.txt")
+	require.NoError(t, err)
+	for _, name := range files {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		for _, c := range strings.Split("\n"+string(text), "\n== ")[1:] {
+			title, steps, _ := strings.Cut(c, "\n")
+			t.Run(strings.TrimSuffix(filepath.Base(name), ".txt")+"/"+title, func(t *testing.T) {
+				h, m := onMachine(t)
+				m.s.deps.Push = pushes{}
+				s := &script{h, m, map[string]string{}, map[string]answer{}, 0}
+				lines := strings.Split(steps, "\n")
+				for i := 0; i < len(lines); i++ {
+					first := i
+					for i+1 < len(lines) && strings.HasPrefix(lines[i+1], "\t") {
+						i++
+					}
+					s.step(lines[first], lines[first+1:i+1])
+				}
+			})
+		}
+	}
+}
+
+type script struct {
+	*harness
+	m       *machine
+	vars    map[string]string
+	answers map[string]answer // by request
+	entries uint64
+}
+
+var (
+	repeated = regexp.MustCompile(`\{\{(.+?)\*(\d+)\}\}`)
+	variable = regexp.MustCompile(`\$\w+`)
+	header   = regexp.MustCompile(`^[A-Z][\w-]*: `)
+)
+
+func (s *script) expand(text string) string {
+	text = variable.ReplaceAllStringFunc(text, func(name string) string {
+		if v, ok := s.vars[name]; ok {
+			return v
+		}
+		return name
+	})
+	return repeated.ReplaceAllStringFunc(text, func(of string) string {
+		m := repeated.FindStringSubmatch(of)
+		n, _ := strconv.Atoi(m[2])
+		return strings.Repeat(m[1], n)
+	})
+}
+
+// step does one line, with the lines below it.
+func (s *script) step(line string, below []string) {
+	s.Helper()
+	word, rest, _ := strings.Cut(s.expand(line), " ")
+	name, arg, _ := strings.Cut(rest, " ")
+	switch word {
+	case "", "#":
+	case "let":
+		s.vars["$"+name] = arg
+	case "die":
+		s.die(name, arg)
+	case "acks":
+		s.equal(line, s.payloads(name), arg)
+	case "entries":
+		n := fmt.Sprint(s.m.proposals() - s.entries)
+		if rest != "" && n != rest {
+			s.Fatalf("%s: there are %s", line, n)
+		}
+		s.entries = s.m.proposals()
+	default:
+		status, err := strconv.Atoi(word)
+		require.NoError(s.T, err)
+		s.request(status, rest, below)
+	}
+}
+
+func (s *script) request(status int, line string, below []string) {
+	s.Helper()
+	var headers, checks []string
+	for _, l := range below {
+		switch l = strings.TrimSpace(l); {
+		case strings.HasPrefix(l, "| "):
+			line += s.expand(l[2:])
+		case header.MatchString(l):
+			headers = append(headers, s.expand(l))
+		default:
+			checks = append(checks, l)
+		}
+	}
+	call := append(strings.SplitN(line, " ", 3), "", "")
+	a := s.do(call[0], call[1], call[2], headers...)
+	if a.Code != status {
+		s.Fatalf("%d %.300s: %d %s", status, line, a.Code, a.Body)
+	}
+	key := fmt.Sprint(line, headers)
+	for _, c := range checks {
+		where, want, equal := strings.Cut(c, " = ")
+		part, has, contains := strings.Cut(c, " ~ ")
+		switch {
+		case c == "repeats":
+			a.repeats(s.answers[key])
+		case equal && where[0] == '$' && want == ".":
+			s.vars[where] = a.Body.String()
+		case equal && where[0] == '$':
+			s.vars[where] = fmt.Sprint(a.get(want))
+		case equal && strings.Contains(where, "[]."):
+			list, member, _ := strings.Cut(where, "[].")
+			s.equal(c, a.each(list, member), s.expand(want))
+		case equal:
+			s.equal(fmt.Sprint(c, " of ", a.Body), a.get(where), s.expand(want))
+		case contains && part == ".":
+			if !strings.Contains(a.Body.String(), s.expand(has)) {
+				s.Fatalf("%s: %s", c, a.Body)
+			}
+		case contains && strings.Contains(a.str(part), s.expand(has)):
+		default:
+			s.Fatalf("%s: %s", c, a.Body)
+		}
+	}
+	if _, ok := s.answers[key]; !ok {
+		s.answers[key] = a
+	}
+}
+
+// equal fails unless two values have the same JSON.
+func (s *script) equal(what string, got any, want string) {
+	s.Helper()
+	var a, b any
+	text, err := json.Marshal(got)
+	require.NoError(s.T, err)
+	require.NoError(s.T, json.Unmarshal(text, &a))
+	require.NoError(s.T, json.Unmarshal([]byte(want), &b))
+	if !reflect.DeepEqual(a, b) {
+		s.Fatalf("%s: %s", what, text)
+	}
+}

@@ -24,6 +24,7 @@ import (
 //		| {"a":1}                  more of its body
 //		stats.depth = 2            a member of the answer as JSON; null: none
 //		dead[].id = ["1"]          a member of each element of a list
+//		@Allow = "GET"             a header of the answer
 //		detail ~ not exist         a part of a member, or of the whole answer: . ~ text
 //		$id = messages.0.id        $id is the value of a member from here on; . is all
 //		repeats                    the answer is that of the same request before
@@ -141,6 +142,8 @@ func (s *script) request(status int, line string, below []string) {
 			s.vars[where] = a.Body.String()
 		case equal && where[0] == '$':
 			s.vars[where] = fmt.Sprint(a.get(want))
+		case equal && where[0] == '@':
+			s.equal(c, a.Header().Get(where[1:]), s.expand(want))
 		case equal && strings.Contains(where, "[]."):
 			list, member, _ := strings.Cut(where, "[].")
 			s.equal(c, a.each(list, member), s.expand(want))

@@ -74,11 +74,11 @@ type seen struct {
 	status peerStatus
 	at     time.Time // of the answer
 	asked  uint64
-	asking bool
 }
 
-// askAll asks all servers that are not being asked, and forgets those that are no longer members.
-func (r *Replica) askAll(asking *sync.WaitGroup) {
+// askAll asks the other servers that have not answered since an instant, and forgets those that
+// are no longer members.
+func (r *Replica) askAll(ctx context.Context, since time.Time, asking *sync.WaitGroup) {
 	servers := r.otherServers()
 	p := &r.peers
 	p.mu.Lock()
@@ -92,9 +92,8 @@ func (r *Replica) askAll(asking *sync.WaitGroup) {
 			e = &seen{}
 			p.seen[s.ID] = e
 		}
-		if !e.asking && !announced(s.ID) {
-			e.asking = true
-			asking.Go(func() { r.askStatus(s, e) })
+		if !e.at.After(since) && !announced(s.ID) {
+			asking.Go(func() { r.askStatus(ctx, s, e) })
 		}
 	}
 }
@@ -151,7 +150,7 @@ func (r *Replica) watchPeers() {
 	var asking sync.WaitGroup
 	defer asking.Wait()
 	for {
-		r.askAll(&asking)
+		r.askAll(r.run.ctx, time.Now(), &asking)
 		r.agreeOnTime()
 		select {
 		case <-t.C:
@@ -165,23 +164,21 @@ func (r *Replica) watchPeers() {
 	}
 }
 
-func (r *Replica) askStatus(s hraft.Server, e *seen) {
-	ctx, cancel := r.within(statusTimeout)
+func (r *Replica) askStatus(ctx context.Context, s hraft.Server, e *seen) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var a peerStatus
 	own := r.ownStatus()
 	_, err := call(ctx, r.o.Net, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
+	if err != nil {
+		return
+	}
 	r.peers.mu.Lock()
-	e.asking = false
-	if err == nil {
-		e.status, e.at, e.asked = a, time.Now(), own.Commit
-	}
+	*e = seen{a, time.Now(), own.Commit}
 	r.peers.mu.Unlock()
-	if err == nil {
-		signal(r.agreement.wake)
-		r.heardOf(a)
-		r.agreeOnTime()
-	}
+	signal(r.agreement.wake)
+	r.heardOf(a)
+	r.agreeOnTime()
 }
 
 func (r *Replica) serveStatus(_ context.Context, from peer.Identity, s peerStatus) (
@@ -255,19 +252,9 @@ func (r *Replica) RefreshMembers(ctx context.Context) {
 }
 
 func (r *Replica) refresh(ctx context.Context, since time.Time) {
-	for ctx.Err() == nil {
-		old := func(s hraft.Server) bool {
-			return !announced(s.ID) && !r.peers.answer(s.ID).at.After(since)
-		}
-		if !slices.ContainsFunc(r.otherServers(), old) {
-			return
-		}
-		r.askPeers()
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
-		}
-	}
+	var asking sync.WaitGroup
+	r.askAll(ctx, since, &asking)
+	asking.Wait()
 }
 
 // otherLeader returns the leader where that is another node; zero: none is known.

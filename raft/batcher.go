@@ -172,18 +172,20 @@ func (b *batcher) setLeader(leader bool) {
 		// an entry of its own is: so it proposes one.
 		l.first = true
 	} else {
-		b.sendBackLocked()
+		b.sendBackLocked(noLeader(), (*pending).foreign)
 	}
 	b.movedLocked()
 }
 
-// sendBackLocked returns the waiting commands of other nodes to them: they know
-// sooner where the next leader is. What the leader proposes for itself is the next
-// leader's business too.
-func (b *batcher) sendBackLocked() {
-	for _, d := range b.queues.remove(func(d *pending) bool { return d.from != nil || d.local }) {
-		d.sendBack(noLeader())
+// sendBackLocked answers waiting commands that this node has not proposed and never will,
+// and returns how many. Other nodes know sooner where the next leader is, and what a leader
+// proposes for itself is the next leader's business.
+func (b *batcher) sendBackLocked(p *event.Problem, match func(*pending) bool) int {
+	list := b.queues.remove(match)
+	for _, d := range list {
+		d.sendBack(p)
 	}
+	return len(list)
 }
 
 // propose implements Replica.Propose.
@@ -285,8 +287,7 @@ func (b *batcher) wait(ctx context.Context, d *pending) (event.Result, error) {
 func (b *batcher) abandon(d *pending) event.Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch d.state {
-	case waiting:
+	if d.queued {
 		b.queues.remove(func(o *pending) bool { return o == d })
 		b.changedLocked()
 		if b.troubledLocked() {
@@ -294,8 +295,11 @@ func (b *batcher) abandon(d *pending) event.Answer {
 		}
 		detail := "the request ended while it waited; it was not proposed"
 		return event.Answer{Refusal: b.overloadedLocked(detail)}
-	case settled: // the answer is in the channel
-		return <-d.done
+	}
+	select {
+	case a := <-d.done:
+		return a
+	default:
 	}
 	d.gone = true
 	p := unknown(CodeNoLeader, "the request ended while the write was in flight")
@@ -500,7 +504,7 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 	if failure == nil {
 		b.rate.add(len(e.group), now)
 	} else if back {
-		b.sendBackLocked()
+		b.sendBackLocked(noLeader(), (*pending).foreign)
 	}
 	b.finishLocked(e, answers)
 	idle := !b.busyLocked()
@@ -571,12 +575,9 @@ func (b *batcher) expireLocked(now time.Time) {
 	if b.lead.accepted.After(limit) {
 		return
 	}
-	late := b.queues.remove(func(d *pending) bool { return !d.since.After(limit) })
-	for _, d := range late {
-		d.sendBack(noLeader())
-	}
-	if len(late) > 0 {
-		b.o.Metrics.Count("no_leader", float64(len(late)))
+	late := func(d *pending) bool { return !d.since.After(limit) }
+	if n := b.sendBackLocked(noLeader(), late); n > 0 {
+		b.o.Metrics.Count("no_leader", float64(n))
 		b.changes.notify()
 	}
 }
@@ -604,7 +605,7 @@ func (b *batcher) hold() (release func()) {
 		b.mu.Lock()
 		defer b.mu.Unlock()
 		b.lead.holds += n
-		b.sendBackLocked()
+		b.sendBackLocked(noLeader(), (*pending).foreign)
 		b.lead.accepted = time.Now() // from here on, waiting commands wait for a leader
 		b.changedLocked()
 	}
@@ -641,9 +642,7 @@ func (b *batcher) drain(ctx context.Context) {
 }
 
 func (b *batcher) refuseAllLocked() {
-	for _, d := range b.queues.remove(func(*pending) bool { return true }) {
-		d.sendBack(shuttingDown())
-	}
+	b.sendBackLocked(shuttingDown(), func(*pending) bool { return true })
 }
 
 // stop ends the calls to other nodes; nothing leaves this node any more.
@@ -698,17 +697,12 @@ type pending struct {
 	pos  int
 
 	// Guarded by the batcher's lock.
-	state pendingState
-	gone  bool // its caller left while it was in flight
+	queued bool // in a queue, may still be dropped
+	gone   bool // its caller left while it was in flight
 }
 
-type pendingState uint8
-
-const (
-	waiting  pendingState = iota // in a queue, may still be dropped
-	inFlight                     // part of an entry, or on its way to the leader
-	settled
-)
+// foreign reports whether only the node that leads now may propose it.
+func (d *pending) foreign() bool { return d.from != nil || d.local }
 
 func newPending(c *event.Command) *pending {
 	d := &pending{
@@ -724,7 +718,6 @@ func newPending(c *event.Command) *pending {
 
 // answer answers the command, under the batcher's lock. It is called once.
 func (d *pending) answer(a event.Answer) {
-	d.state = settled
 	if d.from != nil {
 		d.from.answer(d.pos, a)
 		return
@@ -747,7 +740,7 @@ type queues struct {
 
 // push appends the command to the queue of its class.
 func (q *queues) push(d *pending) {
-	d.state = waiting
+	d.queued = true
 	q.class[d.class] = append(q.class[d.class], d)
 	q.n++
 	q.bytes += len(d.data)
@@ -770,7 +763,7 @@ func (q *queues) remove(match func(*pending) bool) (g []*pending) {
 			if !match(d) {
 				return false
 			}
-			d.state = settled
+			d.queued = false
 			q.n--
 			q.bytes -= len(d.data)
 			g = append(g, d)
@@ -810,7 +803,7 @@ func (q *queues) batch(l Limits) (g []*pending, bytes int) {
 			if full && len(g) > 0 {
 				break
 			}
-			d.state = inFlight
+			d.queued = false
 			g = append(g, d)
 			bytes += len(d.data)
 			weight += d.weight

@@ -188,7 +188,7 @@ func (b *bootstrap) decide(ctx context.Context) error {
 // judge sets the card's cluster if a round's answers decide on one; else it returns what
 // this node waits for: things that operators can correct meanwhile. A table that differs
 // from the one held is held from now on, and decides in a later round. The id of the cluster
-// that it would make stands for the table.
+// that it would make identifies the table.
 func (b *bootstrap) judge(answers []response[bootState]) (waits string, err error) {
 	var waiting []string
 	table := []datadir.Member{firstMember(b.self)}

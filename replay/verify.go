@@ -170,31 +170,30 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 // newer ones.
 func (d *Dir) oldest(metas []checkpoint.Meta, before, head uint64) (
 	*projections.State, []checkpoint.Meta, error) {
-	for listed := false; ; {
-		i := slices.IndexFunc(metas, func(m checkpoint.Meta) bool { return m.HeadIndex >= before })
-		if i < 0 && listed {
+	for listed := false; ; listed = true {
+		for i := range metas {
+			if metas[i].HeadIndex < before {
+				continue
+			}
+			state, err := d.load(&metas[i])
+			if err == nil {
+				return state, metas, nil
+			}
+			if !errors.Is(err, fs.ErrNotExist) {
+				return nil, nil, &Difference{Err: err}
+			}
+		}
+		if listed {
 			return nil, nil, differ(0, "history up to index %d was deleted, "+
 				"and no checkpoint holds the state there", before)
 		}
-		if i < 0 {
-			listed = true
-			all, _, err := checkpoint.List(d.FS, d.Checkpoints)
-			if err != nil {
-				return nil, nil, err
-			}
-			slices.Reverse(all)
-			newer := func(m checkpoint.Meta) bool { return m.HeadIndex > head }
-			metas = slices.DeleteFunc(all, newer)
-			continue
+		var err error
+		if metas, _, err = checkpoint.List(d.FS, d.Checkpoints); err != nil {
+			return nil, nil, err
 		}
-		state, err := d.load(&metas[i])
-		if err == nil {
-			return state, metas, nil
-		}
-		if !errors.Is(err, fs.ErrNotExist) {
-			return nil, nil, &Difference{Err: err}
-		}
-		metas = slices.Delete(metas, i, i+1)
+		slices.Reverse(metas)
+		newer := func(m checkpoint.Meta) bool { return m.HeadIndex > head }
+		metas = slices.DeleteFunc(metas, newer)
 	}
 }
 

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -209,18 +208,7 @@ func (w *Webhook) priorityText() (string, error) {
 }
 
 // JSON returns the definition as it is stored: always the same bytes for the same meaning.
-func (w *Webhook) JSON() ([]byte, error) {
-	d := w.Definition
-	for _, v := range []*jsontext.Value{&d.Priority, &d.PayloadSchema} {
-		if len(*v) > 0 {
-			*v = slices.Clone(*v)
-			if err := v.Compact(); err != nil {
-				return nil, err
-			}
-		}
-	}
-	return wire.Marshal(&d)
-}
+func (w *Webhook) JSON() ([]byte, error) { return wire.Marshal(&w.Definition) }
 
 // Parse compiles a definition that JSON returned.
 func Parse(name string, text []byte) (*Webhook, error) {

@@ -11,8 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	lru "github.com/hashicorp/golang-lru/v2"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
@@ -162,10 +160,7 @@ func (x Finder) Groups(
 		reason event.Reason
 		text   string
 	}
-	prints, err := lru.New[words, string](1000)
-	if err != nil {
-		return out, err
-	}
+	prints := map[words]string{}
 	for v, err := range x.Select(ctx, &Search{Queue: queue, Filter: *f}) {
 		text := ""
 		if err == nil {
@@ -175,10 +170,13 @@ func (x Finder) Groups(
 			return out, err
 		}
 		seen := words{v.Dead.Reason, event.Clip(text, maxPattern)}
-		print, ok := prints.Get(seen)
+		print, ok := prints[seen]
 		if !ok {
+			if len(prints) == 1000 {
+				clear(prints) // texts are long
+			}
 			print = Fingerprint(seen.reason, Pattern(text))
-			prints.Add(seen, print)
+			prints[seen] = print
 		}
 		g := groups[print]
 		if g == nil {

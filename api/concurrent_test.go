@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/internal/transcode"
 )
 
@@ -141,25 +143,23 @@ func TestConcurrentBodies(t *testing.T) {
 	clients.Wait()
 	srv.Close() // all requests have ended
 	stored := map[string]bool{}
-	next := h.log.Blocks(1)
-	for b, err := next(t.Context()); err == nil; b, err = next(t.Context()) {
-		for i := range b.Events {
-			if b.Events[i].Type != event.Enqueued {
-				continue
-			}
-			c, err := h.log.Content(event.RefOf(b.Events[i].ID))
-			if err != nil {
-				t.Fatal(err)
-			}
-			id, want := c.CorrelationID, text(c.CorrelationID)
-			if !c.Binary {
-				want = `"` + want + `"`
-			}
-			if stored[id] || !sent[id] || string(c.Payload) != want || c.Headers[0].Value != id {
-				t.Errorf("%s, sent: %v, is stored as %.60s", id, sent[id], c.Payload)
-			}
-			stored[id] = true
+	for e, err := range h.log.Events(t.Context(), 1, math.MaxUint64) {
+		require.NoError(t, err)
+		if e.Type != event.Enqueued {
+			continue
 		}
+		c, err := h.log.Content(event.RefOf(e.ID))
+		if err != nil {
+			t.Fatal(err)
+		}
+		id, want := c.CorrelationID, text(c.CorrelationID)
+		if !c.Binary {
+			want = `"` + want + `"`
+		}
+		if stored[id] || !sent[id] || string(c.Payload) != want || c.Headers[0].Value != id {
+			t.Errorf("%s, sent: %v, is stored as %.60s", id, sent[id], c.Payload)
+		}
+		stored[id] = true
 	}
 	for id, whole := range sent {
 		if whole && !stored[id] {

@@ -5,8 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
+	"math"
 	"net/http"
 	"regexp"
 	"time"
@@ -227,21 +227,12 @@ func (s *Server) replayedEvents(
 			more = len(found) == page
 		}
 		// What the read model does not have yet.
-		next := s.deps.Log.Blocks(max(upTo+1, event.RefOf(after).Index))
-		for {
-			b, err := next(ctx)
-			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					yield(nil, err)
-				}
+		from := max(upTo+1, event.RefOf(after).Index)
+		for e, err := range s.deps.Log.Events(ctx, from, math.MaxUint64) {
+			wanted := err != nil ||
+				e.Type == event.Replayed && e.DiedIn == queue && e.ID.Compare(after) > 0
+			if wanted && !yield(e, err) {
 				return
-			}
-			for i := range b.Events {
-				e := &b.Events[i]
-				if e.Type == event.Replayed && e.DiedIn == queue && e.ID.Compare(after) > 0 &&
-					!yield(e, nil) {
-					return
-				}
 			}
 		}
 	}

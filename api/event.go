@@ -2,8 +2,6 @@ package api
 
 import (
 	"context"
-	"errors"
-	"io"
 	"iter"
 	"math"
 	"net/http"
@@ -136,16 +134,9 @@ func (s *Server) events(q *request) error {
 // next scan misses nothing and sees nothing twice.
 func (q *request) scan(ctx context.Context, f *eventQuery) iter.Seq2[*event.Event, error] {
 	return func(yield func(*event.Event, error) bool) {
-		next := q.s.deps.Log.Blocks(f.from)
-		for f.from <= f.to {
-			b, err := next(ctx)
+		for b, err := range q.s.deps.Log.Blocks(ctx, f.from, f.to) {
 			if err != nil {
-				if !errors.Is(err, io.EOF) {
-					yield(nil, err)
-				}
-				return
-			}
-			if b.Index > f.to {
+				yield(nil, err)
 				return
 			}
 			for i := range b.Events {

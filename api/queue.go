@@ -193,10 +193,9 @@ func (q *request) keyFollowed(res event.Result) {
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
 	defer cancel()
-	next := q.s.deps.Log.Blocks(res.Index)
-	b, err := next(ctx)
+	b, err := q.s.deps.Log.Block(res.Index)
 	takesKey := func(e event.Event) bool { return e.TakesKey }
-	if err == nil && b.Index == res.Index && slices.ContainsFunc(b.Events, takesKey) {
+	if err == nil && slices.ContainsFunc(b.Events, takesKey) {
 		_ = q.s.deps.Log.Wait(ctx, res.Index)
 	}
 }

@@ -62,21 +62,43 @@ func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 	return nil
 }
 
-// Blocks reads blocks in order, starting with the first kept one that has an index >=
-// from. next returns io.EOF at the head, and the next block once more was appended; a
-// reader that retention overtakes gets ErrGone.
-func (l *Log) Blocks(from uint64) (next func(context.Context) (*event.Block, error)) {
-	r := l.blocks(from)
-	return func(ctx context.Context) (*event.Block, error) {
-		if err := ctx.Err(); err != nil {
-			return nil, err
+// Blocks yields the kept blocks with an index in from..to, up to the head. An error is the last; if
+// retention overtakes, it is ErrGone.
+func (l *Log) Blocks(ctx context.Context, from, to uint64) iter.Seq2[*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		for r := l.blocks(from); from <= to; {
+			out, err := &event.Block{}, ctx.Err()
+			var b rawBlock
+			if err == nil {
+				b, err = r.next()
+			}
+			if err == io.EOF || err == nil && b.Index > to {
+				return
+			}
+			if err == nil {
+				err = fromRaw(&b, out, nil)
+			}
+			if !yield(out, err) || err != nil {
+				return
+			}
 		}
-		b, err := r.next()
-		if err != nil {
-			return nil, err
+	}
+}
+
+// Events yields the events of Blocks.
+func (l *Log) Events(ctx context.Context, from, to uint64) iter.Seq2[*event.Event, error] {
+	return func(yield func(*event.Event, error) bool) {
+		for b, err := range l.Blocks(ctx, from, to) {
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			for i := range b.Events {
+				if !yield(&b.Events[i], nil) {
+					return
+				}
+			}
 		}
-		out := &event.Block{}
-		return out, fromRaw(&b, out, nil)
 	}
 }
 
@@ -102,12 +124,14 @@ func (l *Log) Follow(from uint64, whole ...event.Type) iter.Seq2[*event.Block, e
 
 // Block returns the block at index, or ErrNotFound if there is none: the index is that of
 // one of Raft's own entries, or beyond the head.
-func (l *Log) Block(index uint64) (*event.Block, error) {
-	b, err := l.Blocks(index)(context.Background())
+func (l *Log) Block(index uint64) (b *event.Block, err error) {
+	for b, err = range l.Blocks(context.Background(), index, index) {
+		break // at most one
+	}
 	switch before, _ := l.Begins(); {
 	case index <= before:
 		err = ErrGone
-	case err == io.EOF || err == nil && b.Index != index:
+	case b == nil:
 		err = ErrNotFound
 	}
 	if err != nil {

@@ -2,7 +2,7 @@ package log
 
 import (
 	"errors"
-	"io"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -99,24 +99,23 @@ func TestRoundTrip(t *testing.T) {
 			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3},
 				Until: 9}),
 	}
-	next := s.log.Blocks(0)
-	for i, w := range want {
-		b, err := next(t.Context())
+	i := 0
+	for b, err := range s.log.Blocks(t.Context(), 0, math.MaxUint64) {
 		must(t, err)
+		w := want[i]
+		i++
 		if len(b.Events) == 0 {
 			b.Events = nil
 		}
 		if len(w) == 0 {
 			w = nil
 		}
-		assert.Equal(t, cmp.Diff(w, b.Events), "", "block %d", i)
+		assert.Equal(t, cmp.Diff(w, b.Events), "", "block %d", i-1)
 		if c, err := s.log.ChainAt(b.Index); err != nil || c != b.Chain {
 			t.Errorf("chain at %d: %x, %v; the block has %x", b.Index, c, err, b.Chain)
 		}
 	}
-	if _, err := next(t.Context()); err != io.EOF {
-		t.Errorf("at the head: %v", err)
-	}
+	assert.Equal(t, i, len(want))
 	id := want[2][0].ID
 	c, err := s.log.Content(event.RefOf(id))
 	if err != nil || string(c.Payload) != "{}" || c.Headers[0].Value != "v" {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -373,12 +374,8 @@ func TestAttacks(t *testing.T) {
 	segments := len(l.log.Segments())
 	var blocks []*event.Block
 	ends := map[uint64]end{}
-	next := l.log.Blocks(0)
-	for {
-		b, err := next(t.Context())
-		if err != nil {
-			break
-		}
+	for b, err := range l.log.Blocks(t.Context(), 0, math.MaxUint64) {
+		require.NoError(t, err)
 		blocks = append(blocks, b)
 		name, offset, err := l.log.Extent(b.Index)
 		require.NoError(t, err)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestCompareFindsWhereLogsPart(t *testing.T) {
@@ -49,12 +50,8 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	}
 	// The other one goes on otherwise.
 	v := &victim{t: t, dir: copied}
-	next := other.Log.Blocks(0)
-	for {
-		b, err := next(t.Context())
-		if err != nil {
-			break
-		}
+	for b, err := range other.Log.Blocks(t.Context(), 0, common) {
+		require.NoError(t, err)
 		v.blocks = append(v.blocks, b)
 	}
 	at := len(v.blocks) / 2

@@ -45,21 +45,18 @@ func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter,
 	// Every message that an event in between is about may differ, and so may those that waited for
 	// their time: they become ready without an event.
 	ids, left := map[event.ID]bool{}, map[event.ID]*event.Event{}
-	for b, err := range s.blocks(ctx, before.Index()+1, after.Index()) {
+	for e, err := range s.Log.Events(ctx, before.Index()+1, after.Index()) {
 		if err != nil {
 			return cost, err
 		}
-		for i := range b.Events {
-			e := &b.Events[i]
-			if f.Queue == "" || f.Queue == e.Queue {
-				ids[e.Subject] = true
-			}
-			if e.IsMove() && (f.Queue == "" || f.Queue == e.ToQueue) {
-				ids[e.ID] = true
-			}
-			if leaves(e.Type) {
-				left[e.Subject] = fact(e)
-			}
+		if f.Queue == "" || f.Queue == e.Queue {
+			ids[e.Subject] = true
+		}
+		if e.IsMove() && (f.Queue == "" || f.Queue == e.ToQueue) {
+			ids[e.ID] = true
+		}
+		if leaves(e.Type) {
+			left[e.Subject] = fact(e)
 		}
 	}
 	collect(before, f, ids)
@@ -284,15 +281,12 @@ func (c *Comparison) part(a, b *log.Log) error {
 func (s *Source) InMotion(ctx context.Context, from, to uint64) (
 	messages, queues map[string]bool, err error) {
 	messages, queues = map[string]bool{}, map[string]bool{}
-	for b, err := range s.blocks(ctx, from, to) {
+	for e, err := range s.Log.Events(ctx, from, to) {
 		if err != nil {
 			return nil, nil, err
 		}
-		for i := range b.Events {
-			e := &b.Events[i]
-			messages[e.Subject.String()], messages[e.ID.String()] = true, true
-			queues[e.Queue], queues[e.ToQueue] = true, true
-		}
+		messages[e.Subject.String()], messages[e.ID.String()] = true, true
+		queues[e.Queue], queues[e.ToQueue] = true, true
 	}
 	return messages, queues, nil
 }

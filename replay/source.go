@@ -154,7 +154,7 @@ func (s *Source) load(meta *checkpoint.Meta) (*projections.State, error) {
 func (s *Source) fold(ctx context.Context, state *projections.State, to uint64,
 ) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
-		for b, err := range s.blocks(ctx, state.Index()+1, to) {
+		for b, err := range s.Log.Blocks(ctx, state.Index()+1, to) {
 			if err == nil {
 				err = foldBlock(state, b)
 			}
@@ -184,21 +184,6 @@ func foldBlock(state *projections.State, b *event.Block) (err error) {
 func foldFailed(b *event.Block, err *error) {
 	if r := recover(); r != nil {
 		*err = &FoldError{b.Index, r}
-	}
-}
-
-// blocks yields the blocks from and to inclusive. An error is the last.
-func (s *Source) blocks(ctx context.Context, from, to uint64) iter.Seq2[*event.Block, error] {
-	return func(yield func(*event.Block, error) bool) {
-		if from > to {
-			return
-		}
-		for next := s.Log.Blocks(from); ; {
-			b, err := next(ctx)
-			if err == io.EOF || err == nil && b.Index > to || !yield(b, err) || err != nil {
-				return
-			}
-		}
 	}
 }
 
@@ -238,7 +223,7 @@ func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter,
 		}
 		return first, last, err
 	}
-	for b, err := range s.blocks(ctx, first, last) {
+	for b, err := range s.Log.Blocks(ctx, first, last) {
 		if err == nil {
 			err = each(b.Events)
 		}

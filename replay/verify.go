@@ -121,7 +121,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 	// Retention announces in the log what it deletes. A live node may have deleted more since the
 	// log was read, so the log is read on until it announces what is missing.
 	announced := uint64(0)
-	for b, err := range d.blocks(ctx, state.Index()+1, math.MaxUint64) {
+	for b, err := range d.Log.Blocks(ctx, state.Index()+1, math.MaxUint64) {
 		if err != nil {
 			return difference(err)
 		}

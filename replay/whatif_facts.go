@@ -130,7 +130,7 @@ func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) 
 		return true
 	})
 	slices.SortFunc(g.lives, func(a, b *life) int { return a.id.Compare(b.id) })
-	for b, err := range src.blocks(ctx, g.first, g.last) {
+	for b, err := range src.Log.Blocks(ctx, g.first, g.last) {
 		if err != nil {
 			return nil, err
 		}

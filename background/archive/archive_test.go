@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -105,12 +105,7 @@ func (w *world) read(dir string) (last uint64, fsys *FS) {
 	l, err := log.OpenReadOnly(o)
 	must(w.t, err)
 	defer l.Close()
-	next := l.Blocks(0)
-	for {
-		b, err := next(w.t.Context())
-		if err == io.EOF {
-			break
-		}
+	for b, err := range l.Blocks(w.t.Context(), 0, math.MaxUint64) {
 		must(w.t, err)
 		if b.Index != last+1 {
 			w.t.Fatalf("block %d after %d", b.Index, last)

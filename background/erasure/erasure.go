@@ -25,7 +25,6 @@ package erasure
 import (
 	"context"
 	"encoding/json"
-	"iter"
 	"log/slog"
 	"sync"
 
@@ -106,33 +105,10 @@ func (s *Spec) Encode() []byte {
 	return b
 }
 
-// events yields the events of the blocks from and to inclusive.
-func events(ctx context.Context, log *log.Log, from, to uint64) iter.Seq2[*event.Event, error] {
-	return func(yield func(*event.Event, error) bool) {
-		for b, err := range log.Follow(from) {
-			if err == nil {
-				err = ctx.Err()
-			}
-			if err != nil {
-				yield(nil, err)
-				return
-			}
-			if b.Index > to {
-				return
-			}
-			for i := range b.Events {
-				if !yield(&b.Events[i], nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // refsOf returns the events whose contents a task has erased.
 func (e *Eraser) refsOf(ctx context.Context, task event.ID, upTo uint64) (
 	refs []event.Ref, err error) {
-	for e, err := range events(ctx, e.Log, event.RefOf(task).Index, upTo) {
+	for e, err := range e.Log.Events(ctx, event.RefOf(task).Index, upTo) {
 		if err != nil {
 			return nil, err
 		}

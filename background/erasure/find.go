@@ -167,7 +167,7 @@ func (f *finder) key(
 		return fn(first)
 	}
 	// The log was opened after before, so that it has all that came until then.
-	for e, err := range events(ctx, f.whole, 0, f.whole.Head()) {
+	for e, err := range f.whole.Events(ctx, 0, f.whole.Head()) {
 		if err != nil {
 			return err
 		}

@@ -65,7 +65,7 @@ func (e *Eraser) overwrite(ctx context.Context) error {
 	from, erased := e.from, 0
 	if from > 0 {
 		var refs []event.Ref
-		for ev, err := range events(ctx, e.Log, from, head) {
+		for ev, err := range e.Log.Events(ctx, from, head) {
 			if err != nil {
 				return err
 			}

@@ -177,7 +177,7 @@ func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
 		open := w.again
 		w.again = nil
 		head := w.e.Log.Head()
-		for e, err := range events(ctx, w.e.Log, from, head) {
+		for e, err := range w.e.Log.Events(ctx, from, head) {
 			if err != nil {
 				return err
 			}

@@ -5,8 +5,8 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -284,12 +284,7 @@ func crashAt(t *testing.T, at int, loss memdisk.Loss) {
 		return
 	}
 	found := map[uint64]string{}
-	next := s.log.Blocks(s.log.First())
-	for {
-		b, err := next(context.Background())
-		if errors.Is(err, io.EOF) {
-			break
-		}
+	for b, err := range s.log.Blocks(context.Background(), 0, math.MaxUint64) {
 		if err != nil {
 			fail("read: %v", err)
 			return

@@ -8,6 +8,7 @@ import (
 	"io"
 	"io/fs"
 	"log/slog"
+	"math"
 	"path"
 	"slices"
 	"sync"
@@ -168,20 +169,15 @@ func (s *server) segments(ctx context.Context, q listRequest) (*list, error) {
 // still needs contents that were carried forward since, and a node with only this checkpoint
 // would take the log's beginning for lost.
 func (s *server) checkDeletions(ctx context.Context, head uint64) error {
-	next := s.Log.Blocks(head + 1)
-	for {
-		b, err := next(ctx)
-		if err == io.EOF {
-			return nil
-		} else if err != nil {
+	for e, err := range s.Log.Events(ctx, head+1, math.MaxUint64) {
+		if err != nil {
 			return err
 		}
-		for i := range b.Events {
-			if b.Events[i].Type == event.HistoryDeleted {
-				return errUseless
-			}
+		if e.Type == event.HistoryDeleted {
+			return errUseless
 		}
 	}
+	return nil
 }
 
 // read answers with the bytes of a file from an offset on, as many as one call carries.

@@ -14,6 +14,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/goleak"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -270,7 +272,9 @@ func TestADeadlineEndsItsOwnWait(t *testing.T) {
 	}
 }
 
-func TestCloseEndsWhatIsUnderWay(t *testing.T) {
+// Close ends what is under way, and leaves nothing running.
+func TestClose(t *testing.T) {
+	before := goleak.IgnoreCurrent()
 	s, c := newShared(t, true, nil)
 	gone := make(chan error)
 	go func() { _, err := c.Enqueue(t.Context(), "q", JSON(1)); gone <- err }()
@@ -282,6 +286,8 @@ func TestCloseEndsWhatIsUnderWay(t *testing.T) {
 	if _, err := c.Enqueue(t.Context(), "q", JSON(1)); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
+	s.srv.Close()
+	goleak.VerifyNone(t, before)
 }
 
 func TestSettleSharesRequests(t *testing.T) {

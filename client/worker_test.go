@@ -17,6 +17,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/oklog/ulid/v2"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -180,11 +182,9 @@ func answerOf(status int, v any) *http.Response {
 }
 
 func ulidAt(t time.Time, n int) string {
-	var b [10]byte
-	for i, ms := 9, t.UnixMilli(); i >= 0; i, ms = i-1, ms>>5 {
-		b[i] = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"[ms&31]
-	}
-	return string(b[:]) + fmt.Sprintf("%016d", n)
+	id := ulid.ULID{15: byte(n), 14: byte(n >> 8)}
+	_ = id.SetTime(uint64(t.UnixMilli())) // never fails before the year 10889
+	return id.String()
 }
 
 // bubble runs a test of a worker in simulated time.

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"os"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -215,31 +216,33 @@ func (c request) rebuildStopped(dataDir string) error {
 	if err != nil {
 		return err
 	}
-	src := dir.Log
-	following, stop := context.WithCancelCause(c.ctx)
-	defer stop(nil)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		stop(models.Follow(following, src)) // what has failed: the log, or the disk
-	}()
+	head := dir.Log.Head()
+	following, stop := context.WithCancel(c.ctx)
+	defer stop()
 	bar := c.progress("rebuilding", true)
-	for done := false; !done && following.Err() == nil; {
-		wait, cancel := context.WithTimeout(following, 100*time.Millisecond)
-		done = models.WaitFor(wait, src.Head()) == nil
-		cancel()
-		index, _ := models.Position()
-		bar.set(int64(index), int64(src.Head()))
-	}
+	var watching sync.WaitGroup
+	watching.Go(func() {
+		defer stop()
+		for done := false; !done && following.Err() == nil; {
+			wait, cancel := context.WithTimeout(following, 100*time.Millisecond)
+			done = models.WaitFor(wait, head) == nil
+			cancel()
+			index, _ := models.Position()
+			bar.set(int64(index), int64(head))
+		}
+	})
+	err = models.Follow(following, dir.Log)
+	stop()
+	watching.Wait()
 	bar.done()
-	err = context.Cause(following)
 	index, clock := models.Position()
-	stop(nil)
-	<-ended
+	if index >= head {
+		err = nil // it was stopped at the end
+	}
 	if err := errors.Join(err, models.Close()); err != nil {
 		return err
 	}
 	return c.projections(&wire.Projections{
-		Index: index, Time: wire.Time(clock), LogHead: src.Head(),
+		Index: index, Time: wire.Time(clock), LogHead: head,
 	}, nil)
 }

@@ -74,7 +74,7 @@ func describe(name string) *cobra.Command {
 }
 
 // flagTexts returns the texts of a command's flags by name. A line that begins with more than
-// two spaces continues the one before; "those of COMMAND" stands for others.
+// two spaces continues the one before; "those of COMMAND" adds those of another.
 func flagTexts(lines string) map[string]string {
 	texts := map[string]string{}
 	name := ""

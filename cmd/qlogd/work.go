@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -78,22 +79,29 @@ func ackAll(c request, got []wire.LeasedMessage) error {
 	for _, m := range got {
 		byQueue[m.Queue] = append(byQueue[m.Queue], m.LeaseID)
 	}
-	lost := 0
+	var all []wire.SettleResult
 	for queue, leases := range byQueue {
 		results, err := c.Ack(c.ctx, queue, leases...)
 		if err != nil {
 			return err
 		}
-		for _, r := range results {
-			if r.Status == "rejected" {
-				lost++
-			}
+		all = append(all, results...)
+	}
+	return lost(all, "lost before the ack")
+}
+
+// lost returns an error if leases were rejected.
+func lost(results []wire.SettleResult, what string) error {
+	n := 0
+	for _, r := range results {
+		if r.Status == "rejected" {
+			n++
 		}
 	}
-	if lost > 0 {
-		return errors.New(plural(lost, "lease was", "leases were") + " lost before the ack")
+	if n == 0 {
+		return nil
 	}
-	return nil
+	return errors.New(plural(n, "lease was", "leases were") + " " + what)
 }
 
 // settle returns a command that settles leases one by one, so that neither queue nor
@@ -166,21 +174,8 @@ var settleCommands = []command{
 
 // settled prints settle results, and fails where one was rejected.
 func (a *app) settled(results []wire.SettleResult) error {
-	lost := 0
-	for _, r := range results {
-		if r.Status == "rejected" {
-			lost++
-		}
-	}
 	err := list(a, results, nil, "lease,status,code,until", func(r *wire.SettleResult) []any {
-		until := r.NextAt
-		if until == 0 {
-			until = r.LeaseExpiresAt
-		}
-		return []any{r.LeaseID, r.Status, r.Code, a.when(until)}
+		return []any{r.LeaseID, r.Status, r.Code, a.when(cmp.Or(r.NextAt, r.LeaseExpiresAt))}
 	})
-	if err == nil && lost > 0 {
-		err = errors.New(plural(lost, "lease was", "leases were") + " lost")
-	}
-	return err
+	return cmp.Or(err, lost(results, "lost"))
 }

@@ -76,13 +76,9 @@ type DeadView struct {
 
 // DeadFilter selects what died in a queue. Times are Unix ms, inclusive.
 type DeadFilter struct {
-	Reason Reason  // ReasonNone: all
-	Key    *string // nil: all
-	Kind   *string
-	From   int64 // failed at; 0 no limit
-	To     int64
-	Before ID // only ids below it; zero: all
-	After  ID // only ids above it
+	To     int64 // failed at; 0: no limit
+	Before ID    // only ids below it; zero: all
+	After  ID    // only ids above it
 	Limit  int
 }
 

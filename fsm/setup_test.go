@@ -415,11 +415,6 @@ func (b *bench) drop(queue string, force bool) event.Result {
 	return b.one(&event.Command{DeleteQueue: &event.DeleteQueue{Name: queue, Force: force}})
 }
 
-func (b *bench) pause(queue string, paused bool) {
-	b.t.Helper()
-	b.ok(b.one(&event.Command{PauseQueue: &event.PauseQueue{Name: queue, Paused: paused}}))
-}
-
 func (b *bench) remove(text string) event.Result {
 	b.t.Helper()
 	l := b.ids[text]

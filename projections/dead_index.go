@@ -98,14 +98,11 @@ func (s *State) Dead(queue string, f event.DeadFilter) (out []event.MessageView,
 		}
 		m := s.messages.get(h)
 		d := s.extras.get(m.extra).dead
-		if f.Before != (event.ID{}) && m.id.Compare(f.Before) >= 0 || f.To != 0 &&
-			d.FailedAt > f.To {
+		if f.Before != (event.ID{}) && m.id.Compare(f.Before) >= 0 ||
+			f.To != 0 && d.FailedAt > f.To {
 			break // so are all that follow: an id says when it failed
 		}
-		if m.id.Compare(f.After) <= 0 || s.deleted(m) || d.FailedAt < f.From ||
-			f.Reason != event.ReasonNone && d.Reason != f.Reason ||
-			f.Key != nil && s.keyOf(m) != *f.Key || f.Kind != nil &&
-			s.kinds.name(m.kind) != *f.Kind {
+		if m.id.Compare(f.After) <= 0 || s.deleted(m) {
 			continue
 		}
 		if f.Limit > 0 && len(out) == f.Limit {

@@ -160,31 +160,6 @@ func names(files map[string]string) (out []string) {
 	return out
 }
 
-// A crash in the Install that goes on after a crash.
-func TestCrashTwice(t *testing.T) {
-	for _, l := range laggings(t) {
-		whole := l.disk.Clone()
-		must(t, l.bring(whole))
-		fresh := snapshot(t, whole)
-		rng := rand.New(rand.NewPCG(1, 2))
-		for range 40 {
-			disk := l.disk.Clone()
-			for crashes := 0; ; crashes++ {
-				disk.CrashAt(disk.Ops() + 1 + rng.IntN(whole.Ops()))
-				if err := l.bring(disk); !disk.Crashed() {
-					must(t, err)
-					break
-				}
-				disk = disk.CrashWith(memdisk.Loss(rng.IntN(4)), rng)
-				require.True(t, crashes <= 200, "it never comes to an end")
-			}
-			if now := snapshot(t, disk); !maps.Equal(now, fresh) {
-				t.Fatalf("%s: not the new directory in the end: %v", l.name, names(now))
-			}
-		}
-	}
-}
-
 // Whatever fails is told, and is made good by the next try. A full disk is one
 // of these: the node goes on, and what has come stays.
 func TestFailAnywhere(t *testing.T) {

@@ -47,7 +47,7 @@ func newMachine(s *Server) *machine {
 	if err != nil {
 		panic(err)
 	}
-	return &machine{Machine: fsm.New(projections.New(), log, fsm.Options{}), log: log, s: s}
+	return &machine{Machine: fsm.New(projections.New(), log), log: log, s: s}
 }
 
 // deps are those of a server of this machine.

@@ -31,7 +31,7 @@ type driver struct {
 }
 
 func newDriver(b *testing.B, l Log, keys int) *driver {
-	d := &driver{b: b, m: New(projections.New(), l, Options{}), rng: rand.NewChaCha8([32]byte{}),
+	d := &driver{b: b, m: New(projections.New(), l), rng: rand.NewChaCha8([32]byte{}),
 		keys: keys}
 	p := event.DefaultPolicy()
 	p.DedupWindowSeconds = 0

@@ -23,8 +23,8 @@ type Log interface {
 // Machine is one replica's state machine. Apply is called by one goroutine;
 // the read methods may be called by any.
 type Machine struct {
-	log  Log
-	opts Options
+	log   Log
+	known uint16 // the newest rules of deciding that it accepts
 
 	mu    sync.RWMutex
 	state *projections.State // guarded by mu
@@ -36,19 +36,9 @@ type Machine struct {
 // keepEvents bounds the memory that the machine keeps for the next block.
 const keepEvents = 4096
 
-// Options of a machine.
-type Options struct {
-	// Known is the newest version of the rules that this machine accepts; 0 is
-	// event.Rules. A lower one is for tests of how a newer version comes into force.
-	Known uint16
-}
-
 // New returns a machine that continues from state.
-func New(state *projections.State, log Log, opts Options) *Machine {
-	if opts.Known == 0 {
-		opts.Known = event.Rules
-	}
-	return &Machine{state: state, log: log, opts: opts}
+func New(state *projections.State, log Log) *Machine {
+	return &Machine{state: state, log: log, known: event.Rules}
 }
 
 // Apply decides the entry at index, appends its block and returns an answer to each
@@ -65,9 +55,9 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 	}
 	// Rules in force count too: entries that were proposed before they came into force
 	// are decided by them (I19).
-	if wants := max(entry.Rules, m.Rules()); wants > m.opts.Known {
+	if wants := max(entry.Rules, m.Rules()); wants > m.known {
 		return nil, fmt.Errorf("entry %d requires rules version %d, this binary supports up to %d",
-			index, wants, m.opts.Known)
+			index, wants, m.known)
 	}
 	commands := make([]*event.Command, len(entry.Commands))
 	for i, b := range entry.Commands {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
 	"pgregory.net/rapid"
 )
@@ -1353,7 +1354,7 @@ func TestModel(t *testing.T) {
 		b, w := setup(rt), newModel(rt)
 		c := &chaos{t: rt, m: b.m}
 		touched := map[string]bool{}
-		b.m = New(projections.New(), b.log, Options{Known: known})
+		b.m = newMachine(projections.New(), b.log)
 		leasable := map[string]bool{}
 		step := func(cs ...*event.Command) {
 			clear(touched)
@@ -1398,7 +1399,7 @@ func TestModel(t *testing.T) {
 		put("dlq", event.DefaultPolicy())
 		put("a", c.policy())
 		put("b", c.policy())
-		var frozen *Frozen
+		var frozen checkpoint.State
 		entries := rapid.IntRange(10, 80).Draw(rt, "entries")
 		for range entries {
 			c.m = b.m

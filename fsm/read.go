@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -96,10 +97,10 @@ func (m *Machine) Leasable(queue string, kinds []string) int {
 
 // Freeze returns the state as of now, for writing beside Apply. The caller must Release
 // it.
-func (m *Machine) Freeze() *Frozen {
+func (m *Machine) Freeze() checkpoint.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return &Frozen{Frozen: m.state.Freeze(), m: m}
+	return &frozen{Frozen: m.state.Freeze(), m: m}
 }
 
 // Replace replaces the state (a snapshot was installed).
@@ -109,8 +110,8 @@ func (m *Machine) Replace(s *projections.State) {
 	m.state = s
 }
 
-// Frozen is a state at one instant.
-type Frozen struct {
+// frozen is a state at one instant.
+type frozen struct {
 	*projections.Frozen
 	m        *Machine
 	released bool
@@ -118,7 +119,7 @@ type Frozen struct {
 
 // Release allows the machine to write in place again. Only the first call counts: a
 // second one would let the machine write into chunks that another checkpoint reads.
-func (f *Frozen) Release() {
+func (f *frozen) Release() {
 	f.m.mu.Lock()
 	defer f.m.mu.Unlock()
 	if !f.released {

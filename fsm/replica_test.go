@@ -9,6 +9,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
 	"pgregory.net/rapid"
 )
@@ -43,7 +44,7 @@ type replica struct {
 	name  string
 	log   *memLog
 	m     *Machine
-	asOf  *Frozen // a checkpoint that is being written
+	asOf  checkpoint.State // a checkpoint that is being written
 	lead  *bench
 	tells map[uint64]string // the leader's answers by index
 }
@@ -56,7 +57,7 @@ func (r *replica) take(i int) {
 	case 0: // a restart from a checkpoint of now
 		if r.asOf == nil {
 			b := &bench{t: r.t, log: r.log, m: r.m}
-			r.m = New(b.load(r.m.Freeze()), r.log, Options{Known: known})
+			r.m = newMachine(b.load(r.m.Freeze()), r.log)
 		}
 	case 1: // a checkpoint is begun
 		if r.asOf == nil {
@@ -74,7 +75,7 @@ func (r *replica) take(i int) {
 			for _, bl := range r.log.blocks {
 				s.Fold(bl)
 			}
-			r.m = New(s, r.log, Options{Known: known})
+			r.m = newMachine(s, r.log)
 		}
 	}
 	if rapid.IntRange(0, 3).Draw(r.t, r.name+" folds") == 0 { // the block came from a peer
@@ -113,7 +114,7 @@ func TestReplicas(t *testing.T) {
 		var rs []*replica
 		for n := range 2 {
 			log := &memLog{}
-			rs = append(rs, &replica{t: rt, name: fmt.Sprint("replica ", n), log: log, m: New(projections.New(), log, Options{Known: known}), lead: lead, tells: tells})
+			rs = append(rs, &replica{t: rt, name: fmt.Sprint("replica ", n), log: log, m: newMachine(projections.New(), log), lead: lead, tells: tells})
 		}
 		for i := range rapid.IntRange(10, 60).Draw(rt, "entries") {
 			c.m = lead.m
@@ -230,7 +231,7 @@ func TestLoadedStateWakesAlike(t *testing.T) {
 	b.put("q", msg("late", delay(10)))
 
 	other := &bench{t: t, log: &memLog{}, index: b.index, now: b.now, names: b.names, leases: map[string]event.ID{}, ids: b.ids}
-	other.m = New(b.load(b.m.Freeze()), other.log, Options{Known: known})
+	other.m = newMachine(b.load(b.m.Freeze()), other.log)
 	b.tick(10)
 	other.tick(10)
 	mustEqual(t, b.stats("q").Ready, 1)

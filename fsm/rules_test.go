@@ -90,7 +90,8 @@ func TestUpgrade(t *testing.T) {
 // upon a state that is under others already.
 func TestKnown(t *testing.T) {
 	b := setup(t)
-	old := New(projections.New(), &memLog{}, Options{Known: 1})
+	old := New(projections.New(), &memLog{})
+	old.known = 1
 	take := func() error {
 		e := b.entries[len(b.entries)-1]
 		_, err := old.Apply(e.index, e.data)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -63,10 +64,17 @@ const epoch = 1_700_000_000_000
 // that upgrades can be tried out.
 const known = 4
 
+// newMachine returns a machine that knows rules beyond today's.
+func newMachine(s *projections.State, l Log) *Machine {
+	m := New(s, l)
+	m.known = known
+	return m
+}
+
 func setup(t tb) *bench {
 	log := &memLog{}
 	return &bench{
-		t: t, log: log, m: New(projections.New(), log, Options{Known: known}), now: epoch,
+		t: t, log: log, m: newMachine(projections.New(), log), now: epoch,
 		names: map[event.ID]string{}, leases: map[string]event.ID{}, ids: map[string][]event.ID{},
 	}
 }
@@ -129,7 +137,7 @@ func (b *bench) restart() {
 	s, err := projections.Load(&buf)
 	must(b.t, err)
 	must(b.t, s.Check())
-	b.m = New(s, b.log, Options{Known: known})
+	b.m = newMachine(s, b.log)
 }
 
 func (b *bench) one(c *event.Command) event.Result { b.t.Helper(); return b.do(c)[0] }
@@ -209,7 +217,7 @@ func (b *bench) q(name string) event.QueueView {
 }
 
 // load writes a frozen state, releases it and loads what was written.
-func (b *bench) load(f *Frozen) *projections.State {
+func (b *bench) load(f checkpoint.State) *projections.State {
 	b.t.Helper()
 	var buf bytes.Buffer
 	if _, err := f.WriteTo(&buf); err != nil {
@@ -224,7 +232,7 @@ func (b *bench) load(f *Frozen) *projections.State {
 
 // resume loads a state that was frozen some entries ago, folds the blocks since
 // then and goes on with it.
-func (b *bench) resume(f *Frozen) {
+func (b *bench) resume(f checkpoint.State) {
 	b.t.Helper()
 	s := b.load(f)
 	for _, bl := range b.log.blocks {
@@ -235,7 +243,7 @@ func (b *bench) resume(f *Frozen) {
 	require.Equal(b.t, s.Digest(), b.m.Digest(),
 		"index %d: a checkpoint brought up by the log differs from the live state", b.index)
 	must(b.t, s.Check())
-	b.m = New(s, b.log, Options{Known: known})
+	b.m = newMachine(s, b.log)
 }
 
 // quiet lets time pass until nothing is left to happen by itself, as the leader

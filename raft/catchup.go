@@ -8,6 +8,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -145,14 +146,19 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 // compareOffer returns an error if this node's event log is not the checkpoint's.
 func (r *Replica) compareOffer(meta checkpoint.Meta) error {
 	p := r.fsm.progress()
-	chain, known := p.chain, p.head >= meta.HeadIndex
-	if p.head > meta.HeadIndex {
+	if p.head < meta.HeadIndex {
+		return nil
+	}
+	chain := p.chain
+	if meta.HeadIndex < p.head {
 		var err error
-		if chain, known, err = r.o.Machine.ChainAt(meta.HeadIndex); err != nil {
+		if chain, err = r.o.Machine.ChainAt(meta.HeadIndex); errors.Is(err, log.ErrGone) {
+			return nil
+		} else if err != nil {
 			return err
 		}
 	}
-	if known && chain != meta.Chain {
+	if chain != meta.Chain {
 		return fmt.Errorf("%w: at index %d this node's event log has chain %x, the leader's %x",
 			ErrDiverged, meta.HeadIndex, chain, meta.Chain)
 	}

@@ -244,7 +244,7 @@ func (c *nodes) level(but ...string) {
 		var chain [][32]byte
 		for _, m := range c.members() {
 			if m.node != nil && !slices.Contains(but, m.name) {
-				_, ch := m.m.Head()
+				_, ch := m.m.Tip()
 				chain = append(chain, ch)
 			}
 		}

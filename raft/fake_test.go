@@ -21,6 +21,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -182,7 +183,7 @@ func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) 
 	return out, nil
 }
 
-func (m *fakeMachine) Head() (uint64, [32]byte) {
+func (m *fakeMachine) Tip() (uint64, [32]byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if len(m.blocks) == 0 {
@@ -191,7 +192,7 @@ func (m *fakeMachine) Head() (uint64, [32]byte) {
 	return m.blocks[len(m.blocks)-1].Index, m.chain
 }
 
-func (m *fakeMachine) SyncLog() error { return m.f.Sync() }
+func (m *fakeMachine) Sync() error { return m.f.Sync() }
 
 func (m *fakeMachine) Clock() int64 {
 	m.mu.Lock()
@@ -229,11 +230,11 @@ type fakeFrozen struct {
 	clock int64
 }
 
-func (m *fakeMachine) Freeze() (checkpoint.State, error) {
+func (m *fakeMachine) Freeze() checkpoint.State {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	b, err := json.Marshal(m.blocks)
-	return fakeFrozen{b, m.clock}, err
+	b, _ := json.Marshal(m.blocks) // a list of plain structs
+	return fakeFrozen{b, m.clock}
 }
 
 func (f fakeFrozen) WriteTo(w io.Writer) (int64, error) {
@@ -247,9 +248,7 @@ func (f fakeFrozen) Digest() [16]byte {
 func (f fakeFrozen) Clock() int64 { return f.clock }
 func (f fakeFrozen) Release()     {}
 
-func (m *fakeMachine) ChainAt(uint64) (chain [32]byte, known bool, err error) {
-	return chain, false, nil
-}
+func (m *fakeMachine) ChainAt(uint64) ([32]byte, error) { return [32]byte{}, log.ErrGone }
 
 // names returns all names in the order in which they were applied.
 func (m *fakeMachine) names() (out []string) {

@@ -555,7 +555,7 @@ func TestBeginTogether(t *testing.T) {
 	for name, begin := range map[string]func(...*event.Command) []Wait{
 		"at the leader": n.b.begin, "by way of another node": f.begin,
 	} {
-		before, _ := n.m.Head()
+		before, _ := n.m.Tip()
 		answers := begin(produceOf("p"), leaseOf("l1"), leaseOf("l2"))
 		if name != "at the leader" {
 			f.until(t.Context(), func() bool { return f.answered() == len(answers) })

@@ -69,7 +69,7 @@ func newFSM(o Options, snaps *snapshots, fatal func(error)) *fsm {
 
 // look reads the Machine's state into p.
 func (f *fsm) look(p progress) progress {
-	p.head, p.chain = f.o.Machine.Head()
+	p.head, p.chain = f.o.Machine.Tip()
 	p.clock = f.o.Machine.Clock()
 	p.due, p.hasDue = f.o.Machine.NextDue()
 	p.rules = f.o.Machine.Rules()
@@ -132,7 +132,7 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 				p.bytes += uint64(len(l.Data))
 				p.unmarked++
 				if digest, ok := digestOf(res); ok {
-					_, chain := f.o.Machine.Head()
+					_, chain := f.o.Machine.Tip()
 					p.marks = p.marks.add(mark{l.Index, hex.EncodeToString(chain[:]),
 						hex.EncodeToString(digest[:])})
 					p.markedAt, p.unmarked = time.Now(), 0
@@ -169,7 +169,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 		return nil, f.dead
 	}
 	p := f.progress()
-	head, chain := f.o.Machine.Head()
+	head, chain := f.o.Machine.Tip()
 	if p.index < head {
 		return nil, errCatchingUp
 	}
@@ -177,10 +177,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 		return nil, hraft.ErrNothingNewToSnapshot
 	}
 	began := time.Now()
-	state, err := f.o.Machine.Freeze()
-	if err != nil {
-		return nil, fmt.Errorf("freeze the state: %w", err)
-	}
+	state := f.o.Machine.Freeze()
 	// Nothing is applied meanwhile: this is all that a checkpoint delays.
 	f.o.Metrics.Observe("checkpoint_hold_seconds", time.Since(began).Seconds())
 	return &frozen{fsm: f, state: state, head: head, chain: chain}, nil
@@ -207,7 +204,7 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 		return fmt.Errorf("snapshot: not a sink of this store: %T", to)
 	}
 	began := time.Now()
-	if err := s.fsm.o.Machine.SyncLog(); err != nil {
+	if err := s.fsm.o.Machine.Sync(); err != nil {
 		err = fmt.Errorf("sync the event log before a snapshot: %w", err)
 		s.fsm.fatal(err) // an fsync is never retried
 		return err

@@ -15,23 +15,23 @@ import (
 
 // Machine is what a replica drives: the state and the event log, as one.
 //
-// Apply, Head, Freeze, NextDue, Clock and Rules are never called at the same time; SyncLog,
+// Apply, Tip, Freeze, NextDue, Clock and Rules are never called at the same time; Sync,
 // ChainAt and the methods of a checkpoint.State may be called beside any of them.
 type Machine interface {
 	// Apply executes an entry and returns one result for each of its commands.
 	// An index at or below the head was executed before: it is skipped, and the
 	// results are nil. An error means that this replica cannot continue.
 	Apply(index uint64, entry []byte) ([]event.Result, error)
-	// Head returns the newest block's index and the chain there; 0 for none.
-	Head() (index uint64, chain [32]byte)
-	// SyncLog makes the event log durable up to the last Apply before the call.
-	SyncLog() error
+	// Tip returns the newest block's index and the chain there; 0 for none.
+	Tip() (index uint64, chain [32]byte)
+	// Sync makes the event log durable up to the last Apply before the call.
+	Sync() error
 	// Freeze returns the state as of the last Apply, to be written while Apply
 	// continues. It must take well below 10 ms.
-	Freeze() (checkpoint.State, error)
-	// ChainAt returns the event log's chain at an index up to the head; known is false where
+	Freeze() checkpoint.State
+	// ChainAt returns the event log's chain at an index up to the tip, or log.ErrGone where
 	// history is deleted.
-	ChainAt(index uint64) (chain [32]byte, known bool, err error)
+	ChainAt(index uint64) ([32]byte, error)
 	// NextDue returns the log time at which something happens without a command.
 	NextDue() (ms int64, ok bool)
 	// Clock returns the log's clock, Unix ms; 0 for an empty log.

@@ -61,7 +61,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 		return nil, err
 	}
 	term := s.votes.current.Load()
-	head, _ := o.Machine.Head()
+	head, _ := o.Machine.Tip()
 	_, haveCheckpoint := s.snaps.newest()
 	beside := head > 0 || haveCheckpoint
 	// Before a new log is created in place of a lost one. The log is created before the first
@@ -308,7 +308,7 @@ func (s *stores) check(o Options) error {
 	if err != nil {
 		return err
 	}
-	head, chain := o.Machine.Head()
+	head, chain := o.Machine.Tip()
 	newest, ok := s.snaps.newest()
 	if ok {
 		switch {

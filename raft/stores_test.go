@@ -125,8 +125,8 @@ func TestLogOfAnotherTermIsEmptied(t *testing.T) {
 	disk, n, want := used(t, 3, nil)
 	last := n.Status().Head
 	m := openFake(t, disk, "/events")
-	frozen, _ := m.Freeze()
-	head, chain := m.Head()
+	frozen := m.Freeze()
+	head, chain := m.Tip()
 	// A checkpoint at the log's last index, of a later term.
 	o := on(disk)
 	err := checkpoint.Write(disk, "/checkpoints", checkpoint.Meta{
@@ -219,8 +219,8 @@ func TestLogStoreIsMonotonic(t *testing.T) {
 func TestSeed(t *testing.T) {
 	disk, _, want := used(t, 30, nil)
 	m := openFake(t, disk, "/events")
-	frozen, _ := m.Freeze()
-	head, chain := m.Head()
+	frozen := m.Freeze()
+	head, chain := m.Tip()
 
 	into := memdisk.New()
 	into.Put("/events", disk.Get("/events"))

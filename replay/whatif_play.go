@@ -77,7 +77,7 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{},
 		dedup: map[event.Hash]seen{},
 	}
-	s.machine = fsm.New(f.start, s, fsm.Options{})
+	s.machine = fsm.New(f.start, s)
 	for _, q := range s.machine.Queues() {
 		if err := s.put(q.Name, q.Policy.Clone(), ""); err != nil {
 			return nil, err

@@ -65,7 +65,7 @@ func openWorld(t *testing.T, seed uint64, dir string, o log.Options) *world {
 	must(t, err)
 	t.Cleanup(func() { l.Close() })
 	return &world{
-		t: t, dir: dir, log: l, m: fsm.New(projections.New(), l, fsm.Options{}), index: 2,
+		t: t, dir: dir, log: l, m: fsm.New(projections.New(), l), index: 2,
 		now: 1_700_000_000_000, rng: rand.New(rand.NewPCG(seed, 1)),
 	}
 }

@@ -68,7 +68,7 @@ func open(t *testing.T, disk *memdisk.Disk) (*world, error) {
 		state.Fold(b)
 	}
 	w.index, w.now = max(w.log.Head(), 2), max(state.Clock(), clock)
-	w.m = fsm.NewReplica(state, w.log, fsm.Options{})
+	w.m = fsm.NewReplica(state, w.log)
 	w.eraser, err = New(Options{
 		Log: w.log, State: w.m.Machine, FS: disk, DataDir: "/data", Propose: w.propose,
 		Self:     func() string { return "n1/a" },

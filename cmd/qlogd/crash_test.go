@@ -70,7 +70,7 @@ func openStack(disk vfs.FS) (*stack, error) {
 		return nil, err
 	}
 	s.log = history.Log
-	s.machine = fsm.NewReplica(state, recorder{s.log, s.seen}, fsm.Options{})
+	s.machine = fsm.NewReplica(state, recorder{s.log, s.seen})
 	ro.Machine = s.machine
 	network := memnet.New(memnet.Options{})
 	l, err := network.Listen("n1:7071")

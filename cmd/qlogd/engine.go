@@ -101,7 +101,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.release(e.models.Close)
-	e.machine = fsm.NewReplica(state, e.log, fsm.Options{})
+	e.machine = fsm.NewReplica(state, e.log)
 	if e.eraser, err = e.newEraser(); err != nil {
 		return nil, err
 	}

@@ -62,7 +62,7 @@ func (n *node) open(state *projections.State) {
 	n.log, err = log.Open(log.Options{FS: n.disk, Dir: "/log", SegmentSize: segmentBytes})
 	must(n.t, err)
 	n.t.Cleanup(func() { n.log.Close() })
-	n.m = fsm.New(state, n.log, fsm.Options{})
+	n.m = fsm.New(state, n.log)
 }
 
 // do applies one entry.

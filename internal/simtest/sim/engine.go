@@ -150,7 +150,7 @@ func openEngine(l *life) (_ *engine, err error) {
 		return nil, err
 	}
 	e.log = history.Log
-	e.machine = fsm.NewReplica(state, e.log, fsm.Options{})
+	e.machine = fsm.NewReplica(state, e.log)
 	ro.Machine = &bent{Replica: e.machine, n: l.n}
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
@@ -189,11 +189,11 @@ func (b *bent) Apply(index uint64, entry []byte) (res []event.Result, err error)
 	return b.Replica.Apply(index, entry)
 }
 
-func (b *bent) SyncLog() error {
+func (b *bent) Sync() error {
 	if b.n.w.o.Plant == NoLogSync {
 		return nil
 	}
-	return b.Replica.SyncLog()
+	return b.Replica.Sync()
 }
 
 // fetchLacking brings what this node lacks when the leader says so, and has it

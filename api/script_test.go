@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -30,6 +31,7 @@ import (
 //		repeats                    the answer is that of the same request before
 //	die q an error                 leases a message of a queue and dead-letters it
 //	acks q ["1", 2]                leases and acks all that there is, by their payloads
+//	pass 2m                        lets time go by
 //	entries                        counts the entries from here on
 //	entries 0                      of which there were so many until here
 //
@@ -98,6 +100,10 @@ func (s *script) step(line string, below []string) {
 		s.vars["$"+name] = arg
 	case "die":
 		s.die(name, arg)
+	case "pass":
+		d, err := time.ParseDuration(name)
+		require.NoError(s.T, err)
+		s.m.pass(d)
 	case "acks":
 		s.equal(line, s.payloads(name), arg)
 	case "entries":

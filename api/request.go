@@ -252,16 +252,17 @@ func (q *request) answer(status int, v any) error {
 	}
 	buf := bodies.Get().(*bytes.Buffer)
 	defer q.recycle(buf)
-	media, err := typeJSON, error(nil)
-	if q.wantsMsgpack() {
-		var b []byte
-		b, err = q.appendMsgpack(buf.AvailableBuffer(), v)
+	media, b, err := typeJSON, buf.AvailableBuffer(), error(nil)
+	switch leases, ok := v.(*leaseAnswer); {
+	case q.wantsMsgpack():
 		media = typeMsgpack
-		buf.Write(b)
-	} else {
+		b, err = q.appendMsgpack(b, v)
+	case ok:
+		b, err = leases.appendJSON(b)
+	default:
 		err = wire.Write(buf, v)
 	}
-	if err == nil {
+	if buf.Write(b); err == nil {
 		q.send(status, media, buf.Bytes())
 	}
 	return err

@@ -218,34 +218,6 @@ func (l *lifeStory) at(i, subject uint64, e event.Event, c event.Content) {
 	l.history = append(l.history, e)
 }
 
-func TestFateThroughMoves(t *testing.T) {
-	h := setup(t)
-	id := storyID
-	var s lifeStory
-	s.at(1, 1, event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 1}, event.Content{Payload: []byte("7")})
-	s.at(2, 1, event.Event{Type: event.Leased, Queue: "a", Attempt: 1}, event.Content{})
-	s.at(3, 1, event.Event{Type: event.DeadLettered, Queue: "a", ToQueue: "a.dlq", Lease: id(2), Attempt: 1, Reason: event.ReasonRejected}, event.Content{Error: "boom"})
-	s.at(4, 3, event.Event{Type: event.Leased, Queue: "a.dlq", Attempt: 1}, event.Content{})
-	s.at(5, 3, event.Event{Type: event.Acked, Queue: "a.dlq", Lease: id(4)}, event.Content{})
-	history := s.history
-	l := lifeOf(history, id(1))
-	if l.state() != event.StateDeadLettered || l.moved.ID != id(3) || l.attempts != 1 {
-		t.Errorf("%+v", l)
-	}
-	l = lifeOf(history, id(3))
-	m, err := h.s.pastMessage(l)
-	if err != nil || m.State != "acked" || m.Queue != "a.dlq" || string(m.Payload) != "7" || m.Dead == nil || m.Dead.Error != "boom" || m.Key != "k" {
-		t.Errorf("%+v %v", m, err)
-	}
-	if lifeOf(history, id(9)) != nil || lifeOf(history, id(2)) != nil {
-		t.Error("a life of none")
-	}
-	e := EventOf(&history[2])
-	if e.NewMessageID != id(3).String() || e.MessageID != id(1).String() || e.Error != "boom" || e.LeaseID != id(2).String() {
-		t.Errorf("%+v", e)
-	}
-}
-
 // TestLifeBroughtBack: a message that died, was replayed with an edit, acked,
 // and then resurrected twice, once edited, is told under each of its ids by what
 // it had there.
@@ -299,6 +271,16 @@ func TestLifeBroughtBack(t *testing.T) {
 			back && (m.Origin.FirstMessageID != id(1).String() || m.Origin.FromMessageID != id(x.from).String() || m.Origin.Replays != x.replays) {
 			t.Errorf("%d came from %+v", x.id, m.Origin)
 		}
+	}
+	if m, _ := h.s.pastMessage(lifeOf(s.history, id(8))); m.Dead == nil || m.Dead.Error != "boom" {
+		t.Errorf("%+v", m)
+	}
+	if lifeOf(s.history, id(99)) != nil || lifeOf(s.history, id(2)) != nil {
+		t.Error("a life of no message")
+	}
+	if e := EventOf(&s.history[4]); e.NewMessageID != id(8).String() || e.Error != "boom" ||
+		e.MessageID != id(1).String() || e.LeaseID != id(5).String() {
+		t.Errorf("%+v", e)
 	}
 	if m, _ := h.s.pastMessage(lifeOf(s.history, id(10))); string(m.Result) != `"ok"` || m.LeftAt != 12000 {
 		t.Errorf("%+v", m)

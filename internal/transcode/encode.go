@@ -22,29 +22,31 @@ import (
 // are bin, and JSON is extension type 74 with its text.
 func Append(b []byte, v any, kept bool) ([]byte, error) {
 	e := encoder{out: b, kept: kept}
-	err := e.value(reflect.ValueOf(v).Elem())
-	return e.out, err
+	e.value(reflect.ValueOf(v).Elem())
+	return e.out, e.err
 }
 
 // encoder appends to out. It does without the library, whose calls cost more than these few codes.
 type encoder struct {
 	out  []byte
 	kept bool
+	err  error
 }
 
-func (e *encoder) value(v reflect.Value) error {
+func (e *encoder) value(v reflect.Value) {
 	switch p := v.Addr().Interface().(type) {
 	case *string:
 		e.string(*p)
-		return nil
+		return
 	case *int64:
 		e.int(*p)
-		return nil
+		return
 	case *bool:
 		e.bool(*p)
-		return nil
+		return
 	case *jsontext.Value:
-		return e.json(*p)
+		e.json(*p)
+		return
 	case *map[string]string:
 		e.length(msgpcode.FixedMapLow, msgpcode.Map16, len(*p))
 		if len(*p) > 0 {
@@ -53,38 +55,37 @@ func (e *encoder) value(v reflect.Value) error {
 				e.string((*p)[name])
 			}
 		}
-		return nil
+		return
 	case encoding.TextAppender: // a time
 		if v.IsZero() {
 			e.nil()
-			return nil
+			return
 		}
-		var err error
 		at := len(e.out)
-		e.out, err = p.AppendText(append(e.out, 0))
+		e.out, _ = p.AppendText(append(e.out, 0))
 		e.out[at] = msgpcode.FixedStrLow | byte(len(e.out)-at-1)
-		return err
+		return
 	}
-	switch v.Kind() {
-	case reflect.Struct:
-		return e.object(v)
-	case reflect.Pointer:
-		if !v.IsNil() {
-			return e.value(v.Elem())
-		}
+	switch kind := v.Kind(); {
+	case kind == reflect.Struct:
+		e.object(v)
+	case kind == reflect.Pointer && v.IsNil():
 		e.nil()
-		return nil
-	case reflect.Slice:
-		if v.Type().Elem().Kind() != reflect.Uint8 {
-			return e.list(v)
-		}
+	case kind == reflect.Pointer:
+		e.value(v.Elem())
+	case kind == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
 		e.bytes(v.Bytes())
-		return nil
+	case kind == reflect.Slice:
+		e.length(msgpcode.FixedArrayLow, msgpcode.Array16, v.Len())
+		for i := range v.Len() {
+			e.value(v.Index(i))
+		}
+	default:
+		e.err = fmt.Errorf("no MessagePack for %s", v.Type())
 	}
-	return fmt.Errorf("no MessagePack for %s", v.Type())
 }
 
-func (e *encoder) object(v reflect.Value) error {
+func (e *encoder) object(v reflect.Value) {
 	fields, n := fieldsOf(v.Type()).list, 0
 	left := func(i int) bool { return fields[i].omitZero && v.Field(i).IsZero() }
 	for i := range fields {
@@ -94,29 +95,15 @@ func (e *encoder) object(v reflect.Value) error {
 	}
 	e.length(msgpcode.FixedMapLow, msgpcode.Map16, n)
 	for i := range fields {
-		if left(i) {
-			continue
-		}
-		e.string(fields[i].name)
-		if err := e.value(v.Field(i)); err != nil {
-			return err
+		if !left(i) {
+			e.string(fields[i].name)
+			e.value(v.Field(i))
 		}
 	}
-	return nil
-}
-
-func (e *encoder) list(v reflect.Value) error {
-	e.length(msgpcode.FixedArrayLow, msgpcode.Array16, v.Len())
-	for i := range v.Len() {
-		if err := e.value(v.Index(i)); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // json encodes JSON that users gave.
-func (e *encoder) json(src []byte) error {
+func (e *encoder) json(src []byte) {
 	if e.kept {
 		switch n := len(src); n {
 		case 1, 2, 4, 8, 16:
@@ -125,9 +112,11 @@ func (e *encoder) json(src []byte) error {
 			e.size(msgpcode.Ext8, n)
 		}
 		e.out = append(append(e.out, jsonExt), src...)
-		return nil
+		return
 	}
-	return e.next(jsontext.NewDecoder(bytes.NewBuffer(src))) // which it does not copy
+	if err := e.next(jsontext.NewDecoder(bytes.NewBuffer(src))); err != nil { // it does not copy
+		e.err = err
+	}
 }
 
 // next encodes the next JSON value. It recurses as deep as users may nest values.

@@ -142,13 +142,16 @@ func cleanPath(u *url.URL) (field string, ok bool) {
 		}
 		return "path", false
 	}
-	p := u.EscapedPath()
-	segments := strings.Split(p, "/")[1:]
-	i := slices.IndexFunc(segments, func(s string) bool { return s == "" || s == "." || s == ".." })
-	if i == 2 && segments[0] == "v1" && segments[1] == "queues" {
-		return "queue", false
+	p, n := u.EscapedPath(), 0
+	for segment := range strings.SplitSeq(strings.TrimPrefix(p, "/"), "/") {
+		if n++; segment == "" || segment == "." || segment == ".." {
+			if n == 3 && strings.HasPrefix(p, "/v1/queues/") {
+				return "queue", false
+			}
+			return "", len(p) < 2
+		}
 	}
-	return "", i < 0 || p == "/"
+	return "", true
 }
 
 // serve wraps a handler: request id, panics, rights, encodings, problems, metrics.

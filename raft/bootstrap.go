@@ -125,7 +125,7 @@ func AnswerBootstrap(p *peer.Net, card *datadir.Node) {
 
 func answerBootstrap(p *peer.Net, state func() (bootState, error)) {
 	h := func(context.Context, peer.Identity, struct{}) (bootState, error) { return state() }
-	p.Handle(rpcBootstrap, serve(h))
+	p.Handle(rpcBootstrap, peer.Answer(h))
 }
 
 // readList refuses settings that cannot work, and sets the addresses to ask: none where the

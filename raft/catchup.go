@@ -72,7 +72,7 @@ func (r *Replica) offer(
 		ask := offerAsk{
 			Term: args.Term, Index: args.LastLogIndex, LogTerm: args.LastLogTerm, Meta: meta,
 		}
-		_, err := call(ctx, r.o.Net, memberOf(id, addr).target(), rpcOffer, ask, &a)
+		_, err := peer.Ask(ctx, r.o.Net, memberOf(id, addr).target(), rpcOffer, ask, &a)
 		cancel()
 		switch {
 		case err != nil:

@@ -207,7 +207,7 @@ func (r *Replica) SnapshotAll(ctx context.Context) (map[string]uint64, error) {
 			a = r.administer(ctx, q)
 		} else if !m.Reachable {
 			continue
-		} else if _, err := call(ctx, r.o.Net, m.target(), rpcAdmin, q, &a); err != nil {
+		} else if _, err := peer.Ask(ctx, r.o.Net, m.target(), rpcAdmin, q, &a); err != nil {
 			r.o.Logger.Warn("node wrote no checkpoint", "node", m.ID, "error", err)
 			continue // the response lacks it
 		}
@@ -228,7 +228,7 @@ func (r *Replica) change(ctx context.Context, q adminRequest) error {
 			a = r.administer(ctx, q)
 		} else if to.ID != "" {
 			a.NotLeader = false
-			if _, err := call(ctx, r.o.Net, to.target(), rpcAdmin, q, &a); err != nil {
+			if _, err := peer.Ask(ctx, r.o.Net, to.target(), rpcAdmin, q, &a); err != nil {
 				p := notNow("the leader %s did not answer: %v", to.ID, err)
 				p.Unknown = !peer.NotSent(err)
 				return p
@@ -654,7 +654,7 @@ func (r *Replica) askToJoin() {
 		if leads {
 			a = r.administer(ctx, q)
 		} else {
-			_, err = call(ctx, r.o.Net, peer.Target{Addr: addr}, rpcJoin, q, &a)
+			_, err = peer.Ask(ctx, r.o.Net, peer.Target{Addr: addr}, rpcJoin, q, &a)
 		}
 		cancel()
 		if err != nil {

@@ -217,7 +217,7 @@ func (r *Replica) askReadIndex(ctx context.Context) (index uint64, err error) {
 	if to.ID == "" {
 		return 0, errNotLeader
 	}
-	_, err = call(ctx, r.o.Net, to.target(), callReadIndex, nil, &index)
+	_, err = peer.Ask(ctx, r.o.Net, to.target(), callReadIndex, nil, &index)
 	return index, err
 }
 

@@ -2,7 +2,6 @@ package raft
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
@@ -169,7 +168,7 @@ func (r *Replica) askStatus(ctx context.Context, s hraft.Server, e *seen) {
 	defer cancel()
 	var a peerStatus
 	own := r.ownStatus()
-	_, err := call(ctx, r.o.Net, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
+	_, err := peer.Ask(ctx, r.o.Net, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
 	if err != nil {
 		return
 	}
@@ -320,19 +319,6 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 	})
 }
 
-// call asks another node in JSON, and returns which answered.
-func call(ctx context.Context, n *peer.Net, to peer.Target, name string, ask, answer any) (
-	from peer.Identity, err error) {
-	b, err := json.Marshal(ask)
-	if err == nil {
-		b, from, err = n.Call(ctx, to, name, b)
-	}
-	if err == nil {
-		err = json.Unmarshal(b, answer)
-	}
-	return from, err
-}
-
 // response is what a node answered to callEach.
 type response[A any] struct {
 	to     peer.Target
@@ -350,38 +336,23 @@ func callEach[A any](ctx context.Context, n *peer.Net, nodes []peer.Target, name
 		wg.Go(func() {
 			a := &out[i]
 			a.to = to
-			a.from, a.err = call(ctx, n, to, name, ask, &a.answer)
+			a.from, a.err = peer.Ask(ctx, n, to, name, ask, &a.answer)
 		})
 	}
 	wg.Wait()
 	return out
 }
 
-// serve is the handler of such calls.
-func serve[Q, A any](h func(context.Context, peer.Identity, Q) (A, error)) peer.Handler {
-	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-		var q Q
-		if err := json.Unmarshal(body, &q); err != nil {
-			return nil, err
-		}
-		a, err := h(ctx, from, q)
-		if err != nil {
-			return nil, err
-		}
-		return json.Marshal(a)
-	}
-}
-
 // handle answers other nodes, or stops doing so.
 func (r *Replica) handle(on bool) {
 	for name, h := range map[string]peer.Handler{
-		rpcStatus:     r.forCluster(serve(r.serveStatus)),
-		rpcAdmission:  r.forCluster(serve(r.serveStatus)),
-		rpcOffer:      r.forCluster(serve(r.takeOffer)),
-		rpcJoin:       r.forCluster(serve(r.serveJoin)),
-		rpcAdmin:      r.forCluster(serve(r.serveAdmin)),
+		rpcStatus:     r.forCluster(peer.Answer(r.serveStatus)),
+		rpcAdmission:  r.forCluster(peer.Answer(r.serveStatus)),
+		rpcOffer:      r.forCluster(peer.Answer(r.takeOffer)),
+		rpcJoin:       r.forCluster(peer.Answer(r.serveJoin)),
+		rpcAdmin:      r.forCluster(peer.Answer(r.serveAdmin)),
 		callForward:   r.forMembers(r.b.serveForward),
-		callReadIndex: r.forMembers(serve(r.serveReadIndex)),
+		callReadIndex: r.forMembers(peer.Answer(r.serveReadIndex)),
 	} {
 		if !on {
 			h = nil

@@ -14,7 +14,6 @@ package fetch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -30,16 +29,9 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// Caller is the part of *peer.Net that Fetch needs.
-type Caller interface {
-	Call(
-		ctx context.Context, to peer.Target, name string, body []byte,
-	) ([]byte, peer.Identity, error)
-}
-
 // Options say what to fetch, and from where.
 type Options struct {
-	Net Caller
+	Net peer.Caller
 	// From are the nodes to ask for segments, in this order. The last one is the leader,
 	// which keeps the checkpoint and the Raft log after it.
 	From       []peer.Target
@@ -186,13 +178,9 @@ func (f *fetcher) plan(
 		return r, nil, nil
 	}
 	q := listRequest{HeadIndex: c.HeadIndex, Chain: c.Chain, Asked: head.Last}
-	b, _, err := f.Net.Call(ctx, to, callList, encode(q))
-	if err != nil {
-		return nil, nil, err
-	}
 	var l list
-	if err = json.Unmarshal(b, &l); err != nil {
-		return nil, nil, fmt.Errorf("%w: list of segments: %w", ErrWrong, err)
+	if _, err := peer.Ask(ctx, f.Net, to, callList, q, &l); err != nil {
+		return nil, nil, err
 	}
 	r.PrevIndex, r.PrevChain, r.Segments = l.PrevIndex, l.PrevChain, l.Segments
 	if err := r.check(); err != nil || len(r.Segments) == 0 {

@@ -262,20 +262,20 @@ func (n *memNet) Call(ctx context.Context, to peer.Target, name string, body []b
 }
 
 // fetch runs a Fetch of a checkpoint to disk from the addresses.
-func fetch(t testing.TB, net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) (*Plan, error) {
+func fetch(t testing.TB, net peer.Caller, disk vfs.FS, c checkpoint.Meta, from ...string) (*Plan, error) {
 	t.Helper()
 	return Fetch(context.Background(), optionsOf(net, disk, c, from...))
 }
 
 // mustFetch is a fetch that succeeds.
-func mustFetch(t testing.TB, net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) *Plan {
+func mustFetch(t testing.TB, net peer.Caller, disk vfs.FS, c checkpoint.Meta, from ...string) *Plan {
 	t.Helper()
 	p, err := fetch(t, net, disk, c, from...)
 	must(t, err)
 	return p
 }
 
-func optionsOf(net Caller, disk vfs.FS, c checkpoint.Meta, from ...string) Options {
+func optionsOf(net peer.Caller, disk vfs.FS, c checkpoint.Meta, from ...string) Options {
 	o := Options{Net: net, Checkpoint: c, FS: disk, DataDir: "/", Logger: silent}
 	for _, a := range from {
 		o.From = append(o.From, peer.Target{Addr: a, Node: a})

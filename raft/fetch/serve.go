@@ -70,7 +70,7 @@ const maxReads = 2
 func Serve(n Handlers, src Source) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{Source: src, ctx: ctx, slots: make(chan struct{}, maxReads)}
-	n.Handle(callList, s.handler(s.list))
+	n.Handle(callList, s.handler(peer.Answer(s.list)))
 	n.Handle(callRead, s.handler(s.read))
 	return func() {
 		n.Handle(callList, nil)
@@ -103,11 +103,7 @@ func (s *server) handler(h peer.Handler) peer.Handler {
 	}
 }
 
-func (s *server) list(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-	var q listRequest
-	if err := json.Unmarshal(body, &q); err != nil {
-		return nil, err
-	}
+func (s *server) list(ctx context.Context, from peer.Identity, q listRequest) (*list, error) {
 	l, err := s.segments(ctx, q)
 	if errors.Is(err, errUseless) {
 		// The next offer is of a newer one.
@@ -115,9 +111,8 @@ func (s *server) list(ctx context.Context, from peer.Identity, body []byte) ([]b
 	}
 	if err != nil {
 		s.Logger.Warn("no segments for another node", "node", from.Node, "error", err)
-		return nil, err
 	}
-	return encode(l), nil
+	return l, err
 }
 
 var errUseless = errors.New("history after the checkpoint was deleted")

@@ -97,6 +97,39 @@ func (n *Net) Call(
 	return out, from, nil
 }
 
+// Caller is the part of a Net that calls.
+type Caller interface {
+	Call(ctx context.Context, to Target, name string, body []byte) ([]byte, Identity, error)
+}
+
+// Ask is a call in JSON. It returns which node answered.
+func Ask(ctx context.Context, n Caller, to Target, name string, ask, answer any) (
+	from Identity, err error) {
+	b, err := json.Marshal(ask)
+	if err == nil {
+		b, from, err = n.Call(ctx, to, name, b)
+	}
+	if err == nil {
+		err = json.Unmarshal(b, answer)
+	}
+	return from, err
+}
+
+// Answer is the handler of such calls.
+func Answer[Q, A any](h func(context.Context, Identity, Q) (A, error)) Handler {
+	return func(ctx context.Context, from Identity, body []byte) ([]byte, error) {
+		var q Q
+		if err := json.Unmarshal(body, &q); err != nil {
+			return nil, err
+		}
+		a, err := h(ctx, from, q)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(a)
+	}
+}
+
 // watch returns an error when the node at to does not answer any more, or nil when ctx ends.
 func (n *Net) watch(ctx context.Context, to Target) error {
 	for ctx.Err() == nil {

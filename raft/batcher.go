@@ -310,12 +310,8 @@ func (b *batcher) abandon(d *pending) event.Answer {
 // node's own log, or to the leader. What hangs with a former leader does not hold up the
 // next.
 func (b *batcher) underWayLocked() (batches, bytes int, class [event.Classes]int) {
-	to := b.forward.to
-	if b.lead.leader {
-		to = peer.Target{}
-	}
 	for _, e := range b.flight {
-		if e.isCall() == b.lead.leader || e.to != to || e.answered {
+		if e.isCall() == b.lead.leader || e.isCall() && e.to != b.forward.to || e.answered {
 			continue
 		}
 		batches++

@@ -83,7 +83,8 @@ type Log interface {
 	Find(alias event.Hash, from uint64) (*event.Event, error)
 	EndOf(ctx context.Context, lease event.ID) (*event.Event, error)
 	Block(index uint64) (*event.Block, error)
-	Blocks(ctx context.Context, from, to uint64) iter.Seq2[*event.Block, error]
+	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
+		*event.Block, error]
 	Events(ctx context.Context, from, to uint64) iter.Seq2[*event.Event, error]
 	Head() uint64
 	DeletedBefore() (index uint64, deleted bool)

@@ -62,13 +62,15 @@ func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 	return nil
 }
 
-// Blocks yields the kept blocks with an index in from..to, up to the head. An error is the last; if
-// retention overtakes, it is ErrGone.
-func (l *Log) Blocks(ctx context.Context, from, to uint64) iter.Seq2[*event.Block, error] {
+// Blocks yields the kept blocks with an index in from..to, up to the head. A block is valid until
+// the next one. If whole names types, only type and queue are set of events of all others. An error
+// is the last; if retention overtakes, it is ErrGone.
+func (l *Log) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
+	*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
+		out := &event.Block{}
 		for r := l.blocks(from); from <= to; {
-			out, err := &event.Block{}, ctx.Err()
-			var b rawBlock
+			b, err := rawBlock{}, ctx.Err()
 			if err == nil {
 				b, err = r.next()
 			}
@@ -76,7 +78,7 @@ func (l *Log) Blocks(ctx context.Context, from, to uint64) iter.Seq2[*event.Bloc
 				return
 			}
 			if err == nil {
-				err = fromRaw(&b, out, nil)
+				err = fromRaw(&b, out, whole)
 			}
 			if !yield(out, err) || err != nil {
 				return
@@ -97,26 +99,6 @@ func (l *Log) Events(ctx context.Context, from, to uint64) iter.Seq2[*event.Even
 				if !yield(&b.Events[i], nil) {
 					return
 				}
-			}
-		}
-	}
-}
-
-// Follow yields the blocks from an index on, up to the head. A block is valid until the
-// next one. If whole names types, only type and queue are set of events of all others.
-func (l *Log) Follow(from uint64, whole ...event.Type) iter.Seq2[*event.Block, error] {
-	return func(yield func(*event.Block, error) bool) {
-		out := &event.Block{}
-		for r := l.blocks(from); ; {
-			b, err := r.next()
-			if err == io.EOF {
-				return
-			}
-			if err == nil {
-				err = fromRaw(&b, out, whole)
-			}
-			if !yield(out, err) || err != nil {
-				return
 			}
 		}
 	}

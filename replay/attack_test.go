@@ -376,7 +376,8 @@ func TestAttacks(t *testing.T) {
 	ends := map[uint64]end{}
 	for b, err := range l.log.Blocks(t.Context(), 0, math.MaxUint64) {
 		require.NoError(t, err)
-		blocks = append(blocks, b)
+		blocks = append(blocks, &event.Block{Index: b.Index, Time: b.Time, Chain: b.Chain,
+			Events: slices.Clone(b.Events)})
 		name, offset, err := l.log.Extent(b.Index)
 		require.NoError(t, err)
 		ends[b.Index] = end{name, offset}

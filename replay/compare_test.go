@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -52,7 +53,8 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	v := &victim{t: t, dir: copied}
 	for b, err := range other.Log.Blocks(t.Context(), 0, common) {
 		require.NoError(t, err)
-		v.blocks = append(v.blocks, b)
+		v.blocks = append(v.blocks, &event.Block{Index: b.Index, Time: b.Time, Chain: b.Chain,
+			Events: slices.Clone(b.Events)})
 	}
 	at := len(v.blocks) / 2
 	for len(v.blocks[at].Events) == 0 || v.blocks[at].Events[0].Type != event.Enqueued {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"path"
 	"slices"
@@ -61,7 +62,7 @@ func open(t *testing.T, disk *memdisk.Disk) (*world, error) {
 	}
 	t.Cleanup(func() { w.log.Close() })
 	state := projections.New()
-	for b, err := range w.log.Follow(0) {
+	for b, err := range w.log.Blocks(w.t.Context(), 0, math.MaxUint64) {
 		if err != nil {
 			return nil, err
 		}
@@ -216,7 +217,7 @@ func (w *world) step() {
 // brought back before.
 func (w *world) resurrect() {
 	var gone []event.Event
-	for b, err := range w.log.Follow(0) {
+	for b, err := range w.log.Blocks(w.t.Context(), 0, math.MaxUint64) {
 		must(w.t, err)
 		for _, e := range b.Events {
 			_, live := w.m.Message(e.Subject)
@@ -252,7 +253,7 @@ func (w *world) families() (
 	first map[event.ID]event.ID, key map[event.ID]string, in map[event.ID]map[string]bool,
 ) {
 	first, key, in = map[event.ID]event.ID{}, map[event.ID]string{}, map[event.ID]map[string]bool{}
-	for b, err := range w.log.Follow(0) {
+	for b, err := range w.log.Blocks(w.t.Context(), 0, math.MaxUint64) {
 		must(w.t, err)
 		for i := range b.Events {
 			switch e := &b.Events[i]; {
@@ -296,7 +297,7 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 	w.t.Helper()
 	first, _, _ := w.families()
 	n := 0
-	for b, err := range w.log.Follow(0) {
+	for b, err := range w.log.Blocks(w.t.Context(), 0, math.MaxUint64) {
 		must(w.t, err)
 		for i := range b.Events {
 			e := &b.Events[i]
@@ -402,7 +403,7 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		}
 		w.erase(Spec{Queue: "a", Key: "k"})
 		old := 0
-		for b, err := range past.Follow(0) {
+		for b, err := range past.Blocks(w.t.Context(), 0, math.MaxUint64) {
 			must(t, err)
 			for i := range b.Events {
 				e := &b.Events[i]

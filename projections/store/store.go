@@ -39,6 +39,7 @@ import (
 	"io/fs"
 	"iter"
 	"log/slog"
+	"math"
 	"os"
 	"runtime/debug"
 	"sync"
@@ -53,10 +54,11 @@ import (
 
 // Source is the event log.
 type Source interface {
-	// Follow yields the log's blocks with an index of from or above, in order, up to the
-	// head. A block is valid until the next one. If whole names types, only type and queue
-	// are set of events of all others.
-	Follow(from uint64, whole ...event.Type) iter.Seq2[*event.Block, error]
+	// Blocks yields the log's blocks with an index in from..to, in order, up to the head. A block
+	// is valid until the next one. If whole names types, only type and queue are set of events of
+	// all others.
+	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
+		*event.Block, error]
 	// Wait returns nil as soon as the head is past index, or the context's error.
 	Wait(ctx context.Context, index uint64) error
 	// Head returns the newest block's index, 0 if there is none.
@@ -231,7 +233,7 @@ func (s *Store) Close() error {
 // that of reading the log or writing the file. The node can continue without it: the read
 // models then stay as they are.
 func (s *Store) Follow(ctx context.Context, src Source) error {
-	err := s.compare(src)
+	err := s.compare(ctx, src)
 	for err == nil {
 		var more bool
 		if more, err = s.catchUp(ctx, src); err == nil && !more {
@@ -273,7 +275,7 @@ func (s *Store) rest(ctx context.Context, src Source) error {
 }
 
 // compare discards the file if its position does not lie in this log.
-func (s *Store) compare(src Source) error {
+func (s *Store) compare(ctx context.Context, src Source) error {
 	s.mu.RLock()
 	at, db := s.at, s.db
 	s.mu.RUnlock()
@@ -284,15 +286,13 @@ func (s *Store) compare(src Source) error {
 		return s.discard(db, fmt.Errorf("its position %d is beyond the log's end %d", at.Position,
 			head))
 	}
-	for b, err := range src.Follow(at.Position) {
+	for b, err := range src.Blocks(ctx, at.Position, at.Position) { // none if retention has taken it
 		if err != nil {
 			return fmt.Errorf("read block %d: %w", at.Position, err)
 		}
-		// Retention may have taken the block itself, nothing else may.
-		if b.Index == at.Position && b.Chain != at.Chain {
+		if b.Chain != at.Chain {
 			return s.discard(db, fmt.Errorf("block %d has another chain in the log", at.Position))
 		}
-		break
 	}
 	return nil
 }
@@ -317,12 +317,9 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 
 // read counts blocks until the log ends, or the batch is full (more).
 func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool, err error) {
-	for k, err := range src.Follow(b.Position+1, detailed...) {
+	for k, err := range src.Blocks(ctx, b.Position+1, math.MaxUint64, detailed...) {
 		if err != nil {
 			return false, fmt.Errorf("read block after %d: %w", b.Position, err)
-		}
-		if ctx.Err() != nil {
-			return false, ctx.Err()
 		}
 		b.add(k)
 		if b.events >= maxEvents {

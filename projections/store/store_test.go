@@ -52,9 +52,9 @@ func (l *memLog) append(b ...*event.Block) {
 	l.grown = make(chan struct{})
 }
 
-// Follow implements Source; as in the log, of other events than whole only type and queue are set.
-func (l *memLog) Follow(
-	from uint64, whole ...event.Type,
+// Blocks implements Source; as in the log, of other events than whole only type and queue are set.
+func (l *memLog) Blocks(
+	ctx context.Context, from, to uint64, whole ...event.Type,
 ) iter.Seq2[*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
 		l.mu.Lock()
@@ -72,7 +72,11 @@ func (l *memLog) Follow(
 					b.Events[i] = event.Event{Type: e.Type, Queue: e.Queue}
 				}
 			}
-			if b.Index >= from && !yield(b, nil) {
+			if err := ctx.Err(); err != nil {
+				yield(nil, err)
+				return
+			}
+			if b.Index >= from && b.Index <= to && !yield(b, nil) {
 				return
 			}
 		}
@@ -276,7 +280,7 @@ func openStore(t testing.TB, path string) *Store {
 // catchUp counts all that src holds.
 func catchUp(t testing.TB, s *Store, src *memLog) {
 	t.Helper()
-	must(t, s.compare(src))
+	must(t, s.compare(t.Context(), src))
 	for {
 		more, err := s.catchUp(context.Background(), src)
 		must(t, err)

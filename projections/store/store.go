@@ -286,7 +286,8 @@ func (s *Store) compare(ctx context.Context, src Source) error {
 		return s.discard(db, fmt.Errorf("its position %d is beyond the log's end %d", at.Position,
 			head))
 	}
-	for b, err := range src.Blocks(ctx, at.Position, at.Position) { // none if retention has taken it
+	// Retention may have taken the block.
+	for b, err := range src.Blocks(ctx, at.Position, at.Position) {
 		if err != nil {
 			return fmt.Errorf("read block %d: %w", at.Position, err)
 		}

@@ -14,7 +14,6 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/go-json-experiment/json"
-	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/archive"
@@ -27,9 +26,18 @@ import (
 )
 
 var logCommands = group("log",
-	plain("log export-heads", func(c request, x *headExporter) error { return x.run(c.ctx) }),
-	local("log verify", func(c request, v *logVerifier) error { return v.run(c.ctx) }),
-	local("log segments", func(c request, s *logSource) error { return s.printSegments(c.ctx) }),
+	plain("log export-heads", func(c request, x *headExporter) error {
+		x.app = c.app
+		return x.run(c.ctx)
+	}, sourceFlags...),
+	local("log verify", func(c request, v *logVerifier) error {
+		v.app = c.app
+		return v.run(c.ctx)
+	}, sourceFlags...),
+	local("log segments", func(c request, s *logSource) error {
+		s.app = c.app
+		return s.printSegments(c.ctx)
+	}, sourceFlags...),
 	local("log archive", func(c request, f *struct {
 		DataDir, To string
 		Refresh     bool
@@ -37,7 +45,7 @@ var logCommands = group("log",
 		if f.To == "" {
 			return usagef("--to is needed: DIR")
 		}
-		s := &logSource{app: c.app, dataDir: f.DataDir}
+		s := &logSource{app: c.app, DataDir: f.DataDir}
 		return s.copyTo(c.ctx, f.To, f.Refresh)
 	}),
 )
@@ -109,29 +117,22 @@ func (l *openLog) dir() (*replay.Dir, error) {
 // logSource is where a command reads a log: a directory, an archive or a server.
 type logSource struct {
 	*app
-	dataDir, archive string
+	DataDir, Archive string
 	asked            *client.Client // the server, once it was asked
 }
 
-// local reports whether the log is read from files.
-func (s *logSource) local() bool { return s.dataDir != "" || s.archive != "" }
+var sourceFlags = []flag{(*app).addrFlag, (*app).authFlags,
+	exclusive("data-dir", "addr"), exclusive("archive", "addr")}
 
-func (s *logSource) flags(a *app, cmd *cobra.Command) {
-	s.app = a
-	opt(cmd, &s.dataDir, "data-dir")
-	opt(cmd, &s.archive, "archive")
-	a.addrFlag(cmd)
-	a.authFlags(cmd)
-	cmd.MarkFlagsMutuallyExclusive("data-dir", "addr")
-	cmd.MarkFlagsMutuallyExclusive("archive", "addr")
-}
+// local reports whether the log is read from files.
+func (s *logSource) local() bool { return s.DataDir != "" || s.Archive != "" }
 
 // files opens the log's files: those of the default directory if nothing is named.
 func (s *logSource) files(ctx context.Context) (*openLog, error) {
 	if !s.local() {
-		s.dataDir = cmp.Or(s.getenv("QLOGD_DATA_DIR"), defaultDataDir)
+		s.DataDir = cmp.Or(s.getenv("QLOGD_DATA_DIR"), defaultDataDir)
 	}
-	return s.openLog(ctx, s.dataDir, s.archive)
+	return s.openLog(ctx, s.DataDir, s.Archive)
 }
 
 // open opens the log for reading its events and states.
@@ -239,7 +240,7 @@ func (s *logSource) copyTo(ctx context.Context, to string, refresh bool) error {
 		return err
 	}
 	if l.node == nil || l.node.Blank() {
-		return fmt.Errorf("%s does not say of which cluster it is (node.json)", s.dataDir)
+		return fmt.Errorf("%s does not say of which cluster it is (node.json)", s.DataDir)
 	}
 	d, err := l.dir()
 	if err != nil {
@@ -269,23 +270,15 @@ func (s *logSource) copyTo(ctx context.Context, to string, refresh bool) error {
 // headExporter runs qlogd log export-heads once.
 type headExporter struct {
 	logSource
-	all, follow bool
-	every       time.Duration
-}
-
-func (x *headExporter) flags(a *app, cmd *cobra.Command) {
-	x.logSource.flags(a, cmd)
-	opt(cmd, &x.all, "all")
-	opt(cmd, &x.follow, "follow")
-	x.every = time.Minute
-	opt(cmd, &x.every, "every")
+	All, Follow bool
+	Every       time.Duration `default:"1m"`
 }
 
 func (x *headExporter) run(ctx context.Context) error {
-	if x.every < 100*time.Millisecond {
+	if x.Every < 100*time.Millisecond {
 		return usagef("--every must be at least 100ms")
 	}
-	if x.all && !x.local() {
+	if x.All && !x.local() {
 		return usagef("--all wants --data-dir or --archive")
 	}
 	var last []replay.Head // the one written last
@@ -294,7 +287,7 @@ func (x *headExporter) run(ctx context.Context) error {
 		switch {
 		case errors.As(err, new(*replay.Difference)):
 			return &exitError{exitDifference, err}
-		case err != nil && (!x.follow || last == nil):
+		case err != nil && (!x.Follow || last == nil):
 			return refusal(err)
 		case err != nil:
 			if ctx.Err() == nil {
@@ -310,10 +303,10 @@ func (x *headExporter) run(ctx context.Context) error {
 			}
 			last = []replay.Head{h}
 		}
-		if !x.follow || ctx.Err() != nil {
+		if !x.Follow || ctx.Err() != nil {
 			return nil
 		}
-		pause(ctx, x.every)
+		pause(ctx, x.Every)
 	}
 }
 
@@ -333,7 +326,7 @@ func (x *headExporter) newHead(ctx context.Context, last []replay.Head) (*wire.L
 		}
 		return head, nil
 	}
-	if !x.all {
+	if !x.All {
 		return head, nil
 	}
 	for _, s := range d.Log.Segments() {
@@ -398,27 +391,22 @@ type headsBody struct {
 // logVerifier runs qlogd log verify once.
 type logVerifier struct {
 	logSource
-	heads string
-}
-
-func (v *logVerifier) flags(a *app, cmd *cobra.Command) {
-	v.logSource.flags(a, cmd)
-	opt(cmd, &v.heads, "heads")
+	Heads string
 }
 
 func (v *logVerifier) run(ctx context.Context) error {
 	var kept []replay.Head
-	if v.heads != "" {
-		b, err := v.readInput(v.heads)
+	if v.Heads != "" {
+		b, err := v.readInput(v.Heads)
 		if err != nil {
 			return err
 		}
-		if kept, err = parseHeads(v.heads, b); err != nil {
+		if kept, err = parseHeads(v.Heads, b); err != nil {
 			return err
 		}
 	}
 	if v.reach.addr != "" {
-		if v.heads == "" {
+		if v.Heads == "" {
 			return usagef("--addr wants --heads: only a data directory can be checked by itself")
 		}
 		chain, _, _, err := v.chain(ctx)
@@ -431,7 +419,7 @@ func (v *logVerifier) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := v.verifyDir(ctx, l); err != nil || v.heads == "" {
+	if err := v.verifyDir(ctx, l); err != nil || v.Heads == "" {
 		return err
 	}
 	d, err := l.dir()

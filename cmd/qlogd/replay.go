@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
@@ -24,12 +23,13 @@ import (
 // replayer runs qlogd replay once.
 type replayer struct {
 	logSource
-	fromText, toText         string
-	message                  string
-	verify, diff, exhaustive bool
-	into, whatIf             string
-	against, bisect          string
-	tolerance                time.Duration
+	FromText                 string `flag:"from" default:"start"`
+	ToText                   string `flag:"to" default:"now"`
+	Queue, Message           string
+	Verify, Diff, Exhaustive bool
+	Into, WhatIf             string
+	Against, Bisect          string
+	Tolerance                time.Duration `default:"1s"`
 
 	log      *openLog
 	from, to event.Instant
@@ -43,20 +43,7 @@ var replayCommand = local("replay", func(c request, r *replayer) error {
 	out := bufio.NewWriterSize(c.stdout, 64<<10)
 	buffered.stdout, r.app = out, &buffered
 	return errors.Join(r.run(c.ctx, !terminal(c.stdout)), out.Flush())
-}, exclusive("verify", "diff", "into", "what-if", "bisect"))
-
-func (r *replayer) flags(a *app, cmd *cobra.Command) {
-	r.logSource.flags(a, cmd)
-	r.fromText, r.toText, r.tolerance = "start", "now", time.Second
-	for name, to := range map[string]any{
-		"from": &r.fromText, "to": &r.toText, "queue": &r.filter.Queue, "message": &r.message,
-		"verify": &r.verify, "diff": &r.diff, "into": &r.into, "what-if": &r.whatIf,
-		"tolerance": &r.tolerance, "against": &r.against, "bisect": &r.bisect,
-		"exhaustive": &r.exhaustive,
-	} {
-		opt(cmd, to, name)
-	}
-}
+}, append(sourceFlags, exclusive("verify", "diff", "into", "what-if", "bisect"))...)
 
 // run does what the flags say; bar shows progress also while lines are printed.
 func (r *replayer) run(ctx context.Context, bar bool) error {
@@ -83,7 +70,7 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 			return err
 		}
 	}
-	if r.verify {
+	if r.Verify {
 		return r.verifyDir(ctx, r.log)
 	}
 	d, err := r.log.dir()
@@ -102,15 +89,15 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 		return err
 	}
 	switch {
-	case r.whatIf != "":
+	case r.WhatIf != "":
 		err = r.playWhatIf(ctx, d)
-	case r.against != "":
+	case r.Against != "":
 		err = r.compare(ctx, d)
-	case r.bisect != "":
+	case r.Bisect != "":
 		err = r.search(ctx, d)
-	case r.diff:
+	case r.Diff:
 		err = r.changes(ctx, d)
-	case r.into != "":
+	case r.Into != "":
 		err = r.copyInto(ctx, d)
 	default:
 		err = r.events(ctx, d, bar)
@@ -120,12 +107,12 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 
 func (r *replayer) parse() (err error) {
 	switch {
-	case r.against != "" && !r.diff:
+	case r.Against != "" && !r.Diff:
 		return usagef("--against goes with --diff")
-	case r.exhaustive && r.bisect == "":
+	case r.Exhaustive && r.Bisect == "":
 		return usagef("--exhaustive goes with --bisect")
 	case r.reach.addr != "" &&
-		(r.verify || r.diff || r.into != "" || r.whatIf != "" || r.bisect != ""):
+		(r.Verify || r.Diff || r.Into != "" || r.WhatIf != "" || r.Bisect != ""):
 		return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: " +
 			"give --data-dir in place of --addr")
 	}
@@ -133,19 +120,19 @@ func (r *replayer) parse() (err error) {
 	if r.log != nil && r.log.node != nil {
 		now += r.log.node.ClockOffsetMS
 	}
-	if r.from, err = event.ParseInstant(r.fromText, now); err != nil {
+	if r.from, err = event.ParseInstant(r.FromText, now); err != nil {
 		return usagef("--from: %w", err)
 	}
-	if r.to, err = event.ParseInstant(r.toText, now); err != nil {
+	if r.to, err = event.ParseInstant(r.ToText, now); err != nil {
 		return usagef("--to: %w", err)
 	}
-	if r.message != "" {
-		if r.filter.Message, err = event.ParseID(r.message); err != nil {
-			return usagef("--message: %.64q is %w", r.message, err)
+	if r.Message != "" {
+		if r.filter.Message, err = event.ParseID(r.Message); err != nil {
+			return usagef("--message: %.64q is %w", r.Message, err)
 		}
 	}
-	if r.filter.Queue != "" && !event.ValidName(r.filter.Queue) {
-		return usagef("--queue: %.64q can't be a queue's name", r.filter.Queue)
+	if r.filter.Queue = r.Queue; r.Queue != "" && !event.ValidName(r.Queue) {
+		return usagef("--queue: %.64q can't be a queue's name", r.Queue)
 	}
 	return nil
 }
@@ -167,8 +154,8 @@ func (r *replayer) order(log *log.Log) error {
 		(r.from.Kind == event.InstantIndex || r.from.Kind == event.InstantID) ||
 		timed && r.to.Kind == event.InstantTime && r.from.Time > r.to.Time ||
 		timed && first > last+1
-	if after && r.into == "" {
-		return usagef("--from %s is after --to %s", r.fromText, r.toText)
+	if after && r.Into == "" {
+		return usagef("--from %s is after --to %s", r.FromText, r.ToText)
 	}
 	return nil
 }
@@ -286,7 +273,7 @@ func (r *replayer) state(body *stateBody) error {
 // askPast prints the past that a server answers: its events, and its queues as they were.
 func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 	// All requests must be about the same instant: now and durations move on.
-	from, to := r.fromText, r.toText
+	from, to := r.FromText, r.ToText
 	if r.from.Kind == event.InstantTime {
 		from = wire.Time(r.from.Time).String()
 	}
@@ -308,7 +295,7 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 	events := c.AllEvents(ctx, client.EventQuery{
 		From: from, To: to, Queue: r.filter.Queue, Limit: 1000,
 	})
-	if r.message != "" {
+	if r.Message != "" {
 		events = r.history(ctx, c, last)
 	}
 	for e, err := range events {
@@ -340,7 +327,7 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 func (r *replayer) history(ctx context.Context, c *client.Client, last event.Instant,
 ) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
-		events, err := c.History(ctx, r.message)
+		events, err := c.History(ctx, r.Message)
 		if errors.Is(err, client.ErrMessageNotFound) {
 			return
 		}

@@ -224,7 +224,7 @@ func sideText(v any) string {
 // compare compares the log with another node's, or with a live state.
 func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
 	against := r.againstDir
-	if strings.HasPrefix(r.against, "http://") || strings.HasPrefix(r.against, "https://") {
+	if strings.HasPrefix(r.Against, "http://") || strings.HasPrefix(r.Against, "https://") {
 		against = r.againstLive
 	}
 	body, err := against(ctx, d)
@@ -245,13 +245,13 @@ func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
 		return err
 	}
 	if !body.SameLog || !body.SameState {
-		return &exitError{exitDifference, fmt.Errorf("%s differs from %s", r.log.name, r.against)}
+		return &exitError{exitDifference, fmt.Errorf("%s differs from %s", r.log.name, r.Against)}
 	}
 	return nil
 }
 
 func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (*replay.Comparison, error) {
-	l, err := r.openLog(ctx, r.against, "")
+	l, err := r.openLog(ctx, r.Against, "")
 	if err != nil {
 		return nil, err
 	}
@@ -321,7 +321,7 @@ func foldedState(state *projections.State) sides {
 // running node's. What changed between the first answer and the last is left out.
 func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comparison, error) {
 	a := *r.app
-	a.reach.addr = r.against
+	a.reach.addr = r.Against
 	c, err := a.server()
 	if err != nil {
 		return nil, err
@@ -380,7 +380,7 @@ func (r *replayer) differences(here, there sides, moving, movingQueues map[strin
 		inMotion := movingQueues[p.queue]
 		excluded := moving[p.message] || p.message == "" && inMotion ||
 			r.filter.Queue != "" && r.filter.Queue != p.queue ||
-			p.message != "" && r.message != "" && r.filter.Message.String() != p.message
+			p.message != "" && r.Message != "" && r.filter.Message.String() != p.message
 		if !excluded && steady(a, inMotion) != steady(b, inMotion) {
 			out = append(out, diffBody{p.queue, p.message, a, b})
 		}
@@ -414,12 +414,12 @@ type bisectBody struct {
 
 // search finds the first event after which a predicate holds.
 func (r *replayer) search(ctx context.Context, d *replay.Dir) error {
-	p, err := replay.CompilePredicate(r.bisect)
+	p, err := replay.CompilePredicate(r.Bisect)
 	if err != nil {
 		return usagef("--bisect: %w\nit can be about\n\n%s", err, replay.PredicateHelp)
 	}
 	bar := r.progress("searching", true)
-	t, err := d.Bisect(ctx, r.from, r.to, p, r.exhaustive, bar.set)
+	t, err := d.Bisect(ctx, r.from, r.to, p, r.Exhaustive, bar.set)
 	bar.done()
 	if err != nil {
 		return err
@@ -451,7 +451,7 @@ func (r *replayer) search(ctx context.Context, d *replay.Dir) error {
 		return nil
 	}
 	hint := ""
-	if !r.exhaustive {
+	if !r.Exhaustive {
 		hint = "; it may have held in between: --exhaustive looks at every entry"
 	}
 	return errors.New("the predicate does not hold at --to" + hint)
@@ -470,7 +470,7 @@ type intoBody struct {
 func (r *replayer) copyInto(ctx context.Context, d *replay.Dir) error {
 	bar := r.progress("copying", true)
 	var copied int64
-	node, err := d.Into(ctx, r.to, r.into, seed, func(done, total int64) {
+	node, err := d.Into(ctx, r.to, r.Into, seed, func(done, total int64) {
 		copied = done
 		bar.set(done, total)
 	})
@@ -479,13 +479,13 @@ func (r *replayer) copyInto(ctx context.Context, d *replay.Dir) error {
 		return err
 	}
 	f := node.Fork
-	body := intoBody{r.into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}
+	body := intoBody{r.Into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}
 	return r.say(named{"into": body},
 		"%s holds the state at %s (index:%d, chain %.16s…), %s of log, as cluster %s\n"+
 			"serve it beside the other node: "+
 			"qlogd serve --data-dir %s --http-addr 127.0.0.1:8070 --raft-addr 127.0.0.1:8071",
-		r.into, wire.TimeOf(f.At), f.Index, f.ChainHash, humanize.IBytes(uint64(copied)),
-		node.ClusterID, r.into)
+		r.Into, wire.TimeOf(f.At), f.Index, f.ChainHash, humanize.IBytes(uint64(copied)),
+		node.ClusterID, r.Into)
 }
 
 // seed gives a new data directory its Raft store: replay does not know Raft.

@@ -74,18 +74,18 @@ func (p *otherPolicies) change(queue string, policy *event.Policy) (bool, error)
 
 // playWhatIf plays the log under another policy and prints the differences.
 func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
-	b, err := r.readInput(r.whatIf)
+	b, err := r.readInput(r.WhatIf)
 	if err != nil {
 		return err
 	}
-	other, err := parseOther(r.whatIf, b)
+	other, err := parseOther(r.WhatIf, b)
 	if err != nil {
 		return err
 	}
 	bar := r.progress("playing", true)
 	s, err := replay.WhatIf(ctx, &d.Source, replay.WhatIfOptions{
 		From: r.from, To: r.to, Change: other.change, Filter: r.filter,
-		ToleranceMS: r.tolerance.Milliseconds(), Progress: bar.set,
+		ToleranceMS: r.Tolerance.Milliseconds(), Progress: bar.set,
 		Diverged: func(x *replay.Divergence) error {
 			bar.done()
 			return r.divergence(x)
@@ -96,14 +96,14 @@ func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
 		return usagef("%w", err)
 	}
 	if p, ok := errors.AsType[*event.Problem](err); ok {
-		return usagef("%s: %s", r.whatIf, p.Detail)
+		return usagef("%s: %s", r.WhatIf, p.Detail)
 	}
 	if err != nil {
 		return err
 	}
 	for name := range other.byName {
 		if name != "*" && !other.used[name] {
-			return usagef("%s: there was no queue %s between --from and --to", r.whatIf, name)
+			return usagef("%s: there was no queue %s between --from and --to", r.WhatIf, name)
 		}
 	}
 	return r.whatSummary(s)

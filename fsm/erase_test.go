@@ -7,11 +7,6 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
-func (b *bench) erasure() event.ID {
-	b.t.Helper()
-	return b.ok(b.one(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase}})).ID
-}
-
 func (b *bench) erase(task event.ID, items ...event.EraseItem) event.Result {
 	b.t.Helper()
 	return b.one(&event.Command{Actor: "op", Erase: &event.Erase{Task: task, Items: items, Why: event.EncodeContent(&event.Content{Why: "asked for"})}})
@@ -42,7 +37,7 @@ func TestErase(t *testing.T) {
 	b.put("q", msg("later", delay(500)))
 	b.wantTake("q", 1, "leased")
 	b.ok(b.remove("gone"))
-	task := b.erasure()
+	task := b.task(event.TaskErase)
 	items := []event.EraseItem{b.item("leased"), b.item("gone"), b.item("ready"), b.item("later"), b.item("leased")}
 	lease := b.leases["leased"]
 	r := b.ok(b.erase(task, items...))
@@ -82,18 +77,18 @@ func TestEraseRefuses(t *testing.T) {
 	b.mustQueue("q", nil)
 	b.fill("q", "a")
 	update := func(task event.ID, op event.TaskOp) event.ID {
-		b.ok(b.one(&event.Command{UpdateTask: &event.UpdateTask{ID: task, Op: op}}))
+		b.ok(b.change(task, op))
 		return task
 	}
-	other := b.ok(b.one(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskReplay, Queue: "q"}})).ID
+	other := b.task(event.TaskReplay)
 	for about, task := range map[string]event.ID{
-		"none": {}, "of another kind": other, "cancelled": update(b.erasure(), event.TaskOpCancel),
-		"sealed": update(b.erasure(), event.TaskOpSeal), "ended": update(b.erasure(), event.TaskOpComplete),
+		"none": {}, "of another kind": other, "cancelled": update(b.task(event.TaskErase), event.TaskOpCancel),
+		"sealed": update(b.task(event.TaskErase), event.TaskOpSeal), "ended": update(b.task(event.TaskErase), event.TaskOpComplete),
 	} {
 		b.wantProblem(b.erase(task, b.item("a")), event.CodeConflict, "")
 		assert.Equal(t, b.tells(), "", "%s", about)
 	}
-	task := update(update(b.erasure(), event.TaskOpCancel), event.TaskOpResume)
+	task := update(update(b.task(event.TaskErase), event.TaskOpCancel), event.TaskOpResume)
 	b.wantProblem(b.erase(task, make([]event.EraseItem, event.MaxBatch+1)...), event.CodeInvalidArgument, "items must be at most 1000")
 	mustEqual(t, b.ok(b.erase(task, b.item("a"))).Count, 1)
 }

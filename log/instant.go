@@ -43,38 +43,39 @@ func Stamp(ms int64) string {
 // head+1: nothing yet. Start is the first index kept, even if retention has deleted
 // earlier ones.
 func (l *Log) From(at event.Instant) (uint64, error) {
-	switch at.Kind {
-	case event.InstantStart:
+	if at.Kind == event.InstantStart {
 		return max(l.First(), 1), nil
-	case event.InstantNow:
-		return l.Head() + 1, nil
-	case event.InstantTime:
-		if err := l.checkTime(at.Time); err != nil {
-			return 0, err
-		}
-		return l.reached(at.Time)
 	}
-	return max(at.Index, 1), l.checkIndex(at)
+	i, err := l.first(at, 0)
+	return max(i, 1), err
 }
 
 // To resolves an instant to the last index of a range that ends with it, 0 if that is
 // before the first event.
 func (l *Log) To(at event.Instant) (uint64, error) {
-	switch at.Kind {
-	case event.InstantStart:
+	if at.Kind == event.InstantStart {
 		return 0, nil
-	case event.InstantNow:
-		return l.Head(), nil
-	case event.InstantTime:
-		if err := l.checkTime(at.Time); err != nil {
-			return 0, err
-		}
-		// Between the last block up to then and the next there are only indexes of
-		// Raft's own entries.
-		next, err := l.reached(at.Time + 1)
-		return max(next, 1) - 1, err
 	}
-	return at.Index, l.checkIndex(at)
+	// Between the last block up to then and the next there are only indexes of
+	// Raft's own entries.
+	i, err := l.first(at, 1)
+	return max(i, 1) - 1, err
+}
+
+// first returns the first index at an instant, or at the one after it (by 1).
+func (l *Log) first(at event.Instant, by int64) (uint64, error) {
+	switch at.Kind {
+	case event.InstantNow:
+		return l.Head() + 1, nil
+	case event.InstantTime:
+		// The log's clock may be ahead of this machine's; a time that the log has reached is
+		// never the future.
+		if at.Time > max(time.Now().UnixMilli()+1, l.Clock()+1) {
+			return 0, l.rangeError(Stamp(at.Time)+" is in the future", false)
+		}
+		return l.reached(at.Time + by)
+	}
+	return at.Index + uint64(by), l.checkIndex(at)
 }
 
 // reached returns the first index at which the log's clock has reached ms, head+1 if it
@@ -91,15 +92,6 @@ func (l *Log) reached(ms int64) (uint64, error) {
 		return 0, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention", true)
 	}
 	return i, nil
-}
-
-// checkTime refuses the future. The log's clock may be ahead of this machine's; a time
-// that the log has reached is never the future.
-func (l *Log) checkTime(ms int64) error {
-	if ms > max(time.Now().UnixMilli()+1, l.Clock()+1) {
-		return l.rangeError(Stamp(ms)+" is in the future", false)
-	}
-	return nil
 }
 
 // checkIndex checks an index or an event's id against what the log holds.

@@ -20,7 +20,6 @@ const stateVersion = 1
 // caller serialises Freeze and Release with folding.
 type Frozen struct {
 	s          *State
-	index      uint64
 	clock      int64
 	digest     event.Hash
 	head, tail []byte // the encoded parts before and behind the slabs
@@ -30,7 +29,7 @@ type Frozen struct {
 // Freeze encodes the small parts and marks the slabs to be copied on the next write,
 // chunk by chunk: it costs one pointer for 256 messages.
 func (s *State) Freeze() *Frozen {
-	f := &Frozen{s: s, index: s.index, clock: s.clock, digest: s.Digest(), slabs: State{
+	f := &Frozen{s: s, clock: s.clock, digest: s.Digest(), slabs: State{
 		messages: s.messages.freeze(), leases: s.leases.freeze(), extras: s.extras.freeze(),
 		partitions: s.partitions.freeze(), kinds: kindTable{slab: s.kinds.slab.freeze()},
 		dedup:   table{slab: s.dedup.slab.freeze(), ends: s.dedup.ends},
@@ -50,8 +49,7 @@ func (s *State) Freeze() *Frozen {
 	return f
 }
 
-// Index, Clock and Digest are the frozen state's.
-func (f *Frozen) Index() uint64    { return f.index }
+// Clock and Digest are the frozen state's.
 func (f *Frozen) Clock() int64     { return f.clock }
 func (f *Frozen) Digest() [16]byte { return f.digest }
 

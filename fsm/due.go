@@ -46,8 +46,7 @@ func (d *decision) expireLease(m *event.MessageView) {
 
 // last reports whether an attempt is the last one that the policy allows.
 func last(p *event.Policy, attempt uint32) bool {
-	return p.MaxAttempts > 0 &&
-		attempt >= p.MaxAttempts
+	return p.MaxAttempts > 0 && attempt >= p.MaxAttempts
 }
 
 // place returns where a message waits for its next attempt.

@@ -24,8 +24,7 @@ func (d *decision) createTask(c *event.CreateTask) event.Result {
 // roomForTask refuses one task more than may run.
 func (d *decision) roomForTask() *event.Problem {
 	if n := d.s.RunningTasks(); n >= mostTasks {
-		return conflict("",
-			"%d tasks run already, as many as may: let some end, or cancel them", n)
+		return conflict("", "%d tasks run already, as many as may: let some end, or cancel them", n)
 	}
 	return nil
 }

@@ -206,8 +206,7 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 		var sum [sha256.Size]byte
 		if s.sha.Sum(sum[:0]); sum != chain {
 			report(&damage{from: s.off, to: s.off + h.size(),
-				reason: "the block does not continue the chain",
-				final:  true})
+				reason: "the block does not continue the chain", final: true})
 		}
 	}
 	return chain, first

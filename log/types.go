@@ -58,6 +58,5 @@ type VersionError struct {
 
 func (e *VersionError) Error() string {
 	return fmt.Sprintf("%s: log format version %d is newer than this program's %d", e.File,
-		e.Version,
-		e.Known)
+		e.Version, e.Known)
 }

@@ -185,8 +185,7 @@ func (s *State) checkBacklog(b *backlog, c *tally, set map[timer]bool) error {
 	for h := b.all.head; h != 0; h = s.messages.get(h).all.next {
 		if id := s.messages.get(h).id; id.Compare(last) <= 0 {
 			return fmt.Errorf("check: backlog %d of %q: message %s after %s", b.number,
-				b.queue.Name, id,
-				last)
+				b.queue.Name, id, last)
 		} else {
 			last = id
 		}
@@ -252,8 +251,7 @@ func (s *State) checkPartition(b *backlog, lh handle) error {
 	}
 	if leasable != (l.listed != 0) {
 		return fmt.Errorf("check: partition %q of queue %q: leasable %v, listed %d", l.key,
-			b.queue.Name,
-			leasable, l.listed)
+			b.queue.Name, leasable, l.listed)
 	}
 	var ready uint32
 	var bytes int64
@@ -276,16 +274,14 @@ func (s *State) checkPartition(b *backlog, lh handle) error {
 	}
 	if !placed {
 		return fmt.Errorf("check: partition %q of queue %q names message %s, "+
-			"which does not wait in it",
-			l.key, b.queue.Name, s.messages.get(l.placed).id)
+			"which does not wait in it", l.key, b.queue.Name, s.messages.get(l.placed).id)
 	}
 	if err := s.checkFront(b, &l.waiting, orderLink); err != nil {
 		return err
 	}
 	if ready != l.ready || bytes != l.bytes {
 		return fmt.Errorf("check: partition %q of queue %q counts ready %d, bytes %d, holds %d, %d",
-			l.key,
-			b.queue.Name, l.ready, l.bytes, ready, bytes)
+			l.key, b.queue.Name, l.ready, l.bytes, ready, bytes)
 	}
 	return nil
 }

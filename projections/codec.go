@@ -225,8 +225,7 @@ func (c *coder) backlog(s *State, number *uint32) {
 
 func (c *coder) message(m *message) {
 	c.do(&m.id, &m.due, &m.lastIndex, &m.lastNum, &m.size, &m.attempt, &m.backlog, &m.partition,
-		&m.kind,
-		&m.lease, &m.extra,
+		&m.kind, &m.lease, &m.extra,
 		&m.order, &m.kindOrder, &m.all, &m.state, &m.priority, &m.place, &m.returned)
 }
 
@@ -258,8 +257,7 @@ func (c *coder) partition(l *partition) {
 		l.used = true
 	}
 	c.do(&l.key, &l.backlog, &l.refs, &l.waiting, &l.ready, &l.bytes, &l.leased, &l.order,
-		&l.kindOrder,
-		&l.listed, &l.kind, &l.deleted)
+		&l.kindOrder, &l.listed, &l.kind, &l.deleted)
 }
 
 func (c *coder) table(t *table) {
@@ -274,8 +272,7 @@ func (c *coder) table(t *table) {
 
 func (c *coder) task(t *task) {
 	c.do(&t.ID, &t.Kind, &t.Status, &t.Sealed, &t.Queue, &t.Actor, &t.CreatedAt, &t.UpdatedAt,
-		&t.EndedAt,
-		&t.Total, &t.Done, &t.Skipped, &t.End, &t.last)
+		&t.EndedAt, &t.Total, &t.Done, &t.Skipped, &t.End, &t.last)
 	several(c, &t.Nodes, func(n *event.TaskNode) { c.do(&n.Node, &n.At) })
 }
 

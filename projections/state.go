@@ -187,8 +187,7 @@ func (s *State) rulesChanged(e *event.Event) {
 // continuing would spread the error.
 func (s *State) impossible(e *event.Event, format string, args ...any) {
 	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index,
-		fmt.Sprintf(format,
-			args...)))
+		fmt.Sprintf(format, args...)))
 }
 
 // TakeTouched returns the queues in which something became leasable since the

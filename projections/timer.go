@@ -114,8 +114,7 @@ func (q *timers) compact(s *State) {
 func (s *State) valid(t timer) bool {
 	if t.kind == timerAge {
 		b := s.backlogs[uint32(t.h)]
-		return b != nil && b.cursor != 0 && b.ageEnd == t.at &&
-			s.messages.get(b.cursor).id == t.id
+		return b != nil && b.cursor != 0 && b.ageEnd == t.at && s.messages.get(b.cursor).id == t.id
 	}
 	m := s.messages.get(t.h)
 	switch {

@@ -168,8 +168,7 @@ func (n *Node) check() error {
 	for i, m := range n.Initial {
 		if !event.ValidNode(m.ID) || seen[m.ID] {
 			return fmt.Errorf("initial[%d]: id %.80q is there twice, or none: it must match %s", i,
-				m.ID,
-				event.NodeNames)
+				m.ID, event.NodeNames)
 		}
 		seen[m.ID] = true
 		self = self || m.ID == n.NodeID && m.Incarnation == n.Incarnation

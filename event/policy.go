@@ -1,8 +1,6 @@
 package event
 
-import (
-	"fmt"
-)
+import "fmt"
 
 // Ordering of a queue.
 type Ordering uint8

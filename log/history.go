@@ -62,9 +62,7 @@ func (l *Log) origin(ctx context.Context, id event.ID) (event.ID, error) {
 
 // newestFirst yields the events of one subject by their back-pointers. It ends without an
 // error where retention has cut the chain.
-func (l *Log) newestFirst(
-	ctx context.Context, subject event.ID,
-) iter.Seq2[*event.Event, error] {
+func (l *Log) newestFirst(ctx context.Context, subject event.ID) iter.Seq2[*event.Event, error] {
 	return func(yield func(*event.Event, error) bool) {
 		ref, ok, err := l.newest(tableSubjects, subject, event.RefOf(subject).Index)
 		for ok && err == nil && !ref.IsZero() {

@@ -1,8 +1,6 @@
 package projections
 
-import (
-	"github.com/qlogd/qlogd/event"
-)
+import "github.com/qlogd/qlogd/event"
 
 // tombstone represents messages that one event deleted (a purge, a queue's deletion,
 // dead_letter_key). Every reader sees them deleted at once; an event for each follows in

@@ -1,8 +1,6 @@
 package projections
 
-import (
-	"github.com/qlogd/qlogd/event"
-)
+import "github.com/qlogd/qlogd/event"
 
 // message is a live message: about 100 bytes without pointers. Rarely used fields are in
 // an extra, those of leased messages in a lease.

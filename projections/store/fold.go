@@ -290,9 +290,8 @@ func (b *batch) trim(replayed *bolt.Bucket) error {
 }
 
 // deleteWhile deletes the keys from one on while match returns true, and returns them.
-func deleteWhile(
-	b *bolt.Bucket, from []byte, match func([]byte) bool,
-) (keys [][]byte, err error) {
+func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool) (keys [][]byte,
+	err error) {
 	// Collected first: a bbolt cursor may skip keys when it deletes under way.
 	c := b.Cursor()
 	for k, _ := c.Seek(from); k != nil && match(k); k, _ = c.Next() {

@@ -82,8 +82,7 @@ func (s *Store) Minutes(queue string, from, to int64) (out []Minute, err error) 
 // was made, by the type's name; types without any are left out.
 func (s *Store) QueueTotals(queue string) (map[string]uint64, error) {
 	totals := map[string]uint64{}
-	err := s.numbers(bucketOfQueue, queue, func(t byte,
-		n uint64) {
+	err := s.numbers(bucketOfQueue, queue, func(t byte, n uint64) {
 		totals[event.Type(t).String()] = n
 	})
 	return totals, err

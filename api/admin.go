@@ -52,7 +52,7 @@ func (s *Server) adminDead(q *request) error {
 		}
 	}
 	newest = newest[max(0, len(newest)-limit):]
-	out := wire.AdminDeadLetters{DeadLetters: []wire.AdminDeadLetter{}}
+	var out wire.AdminDeadLetters
 	for _, v := range slices.Backward(newest) {
 		m, err := s.message(&v)
 		if err != nil {

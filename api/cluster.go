@@ -41,7 +41,6 @@ func (s *Server) cluster(q *request) error {
 	st := s.deps.Node.Status()
 	v := wire.Cluster{
 		ClusterID: st.ClusterID, NodeID: st.NodeID, LeaderID: s.leader(), Term: st.Term,
-		Nodes: []wire.Node{},
 	}
 	for _, m := range s.deps.Node.Members() {
 		v.Nodes = append(v.Nodes, nodeOf(&m))
@@ -147,9 +146,6 @@ func (s *Server) snapshot(q *request) error {
 	q.read().noBody()
 	return q.change("snapshot", snapshotTimeout, func(ctx context.Context) (int, any, error) {
 		indexes, err := s.deps.Node.SnapshotAll(ctx)
-		if indexes == nil {
-			indexes = map[string]uint64{}
-		}
 		return http.StatusOK, &wire.ClusterSnapshot{Indexes: indexes}, err
 	})
 }

@@ -153,7 +153,6 @@ func (s *Server) deadMessages(
 func (s *Server) replayedMessages(
 	ctx context.Context, queue string, f *dead.Filter, after event.ID, limit int,
 ) (out []wire.Message, cursor string, err error) {
-	out = []wire.Message{}
 	end := time.Now().Add(listWithin)
 	for e, err := range s.replayedEvents(ctx, queue, after) {
 		if err != nil {

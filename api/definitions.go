@@ -23,7 +23,7 @@ func (s *Server) getDefinitions(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	out := wire.Definitions{Queues: []wire.DefinedQueue{}, Webhooks: []wire.DefinedWebhook{}}
+	var out wire.Definitions
 	for _, v := range st.Queues() {
 		queue := wire.DefinedQueue{Name: v.Name, Policy: policyOf(&v.Policy)}
 		out.Queues = append(out.Queues, queue)
@@ -127,7 +127,7 @@ const maxWrong = 200
 // plan holds a document against a state. The error is no fault of the document.
 func (s *Server) plan(in *wire.DefinitionsRequest, st State) (*plan, error) {
 	p := &plan{
-		s: s, st: st, effect: []wire.DefinitionChange{}, will: map[string]*event.Policy{},
+		s: s, st: st, will: map[string]*event.Policy{},
 		users: map[string]string{}, named: map[string]int{}, bad: map[int]bool{},
 	}
 	for i, raw := range in.Queues {

@@ -81,12 +81,11 @@ func equalJSON(a, b jsontext.Value) bool {
 
 // jsonPatch returns the operations of JSON Patch (RFC 6902) that turn before into after, with
 // the old values.
-func jsonPatch(before, after jsontext.Value) []wire.Change {
+func jsonPatch(before, after jsontext.Value) (out []wire.Change) {
 	found := compare(before, after, true)
 	if len(found) > maxChanges {
 		found = []change{{nil, before, after}}
 	}
-	out := []wire.Change{}
 	for _, c := range found {
 		path := ""
 		for _, name := range c.path {
@@ -105,8 +104,7 @@ func jsonPatch(before, after jsontext.Value) []wire.Change {
 }
 
 // differences returns the members in which two JSON objects differ. A missing member is null.
-func differences(before, after jsontext.Value) []wire.Difference {
-	out := []wire.Difference{}
+func differences(before, after jsontext.Value) (out []wire.Difference) {
 	for _, c := range compare(before, after, false) {
 		d := wire.Difference{Path: strings.Join(c.path, "."), Before: null, After: null}
 		if c.before != nil {

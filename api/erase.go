@@ -1,6 +1,7 @@
 package api
 
 import (
+	"maps"
 	"net/http"
 	"slices"
 	"strings"
@@ -22,20 +23,15 @@ func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	if t.Status == event.TaskRunning {
 		names = s.deps.Eraser.Members()
 	}
-	out := []wire.TaskNode{}
+	out := map[string]wire.TaskNode{}
 	for _, name := range names {
-		node, _, _ := strings.Cut(name, "/")
-		n := wire.TaskNode{Node: node, Complete: at[name] > 0, At: wire.Time(at[name])}
 		// A directory that was wiped meanwhile is the same node to a user.
-		same := func(n wire.TaskNode) bool { return n.Node == node }
-		if i := slices.IndexFunc(out, same); i >= 0 {
-			out[i] = n
-		} else {
-			out = append(out, n)
-		}
+		node, _, _ := strings.Cut(name, "/")
+		out[node] = wire.TaskNode{Node: node, Complete: at[name] > 0, At: wire.Time(at[name])}
 	}
-	slices.SortFunc(out, func(a, b wire.TaskNode) int { return strings.Compare(a.Node, b.Node) })
-	return out
+	return slices.SortedFunc(maps.Values(out), func(a, b wire.TaskNode) int {
+		return strings.Compare(a.Node, b.Node)
+	})
 }
 
 // maxReason bounds the reason of an erasure.

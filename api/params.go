@@ -238,7 +238,6 @@ func found[K, V any](
 func page[T, V any](
 	q *request, list []T, n int, keep func(*T) bool, view func(*T) (V, error),
 ) (out []V, more bool) {
-	out = []V{}
 	for i := range list {
 		if q.err != nil || !keep(&list[i]) {
 			continue

@@ -342,12 +342,12 @@ func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, e
 // execute moves what is selected, or for a dry run finds out what would be moved, and answers:
 // a repeated request as the first one was, however it would be done by now.
 func (m *movement) execute() error {
-	q, out := m.q, wire.DeadMoved{DryRun: m.dry, Messages: []wire.ReplayedMessage{}}
+	q, out := m.q, wire.DeadMoved{DryRun: m.dry}
 	var n int64
 	if m.dry {
 		q.do(m.choose)
 		n = m.total - m.passed
-		out.Count, out.Skipped = &n, append([]wire.Skipped{}, m.skipped...)
+		out.Count, out.Skipped = &n, m.skipped
 		for i := range m.would {
 			moved := wire.ReplayedMessage{MessageID: m.would[i].ID.String()}
 			out.Messages = append(out.Messages, moved)
@@ -359,7 +359,7 @@ func (m *movement) execute() error {
 		if !res.ID.IsZero() {
 			return q.accepted(res.ID)
 		}
-		out.Skipped = append([]wire.Skipped{}, m.skipped...)
+		out.Skipped = m.skipped
 		for _, r := range res.Moved {
 			moved := wire.ReplayedMessage{MessageID: r.ID.String()}
 			if r.Code != "" {

@@ -146,7 +146,7 @@ func (s *Server) messageEdits(q *request) error {
 		return q.noMessage(id)
 	}
 	q.do(func() error { return q.mayRead(id, l.queue()) })
-	out := wire.Edits{Edits: []wire.MessageEdit{}}
+	var out wire.Edits
 	for i := range history {
 		e := &history[i]
 		if q.err != nil || !e.Edited || !q.seesEvent(e) {
@@ -163,7 +163,6 @@ func (s *Server) editOf(before []event.Event, e *event.Event) (wire.MessageEdit,
 	out := wire.MessageEdit{
 		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)),
 		Actor: e.Actor, MessageID: e.Subject.String(), NewMessageID: e.ID.String(),
-		Changes: []wire.Change{},
 	}
 	after, err := s.eventContent(e)
 	if err != nil {

@@ -114,7 +114,7 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 		ID: id, TaskID: id, Type: t.Kind.String(), Queue: t.Queue, Status: t.Status.String(),
 		Total: t.Total, Done: t.Done, Skipped: t.Skipped, Actor: t.Actor,
 		CreatedAt: wire.Time(t.CreatedAt), UpdatedAt: wire.Time(t.UpdatedAt),
-		EndedAt: wire.Time(t.EndedAt), Nodes: []wire.TaskNode{},
+		EndedAt: wire.Time(t.EndedAt),
 	}
 	var c *event.Content
 	var err error

@@ -117,7 +117,7 @@ func (o *Opt[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return json.UnmarshalDecode(dec, &o.Value)
 }
 
-// Marshal returns v's JSON, the same bytes for the same value.
+// Marshal returns v's JSON, the same bytes for the same value. A nil slice is [], a nil map {}.
 func Marshal(v any) ([]byte, error) { return json.Marshal(v, json.Deterministic(true)) }
 
 // Write writes the JSON that Marshal returns.

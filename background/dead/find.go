@@ -194,7 +194,7 @@ func (x Finder) Groups(
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.LastFailedAt, a.LastFailedAt),
 			cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
-	out = wire.DeadGroups{Groups: []wire.DeadGroup{}, Total: int64(len(all))}
+	out.Total = int64(len(all))
 	for _, g := range all[:min(len(all), limit)] {
 		// Only now: there may be as many groups as there are dead letters, and texts are long.
 		g.Error, err = x.Error(&event.MessageView{ID: g.newest[0], Content: g.content})

@@ -26,7 +26,7 @@ const maxIDs = 100
 
 // DryRun returns what a spec would erase now. It may read the whole log.
 func (e *Eraser) DryRun(ctx context.Context, spec *Spec) (out wire.Erasable, err error) {
-	out.DryRun, out.MessageIDs = true, []string{}
+	out.DryRun = true
 	f, done, err := e.finder(ctx)
 	if err != nil {
 		return out, err

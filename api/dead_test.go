@@ -320,3 +320,26 @@ func TestTaskIsAnsweredAgainWhenItIsForgotten(t *testing.T) {
 	h.do("GET", "/v1/tasks/"+a.str("id"), "").want(404)
 	begin().repeats(a)
 }
+
+// Another request may be faster after the messages were found: the answer says which one is gone.
+func TestReplayWhileAnotherPurges(t *testing.T) {
+	h := setup(t)
+	h.queue("q", "fifo", "")
+	ids := h.died("1", "2")
+	faster := func() {
+		h.fake.before = func() {
+			h.fake.before = nil
+			h.purge(`{`+named(ids[1])+`}`).want(200).with("purged", 1.0)
+		}
+	}
+	faster()
+	a := h.replay(`{`+named(ids...)+`}`).want(404).with("code", "message_not_found",
+		"field", "message_ids", "index", 1.0, "outcome", "not_applied")
+	if !strings.Contains(a.str("detail"), "discarded (purged)") {
+		t.Errorf("%s", a.Body)
+	}
+	ids = append(ids[:1], ids[0])
+	faster()
+	h.do("DELETE", "/v1/queues/q/dead/"+ids[0], "").want(404).
+		with("field", "message_id", "index", nil)
+}

@@ -29,8 +29,9 @@ func named(ids ...string) string { return `"message_ids":["` + strings.Join(ids,
 // repeats fails unless the answer is that of the first request.
 func (a answer) repeats(first answer) {
 	a.t.Helper()
-	again := a.Header().Get("Idempotent-Replayed")
-	if a.Code != first.Code || a.Body.String() != first.Body.String() || again != "true" {
+	again, index := a.Header().Get("Idempotent-Replayed"), first.Header().Get("X-Qlogd-Index")
+	if a.Code != first.Code || a.Body.String() != first.Body.String() || again != "true" ||
+		a.Header().Get("X-Qlogd-Index") != index {
 		a.t.Fatalf("%d %s, then %d %s", first.Code, first.Body, a.Code, a.Body)
 	}
 }

@@ -2,10 +2,8 @@ package api
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
-	"testing/synctest"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -16,74 +14,6 @@ import (
 )
 
 const oneMessage = `{"messages":[{"payload":1}]}`
-
-func TestIdempotencyKey(t *testing.T) { synctest.Test(t, idempotencyKey) }
-
-func idempotencyKey(t *testing.T) {
-	h := setup(t)
-	key := "Idempotency-Key: k1"
-	first := h.do("PUT", "/v1/queues/q", `{"description":"one"}`, key).want(201)
-	again := h.do("PUT", "/v1/queues/q", `{"description":"one"}`, key).want(201)
-	if again.Header().Get("Idempotent-Replayed") != "true" || first.Header().Get("Idempotent-Replayed") != "" {
-		t.Errorf("%v", again.Header())
-	}
-	if a, b := first.Header().Get("X-Qlogd-Index"), again.Header().Get("X-Qlogd-Index"); a != b || a == "" {
-		t.Errorf("index %s, then %s", a, b)
-	}
-	if a := h.do("PUT", "/v1/queues/q", `{"description":"two"}`, key).want(422); a.str("code") != "idempotency_key_reused" {
-		t.Errorf("%s", a.Body)
-	}
-	// Another method or path is another scope; a query counts as body.
-	h.do("PATCH", "/v1/queues/q", `{}`, key).want(200)
-	produced := h.do("POST", "/v1/queues/q/messages", oneMessage, key).want(201)
-	again = h.do("POST", "/v1/queues/q/messages", oneMessage, key).want(201)
-	if produced.Body.String() != again.Body.String() || again.str("messages.0.status") != "enqueued" {
-		t.Errorf("%s, then %s", produced.Body, again.Body)
-	}
-	h.do("POST", "/v1/queues/q/messages?key=a", "x", "Content-Type: text/plain", "Idempotency-Key: k2").want(201)
-	h.do("POST", "/v1/queues/q/messages?key=b", "x", "Content-Type: text/plain", "Idempotency-Key: k2").want(422)
-	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1,"kind":"a"}]}`, key).want(422)
-	h.do("POST", "/v1/queues/q/pause", "", key).want(200)
-	h.do("POST", "/v1/queues/q/resume", "", key).want(200)
-
-	// It is no part of a lease.
-	l := h.do("POST", "/v1/queues/q/lease", `{"max_messages":1}`, key).want(200)
-	lease := l.str("messages.0.lease_id")
-	for range 2 {
-		h.do("POST", "/v1/leases/"+lease+"/ack", "", key).want(200)
-		h.do("POST", "/v1/queues/q/purge", "", key).want(200)
-		h.do("DELETE", "/v1/queues/q", "", key).want(204)
-	}
-	if _, ok := h.Queue("q"); ok {
-		t.Error("not deleted")
-	}
-	if a := h.do("POST", "/v1/queues/q/messages", oneMessage, key).want(201); a.Header().Get("Idempotent-Replayed") != "true" {
-		t.Errorf("a repeat after the queue has gone: %s", a.Body)
-	}
-}
-
-// Where headers of a request go into its message they are no part of what it is
-// known by.
-func TestIdempotencyWithoutHeaders(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	const path = "/v1/queues/q/messages"
-	for i, c := range []struct {
-		body    string
-		headers [2][]string
-	}{
-		{"x", [2][]string{{"Content-Type: text/plain"}, {"Content-Type: text/plain; charset=utf-8"}}},
-		{`{"specversion":"1.0","id":"1","source":"/s","type":"t","data":1}`, [2][]string{
-			{"Content-Type: application/cloudevents+json", "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
-			{"Content-Type: application/cloudevents+json", "Traceparent: 00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-01"}}},
-	} {
-		key := fmt.Sprintf("Idempotency-Key: h%d", i)
-		first := h.do("POST", path, c.body, append(c.headers[0], key)...).want(201)
-		if a := h.do("POST", path, c.body, append(c.headers[1], key)...); a.Code != 201 || a.Body.String() != first.Body.String() || a.Header().Get("Idempotent-Replayed") != "true" {
-			t.Errorf("%s: %d %s", c.body, a.Code, a.Body)
-		}
-	}
-}
 
 func TestOperations(t *testing.T) {
 	h := setup(t)
@@ -169,29 +99,10 @@ func TestStaleRevisionIsCheckedAnew(t *testing.T) {
 	h.do("PATCH", "/v1/queues/q", `{}`).want(409)
 }
 
-func TestPolicyDefaultsAndMerging(t *testing.T) {
+func TestDeduplicationWindowIsBoundedByRetention(t *testing.T) {
 	h := setup(t, func(o *Options) { o.HistoryRetention = 3600e9 })
-	a := h.do("PUT", "/v1/queues/q", "").want(201)
-	assert.Equal(t, a.get("deduplication.window_seconds"), 3600.0, "window not clamped: %s", a.Body)
+	h.do("PUT", "/v1/queues/q", "").want(201).with("deduplication.window_seconds", 3600.0)
 	h.do("PUT", "/v1/queues/q", `{"deduplication":{"window_seconds":86400}}`).want(400)
-	h.do("PATCH", "/v1/queues/q", `{"delivery":{"lease_ms":5000,"backoff_jitter":0.25},"retention":{"max_depth":9},"namespace":"n","message_schema":{"type":"object"}}`).want(200)
-	a = h.do("PATCH", "/v1/queues/q", `{"delivery":{"lease_ms":null},"retention":null,"message_schema":null}`, "Content-Type: application/merge-patch+json").want(200)
-	if a.get("delivery.lease_ms") != 30000.0 || a.get("delivery.backoff_jitter") != 0.25 || a.get("retention.max_depth") != 0.0 || a.str("namespace") != "n" || a.get("message_schema") != nil {
-		t.Errorf("%s", a.Body)
-	}
-	a = h.do("PUT", "/v1/queues/q", `{"delivery":null}`).want(200)
-	if a.get("delivery.backoff_jitter") != 0.0 || a.str("namespace") != "" {
-		t.Errorf("%s", a.Body)
-	}
-	h.do("PUT", "/v1/queues/q2", `{"namespace":"n"}`).want(201)
-	a = h.do("GET", "/v1/queues?namespace=n", "").want(200)
-	if a.str("queues.0.name") != "q2" || a.get("next_cursor") != nil {
-		t.Errorf("%s", a.Body)
-	}
-	a = h.do("GET", "/v1/queues?limit=1", "").want(200)
-	if a = h.do("GET", "/v1/queues?limit=1&cursor="+a.str("next_cursor"), "").want(200); a.str("queues.0.name") != "q2" || a.get("next_cursor") != nil {
-		t.Errorf("%s", a.Body)
-	}
 }
 
 func TestErasedContent(t *testing.T) {

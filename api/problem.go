@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"html"
+	"io"
 	"net/http"
 	"path"
 	"strconv"
@@ -159,6 +160,11 @@ func (q *request) fail(p *event.Problem) {
 		b = []byte(`{"code":"internal","status":500}`)
 	}
 	q.send(st.Status, "application/problem+json", b)
+	if p.Code == codePayloadTooLarge && http.NewResponseController(q.w).Flush() == nil {
+		// Some clients read an answer only after they have sent everything. They would report
+		// the closed connection in its place.
+		_, _ = io.CopyN(io.Discard, q.Body, 4*q.s.opts.MaxRequest)
+	}
 }
 
 // echo quotes a client's text for a problem: at most 64 characters, and nothing that would move a

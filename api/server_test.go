@@ -4,9 +4,11 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -94,6 +96,25 @@ func TestStrangers(t *testing.T) {
 		require.NoError(t, srv.Shutdown(ctx))
 		h.s.Drain()
 	})
+}
+
+// TestTooLargeIsAnswered: a client that sends all of a large body before it reads gets the answer.
+func TestTooLargeIsAnswered(t *testing.T) {
+	h := setup(t)
+	srv := httptest.NewServer(h.s.Handler())
+	defer srv.Close()
+	c, err := net.Dial("tcp", srv.Listener.Addr().String())
+	require.NoError(t, err)
+	defer c.Close()
+	body := 2 * h.s.opts.MaxRequest
+	_, err = fmt.Fprintf(c, "POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\n"+
+		"Content-Length: %d\r\n\r\n", body)
+	require.NoError(t, err)
+	_, err = c.Write(make([]byte, body))
+	require.NoError(t, err)
+	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+	require.NoError(t, err)
+	assert.Equal(t, answer.StatusCode, http.StatusRequestEntityTooLarge)
 }
 
 // TestLimit: connections beyond the limits are closed at once, and each counts until it is closed.

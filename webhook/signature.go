@@ -94,7 +94,7 @@ func schemeOf(header string) string {
 // StandardPrefix marks a secret of Standard Webhooks as base64.
 const StandardPrefix = "whsec_"
 
-// StandardKeys returns the keys that a secret of Standard Webhooks may stand for: base64 behind
+// StandardKeys returns the keys that a secret of Standard Webhooks may mean: base64 behind
 // StandardPrefix. A secret without the prefix may also be the key itself, so both are tried. An
 // invalid secret has no keys, and neither has an empty one: with an empty key anyone can sign.
 func StandardKeys(secret string) [][]byte {

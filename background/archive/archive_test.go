@@ -226,34 +226,17 @@ func TestStoppedAnywhere(t *testing.T) {
 	}
 }
 
-// A segment without its side file is there all the same; a file that an earlier run has not
-// finished goes with the next.
-func TestWithoutSideFile(t *testing.T) {
-	w := begin(t)
-	w.grow(2)
-	w.write()
-	s := w.log.Segments()[0]
-	must(t, os.WriteFile(w.at+"/log/"+s.Name+tempMark+"x", []byte("secret 2 secret 2"), 0o600))
-	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
-	must(t, w.log.Erase([]event.Ref{{Index: 2}}))
-	if done := w.write(); done.Segments != 0 || done.Refreshed != 1 {
-		t.Errorf("%+v", done)
-	}
-	if in := w.files("secret 2 secret 2"); len(in) > 0 {
-		t.Errorf("still in %v", in)
-	}
-	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
-	if last, _ := w.read(w.at); last != w.sealed() {
-		t.Errorf("it ends at %d", last)
-	}
-}
-
+// A segment in which contents were erased is archived again, also without its side file; a file that
+// an earlier run has not finished goes with it.
 func TestErasedSegmentsAreArchivedAgain(t *testing.T) {
 	w := begin(t)
 	w.grow(3)
 	w.write()
 	const secret = "secret 2 secret 2"
 	require.NotEqual(t, len(w.files(secret)), 0, "the archive does not hold it to begin with")
+	s := w.log.Segments()[0]
+	must(t, os.WriteFile(w.at+"/log/"+s.Name+tempMark+"x", []byte(secret), 0o600))
+	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
 	must(t, w.log.Erase([]event.Ref{{Index: 2}}))
 	if done := w.write(); done.Refreshed != 1 || done.Segments != 0 {
 		t.Fatalf("%+v", done)
@@ -261,6 +244,7 @@ func TestErasedSegmentsAreArchivedAgain(t *testing.T) {
 	if in := w.files(secret); len(in) > 0 {
 		t.Errorf("still in %v", in)
 	}
+	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
 	if last, _ := w.read(w.at); last != w.sealed() {
 		t.Errorf("it ends at %d", last)
 	}

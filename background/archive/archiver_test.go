@@ -22,7 +22,7 @@ func TestWhatAnArchiveHas(t *testing.T) {
 		{"all that is sealed", all, all[:5], 0, 50},
 		{"not the active one", all, all, 0, 50},
 		{"more than the log still has", all[3:], all[:5], 0, 50},
-		// The leader had let go of its first two before it began to archive.
+		// The leader had deleted its first two before it began to archive.
 		{"less than the log still has", all, all[2:4], 20, 40},
 		{"a hole", all, append(all[:1:1], all[2:4]...), 0, 10},
 	} {

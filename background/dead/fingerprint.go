@@ -39,7 +39,7 @@ func Pattern(text string) string {
 			return word // a number, or a word such as facade
 		})
 	}
-	// Placeholders are longer than some of what they stand for.
+	// Placeholders are longer than some of what they replace.
 	return strings.TrimSpace(event.Clip(strings.ToLower(strings.Join(strings.Fields(s), " ")), maxPattern))
 }
 

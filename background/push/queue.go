@@ -15,7 +15,7 @@ import (
 // waitFor is how long one lease waits for work before it is asked for again.
 const waitFor = event.MaxWaitMS * time.Millisecond
 
-// recheckSecrets is how often a missing secret is looked for.
+// recheckSecrets is the pause between checks for a missing secret.
 const recheckSecrets = time.Second
 
 // queue delivers one queue, while it leads.

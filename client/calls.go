@@ -227,7 +227,8 @@ func (c *Client) DeleteDead(ctx context.Context, queue, id string, opts ...CallO
 // set, and done is nil.
 func (c *Client) Replay(ctx context.Context, queue string, r wire.ReplayRequest,
 	opts ...CallOption) (done *wire.DeadMoved, task *wire.Task, err error) {
-	return doOrTask[wire.DeadMoved](ctx, c, newCall(post, queuePath(queue, "/dead/replay"), r), opts)
+	q := newCall(post, queuePath(queue, "/dead/replay"), r)
+	return doOrTask[wire.DeadMoved](ctx, c, q, opts)
 }
 
 // PurgeDead discards dead messages; for task see Replay.

@@ -254,7 +254,9 @@ func TestCrashAnywhere(t *testing.T) {
 	}
 	for at := 1; at <= ops; at += step {
 		for n := range losses {
-			losses := []memdisk.Loss{memdisk.LoseAll, memdisk.LoseRandom, memdisk.LosePrefix, memdisk.LoseNone}
+			losses := []memdisk.Loss{
+				memdisk.LoseAll, memdisk.LoseRandom, memdisk.LosePrefix, memdisk.LoseNone,
+			}
 			crashAt(t, at, losses[(at/step+n)%4])
 			if t.Failed() {
 				return

@@ -129,7 +129,7 @@ func (s *stack) close() {
 
 // do proposes until the replica leads; nil means that it was not acknowledged.
 func (s *stack) do(c *event.Command) *event.Result {
-	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(s.ctx, time.Minute)
 	defer cancel()
 	for {
 		r, err := s.replica.Propose(ctx, c)

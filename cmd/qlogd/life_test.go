@@ -26,7 +26,7 @@ func life(n *testNode) (ids []string) {
 	ids = n.produce("jobs", m)
 	lease := func(worker string, d time.Duration) wire.LeasedMessage {
 		n.Helper()
-		got := n.lease("jobs", client.LeaseOptions{Worker: worker, Lease: d, Wait: 5 * time.Second})
+		got := n.lease("jobs", client.LeaseOptions{Worker: worker, Lease: d, Wait: 30 * time.Second})
 		require.Equal(n, len(got), 1, "%s leased", worker)
 		return got[0]
 	}

@@ -55,7 +55,7 @@ func startTest(t *testing.T, dir string, args ...string) *testNode {
 
 func (n *testNode) stop() {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(n.Context(), time.Minute)
 	defer cancel()
 	require.NoError(n, n.node.stop(ctx))
 }
@@ -112,10 +112,10 @@ func (n *testNode) into(index uint64, args ...string) *testNode {
 	return startTest(n.T, target, args...)
 }
 
-// until waits for a condition, for at most ten seconds.
+// until waits for a condition, for at most a minute.
 func (n *testNode) until(what string, ok func() bool) {
 	n.Helper()
-	for end := time.Now().Add(10 * time.Second); !ok(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
 		require.False(n, time.Now().After(end), "waited in vain: %s", what)
 	}
 }
@@ -337,7 +337,7 @@ func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 	}()
 	began := time.Now()
 	n.stop()
-	if took := time.Since(began); took > 5*time.Second {
+	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("it took %s", took)
 	}
 	<-waiting // answered or refused: whether it had arrived can't be known here

@@ -206,14 +206,18 @@ func (b byName) CloseIdleConnections() {
 // pollEvery is how often a state is looked at that no event marks.
 const pollEvery = 20 * time.Millisecond
 
-// Until looks again and again until look returns nil, and fails the test with
-// what it returned last if that takes too long.
-func Until(t testing.TB, within time.Duration, look func() error) {
+// patience is how long Until polls: it only ends a test that hangs, so it is far
+// more than a busy machine takes.
+const patience = 2 * time.Minute
+
+// Until polls until look returns nil, and fails the test with what it returned
+// last if that takes too long.
+func Until(t testing.TB, look func() error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := Poll(ctx, look); err != nil {
-		t.Fatalf("after %s: %v", within, err)
+		t.Fatalf("after %s: %v", patience, err)
 	}
 }
 

@@ -35,7 +35,7 @@ func inject(t *testing.T, n *cluster.Node, how string) (end func()) {
 		}
 	}
 	t.Cleanup(end)
-	cluster.Until(t, 10*time.Second, func() error {
+	cluster.Until(t, func() error {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", n.Pid()))
 		if strings.Contains(string(b), "TracerPid:\t0\n") {
 			return fmt.Errorf("strace does not attach: %s", said.String())

@@ -33,7 +33,7 @@ type eraser struct {
 // erasing starts a cluster whose history is archived.
 func erasing(t *testing.T, flags ...string) *eraser {
 	e := &eraser{t: t, archive: t.TempDir(), gone: map[string]string{}, stay: map[string]string{}}
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	e.ctx = ctx
 	e.c = cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: append([]string{
@@ -69,7 +69,7 @@ func (e *eraser) produce(key string, in map[string]string) string {
 // lease leases the one message that there is.
 func (e *eraser) lease() string {
 	e.t.Helper()
-	got, err := e.cl.Lease(e.ctx, "jobs", client.LeaseOptions{Max: 1, Wait: 5 * time.Second})
+	got, err := e.cl.Lease(e.ctx, "jobs", client.LeaseOptions{Max: 1, Wait: 30 * time.Second})
 	if err != nil || len(got) != 1 {
 		e.t.Fatalf("leased %v, %v", got, err)
 	}
@@ -136,7 +136,7 @@ func (e *eraser) thereBefore() {
 	e.t.Helper()
 	for _, n := range e.c.Nodes() {
 		// A follower learns of the last entries with the next ones.
-		cluster.Until(e.t, 10*time.Second, func() error {
+		cluster.Until(e.t, func() error {
 			found := filesWith(e.t, n.Dir(), e.gone)
 			for what := range e.gone {
 				for _, dir := range []string{"log/", "raft/"} {
@@ -247,7 +247,7 @@ func TestErase(t *testing.T) {
 	// So much that all that was written before is archived.
 	queue(t, e.cl, "noise", "")
 	fill(t, e.cl, "noise", 300)
-	cluster.Until(t, 20*time.Second, func() error {
+	cluster.Until(t, func() error {
 		if found := filesWith(t, e.archive, e.gone); len(found) < len(e.gone) {
 			return fmt.Errorf("%d of %d texts were archived", len(found), len(e.gone))
 		}
@@ -297,7 +297,7 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	away := e.c.Follower()
 	away.Kill9()
 	task := e.erase("first", "request 4711")
-	cluster.Until(t, 30*time.Second, func() error { // the others have done it soon
+	cluster.Until(t, func() error { // the others have done it soon
 		now, err := e.cl.Task(e.ctx, task)
 		if err != nil {
 			return err
@@ -357,7 +357,7 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	e.must(err)
 	maps.Copy(e.gone, before)
 	// a node that came after the end erases all the same
-	cluster.Until(t, 30*time.Second, func() error {
+	cluster.Until(t, func() error {
 		var left error
 		for _, n := range e.c.Nodes() {
 			for what, in := range filesWith(t, n.Dir(), e.gone) {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
@@ -66,7 +65,7 @@ func TestFullDisk(t *testing.T) {
 		return err
 	}
 	for done < 10 { // two nodes have room
-		cluster.Until(t, 30*time.Second, write)
+		cluster.Until(t, write)
 	}
 	t.Logf("%d writes were refused without room, %d done; %s led, %s leads", refused, done,
 		leader.Name(), c.WaitLeader().Name())
@@ -77,7 +76,7 @@ func TestFullDisk(t *testing.T) {
 		t.Errorf("a lease from before: %v", err)
 	}
 	require.NoError(t, os.Remove(filler))
-	cluster.Until(t, 30*time.Second, write)
+	cluster.Until(t, write)
 	for _, n := range c.Nodes() {
 		if !n.Running() {
 			t.Errorf("%s has ended: %s", n.Name(), lastLine(n.Log()))

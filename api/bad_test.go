@@ -97,9 +97,7 @@ func refused(t *testing.T, want, call, header, body string) {
 	assert.Equal(t, h.proposals()-before+h.cluster.asked(), 0,
 		"commands or changes of the cluster were proposed")
 	var p wire.Problem
-	if err := wire.Decode(a.Body.Bytes(), &p); err != nil {
-		t.Fatalf("%s: %v", a.Body, err)
-	}
+	require.NoError(t, wire.Decode(a.Body.Bytes(), &p), "%s", a.Body)
 	if p.Code != w[1] || w[2] != "" && p.Field != w[2] || p.Status != status || p.Title == "" ||
 		p.Detail == "" || w[3] != "" && (p.Index == nil || strconv.Itoa(*p.Index) != w[3]) {
 		t.Errorf("want %s: %s", want, a.Body)

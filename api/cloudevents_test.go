@@ -151,9 +151,7 @@ func FuzzCloudEventsOf(f *testing.F) {
 		e.Deliver(m.ID, 5, 1, 5)
 		members := membersOf(t, e.AppendJSON(nil))
 		got, err := webhook.CloudEventFromJSON(members)
-		if err != nil {
-			t.Fatalf("%s: %v", e.AppendJSON(nil), err)
-		}
+		require.NoError(t, err, "%s", e.AppendJSON(nil))
 		require.Equal(t, string(got.AppendJSON(nil)), string(e.AppendJSON(nil)),
 			"%s\n%s", got.AppendJSON(nil), e.AppendJSON(nil))
 		headers := map[string][]string{}
@@ -165,9 +163,7 @@ func FuzzCloudEventsOf(f *testing.F) {
 			headers["Content-Type"] = []string{ct}
 		}
 		got, err = webhook.CloudEventFromHeaders(headers, body)
-		if err != nil {
-			t.Fatalf("%v: %v", headers, err)
-		}
+		require.NoError(t, err, "%v", headers)
 		for name := range e.Attributes {
 			require.Equal(t, got.Get(name), e.Get(name), "%s", name)
 		}
@@ -182,8 +178,6 @@ func jsonOK(b []byte) bool {
 func membersOf(t *testing.T, b []byte) map[string]jsontext.Value {
 	t.Helper()
 	var members map[string]jsontext.Value
-	if err := wire.Decode(b, &members); err != nil {
-		t.Fatalf("%s: %v", b, err)
-	}
+	require.NoError(t, wire.Decode(b, &members), "%s", b)
 	return members
 }

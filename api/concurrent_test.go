@@ -17,6 +17,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/internal/transcode"
 )
@@ -65,9 +66,7 @@ func TestConcurrentBodies(t *testing.T) {
 				r = &hangsUp{bytes.NewReader(body[:len(body)/2]), cancel}
 			}
 			q, err := http.NewRequestWithContext(ctx, "POST", srv.URL+"/v1/queues/q/"+call, r)
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			q.Header = http.Header{"Content-Type": {media}, "Accept": {media + "; payload=bin"}}
 			return tr.RoundTrip(q)
 		}
@@ -89,9 +88,7 @@ func TestConcurrentBodies(t *testing.T) {
 				media = typeMsgpack
 				body, err = transcode.Append(nil, &in, true)
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			abort := i%4 == 3
 			a, err := ask("messages", media, body, abort)
 			if (err == nil) == abort || err == nil && a.StatusCode != http.StatusCreated {
@@ -124,9 +121,7 @@ func TestConcurrentBodies(t *testing.T) {
 			default:
 				err = transcode.Decode(b, &out, 1<<20)
 			}
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 			for _, m := range out.Messages {
 				id := m.CorrelationID
 				got := strings.Trim(string(m.Payload), `"`) + string(m.PayloadBytes)
@@ -149,9 +144,7 @@ func TestConcurrentBodies(t *testing.T) {
 			continue
 		}
 		c, err := h.log.Content(event.RefOf(e.ID))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		id, want := c.CorrelationID, text(c.CorrelationID)
 		if !c.Binary {
 			want = `"` + want + `"`

@@ -100,9 +100,8 @@ func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
 		in.Options = &openapi3filter.Options{ExcludeRequestBody: raw, ExcludeRequestQueryParams: raw && len(body) > 0, ExcludeResponseBody: r.Method == http.MethodHead}
 		if w.Code < 300 {
 			probe.Body = io.NopCloser(bytes.NewReader(body))
-			if err := openapi3filter.ValidateRequest(context.Background(), in); err != nil {
-				t.Errorf("%s %s was taken, but: %v", r.Method, r.URL, err)
-			}
+			assert.NoError(t, openapi3filter.ValidateRequest(context.Background(), in),
+				"%s %s was taken, but", r.Method, r.URL)
 		}
 		out := &openapi3filter.ResponseValidationInput{RequestValidationInput: in, Status: w.Code, Header: w.Header(), Options: in.Options}
 		switch media, _, _ := bytes.Cut([]byte(w.Header().Get("Content-Type")), []byte(";")); string(media) {
@@ -111,8 +110,7 @@ func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
 		default:
 			in.Options.ExcludeResponseBody = true
 		}
-		if err := openapi3filter.ValidateResponse(context.Background(), out); err != nil {
-			t.Errorf("%s %s: answer %d %s: %v", r.Method, r.URL, w.Code, w.Body, err)
-		}
+		assert.NoError(t, openapi3filter.ValidateResponse(context.Background(), out),
+			"%s %s: answer %d %s", r.Method, r.URL, w.Code, w.Body)
 	}
 }

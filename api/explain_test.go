@@ -4,6 +4,8 @@ import (
 	"context"
 	"testing"
 	"testing/synctest"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 // why explains, and fails unless the one reason has this code.
@@ -21,9 +23,7 @@ func explainCountsWaiters(t *testing.T) {
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	h.node.askOthers = func(_ context.Context, name string, body []byte) [][]byte {
 		answer, err := h.s.Answers()[name](t.Context(), body)
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		return [][]byte{answer, []byte("x"), []byte("2")}
 	}
 	done := make(chan struct{})

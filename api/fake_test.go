@@ -12,6 +12,7 @@ import (
 	"github.com/go-json-experiment/json"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/webhook"
@@ -182,9 +183,7 @@ func (a answer) want(status int) answer {
 func (a answer) get(path string) any {
 	a.t.Helper()
 	var v any
-	if err := json.Unmarshal(a.Body.Bytes(), &v); err != nil {
-		a.t.Fatalf("answer %s: %v", a.Body, err)
-	}
+	require.NoError(a.t, json.Unmarshal(a.Body.Bytes(), &v), "answer %s", a.Body)
 	for _, tok := range strings.Split(path, ".") {
 		switch c := v.(type) {
 		case map[string]any:

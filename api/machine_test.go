@@ -19,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
@@ -115,9 +116,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		<-ended
 		<-erased
 		m.s.Drain()
-		if err := log.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, log.Close())
 	})
 	return h, m
 }

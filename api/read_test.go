@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 func TestReadsSayWhatTheyShow(t *testing.T) {
@@ -66,9 +67,7 @@ func TestOperationsOfOthers(t *testing.T) {
 	h, other := setup(t), setup(t)
 	h.node.askOthers = func(_ context.Context, name string, body []byte) [][]byte {
 		answer, err := other.s.Answers()[name](t.Context(), body)
-		if err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, err)
 		return [][]byte{answer, []byte("what?")}
 	}
 	other.do("PUT", "/v1/queues/q", "").want(201)

@@ -159,9 +159,7 @@ func TestABadMessageFailsAlone(t *testing.T) {
 			})
 			for i, err := range enqueue(t, c, 100) {
 				if i%10 != 7 {
-					if err != nil {
-						t.Errorf("message %d: %v", i, err)
-					}
+					assert.NoError(t, err, "message %d", i)
 					continue
 				}
 				var e *Error

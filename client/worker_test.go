@@ -196,9 +196,7 @@ func bubble(t *testing.T, payloads []string, o WorkerOptions, h Handler,
 		stop := working(t, p, o, h)
 		test(t, p, func() {
 			t.Helper()
-			if err := stop(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, stop())
 		})
 	})
 }

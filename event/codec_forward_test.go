@@ -6,6 +6,8 @@ import (
 	"hash/crc32"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func sampleLeased() LeasedMessage {
@@ -43,9 +45,7 @@ func TestGoldenAnswers(t *testing.T) {
 	golden(t, "answers", names, out)
 	for n, a := range answers {
 		got, err := DecodeAnswers(out[n], len(*a))
-		if err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, err, "%s", n)
 		same(t, n, got, *a)
 		if _, err := DecodeAnswers(out[n], len(*a)+1); err == nil {
 			t.Errorf("%s: taken for one command more", n)
@@ -74,9 +74,7 @@ func TestGoldenGroups(t *testing.T) {
 	golden(t, "groups", names, out)
 	for n, g := range groups {
 		got, err := DecodeGroup(out[n], 2, len(purge))
-		if err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, err, "%s", n)
 		same(t, n, got, *g)
 		if len(out[n]) != GroupSize(*g) {
 			t.Errorf("%s: %d bytes, foretold %d", n, len(out[n]), GroupSize(*g))

@@ -137,9 +137,7 @@ func TestOtherVersions(t *testing.T) {
 		"entry":        {(&Entry{}).Encode(), func(b []byte) error { _, err := DecodeEntry(b); return err }},
 	}
 	for name, d := range decoders {
-		if err := d.decode(d.good); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, d.decode(d.good), "%s", name)
 		newer := append([]byte{2}, d.good[1:]...)
 		if err := d.decode(newer); err == nil || err.Error() != name+": version 2 is not this program's 1" {
 			t.Errorf("%s of a newer version: %v", name, err)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"runtime"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // fuzz holds a decoder to this: no panic, no memory out of proportion, and what
@@ -31,9 +33,7 @@ func fuzz[T any](f *testing.F, golden string, decode func([]byte) (T, error), en
 		}
 		once := encode(v)
 		again, err := decode(once)
-		if err != nil {
-			t.Fatalf("what was taken is refused when written anew: %v", err)
-		}
+		require.NoError(t, err, "what was taken is refused when written anew")
 		if twice := encode(again); !bytes.Equal(once, twice) {
 			t.Fatalf("written %x, then %x", once, twice)
 		}

@@ -154,9 +154,7 @@ func TestGoldenCommands(t *testing.T) {
 	golden(t, "commands", names, out)
 	for n, c := range commands {
 		got, err := DecodeCommand(out[n])
-		if err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, err, "%s", n)
 		same(t, n, got, c)
 	}
 }
@@ -207,9 +205,7 @@ func TestGoldenHeaders(t *testing.T) {
 	}
 	for n, e := range headers {
 		got := &Event{}
-		if err := DecodeHeader(out[n], got); err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, DecodeHeader(out[n], got), "%s", n)
 		same(t, n, got, e)
 		typ, queue, ok := HeaderKind(out[n])
 		if typ != e.Type || string(queue) != e.Queue || !ok {
@@ -229,9 +225,7 @@ func TestGoldenContents(t *testing.T) {
 	}
 	for n, c := range contents {
 		got, err := DecodeContent(out[n])
-		if err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, err, "%s", n)
 		same(t, n, got, c)
 	}
 }
@@ -251,9 +245,7 @@ func TestGoldenResults(t *testing.T) {
 	golden(t, "results", names, out)
 	for n, c := range results {
 		got, err := DecodeResult(out[n])
-		if err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, err, "%s", n)
 		same(t, n, got, c)
 	}
 }
@@ -269,9 +261,7 @@ func TestGoldenEntries(t *testing.T) {
 	golden(t, "entries", names, out)
 	for n, e := range entries {
 		got, err := DecodeEntry(out[n])
-		if err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, err, "%s", n)
 		same(t, n, got, e)
 	}
 }
@@ -283,9 +273,7 @@ func TestGoldenPolicies(t *testing.T) {
 	golden(t, "policies", names, out)
 	for n, p := range policies {
 		got, err := DecodePolicy(out[n])
-		if err != nil {
-			t.Fatalf("%s: %v", n, err)
-		}
+		require.NoError(t, err, "%s", n)
 		same(t, n, got, p)
 	}
 }

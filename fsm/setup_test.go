@@ -106,9 +106,7 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 func (b *bench) check() {
 	b.t.Helper()
 	b.m.View(func(s *projections.State) {
-		if err := s.Check(); err != nil {
-			b.t.Fatalf("index %d: %v", b.index, err)
-		}
+		require.NoError(b.t, s.Check(), "index %d", b.index)
 	})
 }
 

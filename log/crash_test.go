@@ -351,9 +351,7 @@ func TestAnySectorLost(t *testing.T) {
 		}
 		after := disk.CrashWith(memdisk.LoseRandom, r)
 		again, err := Open(Options{FS: after, Dir: dir, HeldFrom: durable + 1, Durable: durable})
-		if err != nil {
-			t.Fatalf("seed %d: %v", seed, err)
-		}
+		require.NoError(t, err, "seed %d", seed)
 		must(t, again.Close())
 	}
 }

@@ -207,9 +207,7 @@ func TestLostSectors(t *testing.T) {
 		for b := a; b <= last; b++ {
 			bad := zero(data, a, b)
 			l, err := open(bad, nil)
-			if err != nil {
-				t.Fatalf("sectors %d and %d: %v", a, b, err)
-			}
+			require.NoError(t, err, "sectors %d and %d", a, b)
 			n := 2
 			for n < 5 && ext[n].to <= max(a*diskSector, ext[2].from) {
 				n++

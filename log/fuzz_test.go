@@ -197,9 +197,7 @@ func FuzzOpen(f *testing.F) {
 		}
 		must(t, l.Close())
 		l, err = Open(opts)
-		if err != nil {
-			t.Fatalf("opened, closed, and not opened again: %v", err)
-		}
+		require.NoError(t, err, "opened, closed, and not opened again")
 		defer l.Close()
 		if l.Tail() != nil || l.Head() != next {
 			t.Fatalf("head %d, want %d; tail %+v", l.Head(), next, l.Tail())

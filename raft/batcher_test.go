@@ -222,9 +222,7 @@ func TestShutdown(t *testing.T) {
 		t.Errorf("%+v", p)
 	}
 	release()
-	if err := <-waiting; err != nil {
-		t.Errorf("what was taken is drained: %v", err)
-	}
+	assert.NoError(t, <-waiting, "what was taken is drained")
 	require.NoError(t, <-ended)
 	if p := n.refused(context.Background(), put("later")); p.Code != CodeShuttingDown {
 		t.Errorf("%+v", p)

@@ -87,9 +87,7 @@ func TestBarrierRounds(t *testing.T) {
 			if <-rd.done; rd.err != nil {
 				t.Error(rd.err)
 			}
-			if err := n.Barrier(context.Background()); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, n.Barrier(context.Background()))
 		})
 	}
 	wg.Wait()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // story is the scenario that crashes are walked through: entries over several
@@ -92,9 +93,7 @@ func TestFailAnywhere(t *testing.T) {
 		acked, maybe := story(t, on(disk))
 		// Without the failure, where this run was shorter than that.
 		n, err := tryBoot(t, small(on(disk.Clone())))
-		if err != nil {
-			t.Fatalf("failure at operation %d: restart: %v", at, err)
-		}
+		require.NoError(t, err, "failure at operation %d: restart", at)
 		n.ready()
 		next := 0
 		for _, name := range n.m.names() {

@@ -408,9 +408,7 @@ func (n *node) again() *node {
 func (n *node) put(name string) event.Result {
 	n.t.Helper()
 	res, err := n.Propose(context.Background(), put(name))
-	if err != nil {
-		n.t.Fatalf("put %s: %v", name, err)
-	}
+	require.NoError(n.t, err, "put %s", name)
 	return res
 }
 

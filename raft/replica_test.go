@@ -94,9 +94,7 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 	n = n.again()
 	assert.EqualSlices(t, n.m.names(), want, "after the restart")
 	n.put("more")
-	if err := n.Snapshot(); err != nil {
-		t.Errorf("snapshot after a restart: %v", err)
-	}
+	assert.NoError(t, n.Snapshot(), "snapshot after a restart")
 }
 
 func TestSnapshotByThreshold(t *testing.T) {

@@ -187,18 +187,15 @@ func TestShedCrashAnywhere(t *testing.T) {
 			o := on(after)
 			o.SegmentBytes = 2048
 			n, err := tryBoot(t, o)
-			if err != nil {
-				t.Fatalf("crash at operation %d, loss %d: %v", at, loss, err)
-			}
+			require.NoError(t, err, "crash at operation %d, loss %d", at, loss)
 			n.ready()
 			names := n.m.names()
 			for _, name := range out.acked {
 				assert.True(t, slices.Contains(names, name),
 					"crash at operation %d, loss %d: %.20q is lost", at, loss, name)
 			}
-			if err := n.PurgeLog(context.Background(), n.put("more").Index); err != nil {
-				t.Errorf("crash at operation %d, loss %d: %v", at, loss, err)
-			}
+			assert.NoError(t, n.PurgeLog(context.Background(), n.put("more").Index),
+				"crash at operation %d, loss %d", at, loss)
 			if in := holds(t, after, "marker-"); len(in) > 0 {
 				t.Errorf("crash at operation %d, loss %d: still in %v", at, loss, in)
 			}

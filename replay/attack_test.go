@@ -429,9 +429,7 @@ func detect(t *testing.T, dir string, heads []Head) (by string, diff *Difference
 	if errors.As(err, &diff) {
 		return "verify", diff
 	}
-	if err != nil {
-		t.Fatalf("%s: not even a difference: %v", dir, err)
-	}
+	require.NoError(t, err, "%s: not even a difference", dir)
 	d, err := Open(dir)
 	require.NoError(t, err)
 	defer d.Close()

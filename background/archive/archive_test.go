@@ -407,9 +407,7 @@ func TestEraseRemovesUnfinishedCopies(t *testing.T) {
 
 func TestCheckDir(t *testing.T) {
 	for _, name := range []string{"/a/b", "relative"} {
-		if err := CheckDir(name); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(t, CheckDir(name), "%s", name)
 	}
 	for _, name := range []string{"", "gs://x", "s3://bucket/prefix", "s3://id:secret@bucket/x"} {
 		if err := CheckDir(name); err == nil {

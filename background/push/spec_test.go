@@ -8,6 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 func TestCheck(t *testing.T) {
@@ -22,9 +23,7 @@ func TestCheck(t *testing.T) {
 		t.Errorf("defaults: %+v", p)
 	}
 	again := p
-	if err := Check(&again, false); err != nil {
-		t.Errorf("what was checked is refused: %v", err)
-	}
+	assert.NoError(t, Check(&again, false), "what was checked is refused")
 	long := map[string]string{}
 	for i := range event.MaxHeaders + 1 {
 		long["X-"+strings.Repeat("x", i+1)] = ""

@@ -4,6 +4,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestExposed: a listener open to strangers is logged at each start, and no other.
@@ -32,9 +34,7 @@ func TestExposed(t *testing.T) {
 			getenv: func(name string) string { return env[name] },
 		}
 		cfg, err := a.loadConfig()
-		if err != nil {
-			t.Fatalf("%s: %v", c.args, err)
-		}
+		require.NoError(t, err, "%s", c.args)
 		got, _ := cfg.addresses()
 		if !slices.EqualFunc(got, c.want, func(w warning, want string) bool {
 			name, text, _ := strings.Cut(want, ":")

@@ -84,13 +84,9 @@ func TestExportApplies(t *testing.T) {
 	defer n.stop()
 	define := func(t *rapid.T, name string, text []byte, dry bool) []wire.DefinitionChange {
 		var d definitions
-		if err := d.read(name, text); err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
+		require.NoError(t, d.read(name, text), "%s", text)
 		req, err := d.request()
-		if err != nil {
-			t.Fatalf("%s: %v", text, err)
-		}
+		require.NoError(t, err, "%s", text)
 		changes, err := n.Define(t.Context(), req, dry)
 		if err != nil {
 			t.Fatalf("%s\n%v", text, d.refused(err))

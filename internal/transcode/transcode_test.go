@@ -70,9 +70,7 @@ func TestAppendIsCompact(t *testing.T) {
 			enc := msgpack.NewEncoder(&want)
 			enc.UseCompactInts(true)
 			enc.SetCustomStructTag("json")
-			if err := enc.Encode(&v); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, enc.Encode(&v))
 			got, err := Append([]byte("before"), &v, true)
 			if err != nil || string(got) != "before"+want.String() {
 				t.Errorf("%d: %.50x, %v, want %.50x", n, got, err, want.Bytes())
@@ -109,9 +107,7 @@ func FuzzTranscode(f *testing.F) {
 		}
 		for _, kept := range []bool{false, true} {
 			m, err := Append(nil, &j, kept)
-			if err != nil {
-				t.Fatalf("%s: %v", j, err)
-			}
+			require.NoError(t, err, "%s", j)
 			again, err := toJSON(m, 2<<20)
 			if err != nil || !bytes.Equal(canonical(t, j), canonical(t, again)) {
 				t.Fatalf("%s became %s: %v", j, again, err)
@@ -122,8 +118,6 @@ func FuzzTranscode(f *testing.F) {
 
 func canonical(t *testing.T, b []byte) []byte {
 	v := jsontext.Value(bytes.Clone(b))
-	if err := v.Canonicalize(); err != nil {
-		t.Fatalf("%s: %v", b, err)
-	}
+	require.NoError(t, v.Canonicalize(), "%s", b)
 	return v
 }

@@ -119,9 +119,8 @@ func TestCrashAnywhere(t *testing.T) {
 						t.Fatalf("operation %d: the crash was not told", at)
 					}
 					after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
-					if err := l.afterCrash(t, after, old, fresh); err != nil {
-						t.Fatalf("crash at operation %d, loss %d: %v", at, loss, err)
-					}
+					require.NoError(t, l.afterCrash(t, after, old, fresh),
+						"crash at operation %d, loss %d", at, loss)
 				}
 			}
 		})
@@ -174,9 +173,7 @@ func TestFailAnywhere(t *testing.T) {
 			if err != nil && !errors.Is(err, syscall.ENOSPC) {
 				t.Fatalf("%s: operation %d: %v", l.name, at, err)
 			}
-			if err := l.bring(disk); err != nil {
-				t.Fatalf("%s: operation %d, again: %v", l.name, at, err)
-			}
+			require.NoError(t, l.bring(disk), "%s: operation %d, again", l.name, at)
 			if now := snapshot(t, disk); !maps.Equal(now, fresh) {
 				t.Fatalf("%s: operation %d: not the new directory in the end: %v", l.name, at, names(now))
 			}

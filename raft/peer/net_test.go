@@ -147,9 +147,7 @@ func TestContextBeforeConnection(t *testing.T) {
 			t.Errorf("impatient: %v", err)
 		}
 		m.HealAll()
-		if err := <-patient; err != nil {
-			t.Errorf("patient: %v", err)
-		}
+		assert.NoError(t, <-patient, "patient")
 	})
 }
 
@@ -363,9 +361,7 @@ func TestClose(t *testing.T) {
 	if _, err := silent.Read(make([]byte, 1)); err == nil {
 		t.Error("a stranger is still in")
 	}
-	if err := b.Close(); err != nil {
-		t.Errorf("again: %v", err)
-	}
+	assert.NoError(t, b.Close(), "again")
 	for what, f := range map[string]func() error{
 		"call":   func() error { _, _, err := b.Call(t.Context(), at(a), "x", nil); return err },
 		"hello":  func() error { _, err := b.Hello(t.Context(), a.Addr()); return err },
@@ -540,9 +536,7 @@ func TestRefused(t *testing.T) {
 			check := func(what, want string, err error) {
 				t.Helper()
 				if want == "" {
-					if err != nil {
-						t.Errorf("%s: %v", what, err)
-					}
+					assert.NoError(t, err, "%s", what)
 					return
 				}
 				var e *Error

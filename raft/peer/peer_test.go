@@ -9,6 +9,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"go.uber.org/goleak"
 )
@@ -36,9 +37,7 @@ func startOn(t testing.TB, l net.Listener, node string, set ...func(*Options)) *
 	n, err := New(o)
 	require.NoError(t, err)
 	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, n.Close())
 	})
 	return n
 }

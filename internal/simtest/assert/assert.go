@@ -16,6 +16,14 @@ type T interface {
 	Errorf(format string, args ...any)
 }
 
+// NoError reports an error, after what about says: a format and its arguments.
+func NoError(t T, err error, about ...any) {
+	t.Helper()
+	if err != nil {
+		t.Errorf("%s", Message(about, "%v", err))
+	}
+}
+
 // Equal reports an error unless got == want. It says what was compared if about
 // has a format and its arguments.
 func Equal[V comparable](t T, got, want V, about ...any) {

@@ -9,6 +9,7 @@ import (
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 const pagerduty = `{"event":{"event_type":"incident.triggered"},` +
@@ -120,8 +121,6 @@ func TestWebhookExample(t *testing.T) {
 
 func anyOf(t *testing.T, text []byte) (v any) {
 	t.Helper()
-	if err := json.Unmarshal(text, &v); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
+	require.NoError(t, json.Unmarshal(text, &v), "%s", text)
 	return v
 }

@@ -218,9 +218,7 @@ func (w *worker) end(t *testing.T) {
 	t.Helper()
 	_ = w.stop.Close()
 	<-w.read
-	if err := w.cmd.Wait(); err != nil {
-		t.Errorf("worker: %v", err)
-	}
+	assert.NoError(t, w.cmd.Wait(), "worker")
 }
 
 // TestWebhooks takes signed webhooks in through all nodes of a cluster while

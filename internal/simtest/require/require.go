@@ -16,11 +16,12 @@ type T interface {
 	Fatalf(format string, args ...any)
 }
 
-// NoError ends the test if there is an error.
-func NoError(t T, err error) {
+// NoError ends the test if there is an error, after what about says: a format
+// and its arguments.
+func NoError(t T, err error, about ...any) {
 	t.Helper()
 	if err != nil {
-		t.Fatalf("%v", err)
+		t.Fatalf("%s", assert.Message(about, "%v", err))
 	}
 }
 

@@ -131,9 +131,7 @@ func number(t *testing.T, name string, def int) int {
 		return def
 	}
 	n, err := strconv.Atoi(s)
-	if err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	require.NoError(t, err, "%s", name)
 	return n
 }
 

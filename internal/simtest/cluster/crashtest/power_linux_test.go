@@ -11,6 +11,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -50,9 +51,7 @@ func newDisk(t *testing.T) *disk {
 		t.Skipf("no ext4 in a loop device can be mounted here: %v", err)
 	}
 	t.Cleanup(func() {
-		if err := d.unmount(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, d.unmount())
 	})
 	return d
 }

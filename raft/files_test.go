@@ -1,8 +1,15 @@
 package raft
 
 import (
+	"bytes"
 	"testing"
 
+	hraft "github.com/hashicorp/raft"
+	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/segment"
+	waltypes "github.com/hashicorp/raft-wal/types"
+
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -19,4 +26,50 @@ func openLogOn(t testing.TB, disk vfs.FS, size int) *logStore {
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.close() })
 	return s
+}
+
+// A sealed tail is copied in other pieces than it was written in, so its copy may be full before
+// its last entry: the others come into a second file.
+func TestRepairOfASealedTail(t *testing.T) {
+	const each, batches = 30, 3 // of 64 KiB: the second batch is below the limit, the third above
+	disk := memdisk.New()
+	require.NoError(t, disk.MkdirAll("/wal"))
+	filer := segment.NewFiler("/wal", walFS{disk})
+	tail := waltypes.SegmentInfo{ID: 1, BaseIndex: 5, MinIndex: 7, Codec: wal.CodecBinaryV1,
+		SizeLimit: 4_100_000}
+	w, err := filer.Create(tail)
+	require.NoError(t, err)
+	var all []waltypes.LogEntry
+	for b := range uint64(batches) {
+		for i := range uint64(each) {
+			l := &hraft.Log{Index: 5 + b*each + i, Term: 1, Data: make([]byte, 64<<10)}
+			var raw bytes.Buffer
+			require.NoError(t, (&wal.BinaryCodec{}).Encode(sealLogs([]*hraft.Log{l})[0], &raw))
+			all = append(all, waltypes.LogEntry{Index: l.Index, Data: raw.Bytes()})
+		}
+		require.NoError(t, w.Append(all[b*each:]))
+	}
+	sealed, _, err := w.Sealed()
+	require.True(t, err == nil && sealed, "the tail is not sealed: %v", err)
+	require.NoError(t, w.Close())
+
+	next := uint64(2)
+	out, err := repairTail(tail, &next, filer)
+	require.NoError(t, err)
+	require.True(t, len(out) == 2 && next == 4, "%d files, the next is %d", len(out), next)
+	first, err := filer.Open(out[0])
+	require.NoError(t, err)
+	second, err := filer.RecoverTail(out[1])
+	require.NoError(t, err)
+	for _, e := range all[2:] {
+		from := waltypes.SegmentReader(first)
+		if e.Index > out[0].MaxIndex {
+			from = second
+		}
+		got, err := from.GetLog(e.Index)
+		require.NoError(t, err)
+		require.True(t, bytes.Equal(got.Bs, e.Data), "entry %d is another one", e.Index)
+		got.Close()
+	}
+	require.True(t, second.LastIndex() == all[len(all)-1].Index, "it ends at %d", second.LastIndex())
 }

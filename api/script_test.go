@@ -31,7 +31,7 @@ import (
 //		repeats                    the answer is that of the same request before
 //	die q an error                 leases a message of a queue and dead-letters it
 //	acks q ["1", 2]                leases and acks all that there is, by their payloads
-//	pass 2m                        lets time go by
+//	pass 2m                        waits, in simulated time
 //	entries                        counts the entries from here on
 //	entries 0                      of which there were so many until here
 //

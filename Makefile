@@ -111,7 +111,7 @@ sim: ## thousands of clusters in simulated time, each with partitions, crashes, 
 	SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/simtest/sim
 
 .PHONY: crashwalk
-crashwalk: ## let the power fail in every single write and sync of a whole node, with every kind of loss
+crashwalk: ## let the power fail in every single write and sync of a whole node and of Raft's stores, with every kind of loss
 	QLOGD_CRASH=full go test -count=1 -v -timeout 4h -run '^(Test.*CrashAnywhere|TestFailAnywhere)$$' ./cmd/qlogd ./raft ./raft/fetch
 
 .PHONY: clean

@@ -12,6 +12,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // story is the scenario that crashes are walked through: entries over several
@@ -72,9 +73,81 @@ func (n *node) leads() bool {
 
 func rng(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
+// TestCrashAnywhere lets the power fail in each write, sync, rename and removal
+// of the story, on Raft log, votes, checkpoints and event log alike, and checks
+// that a restart finds everything that was acknowledged, in order, and nothing
+// that was refused.
+func TestCrashAnywhere(t *testing.T) {
+	whole := memdisk.New()
+	story(t, on(whole))
+	ops := whole.Ops()
+	t.Logf("%d operations", ops)
+	for at := 1; at <= ops; at++ {
+		losses := []memdisk.Loss{memdisk.Loss(at % 4)}
+		if everyCrash() {
+			losses = []memdisk.Loss{memdisk.LoseAll, memdisk.LoseNone, memdisk.LosePrefix, memdisk.LoseRandom}
+		}
+		for _, loss := range losses {
+			if walk(t, at, loss); t.Failed() {
+				return
+			}
+		}
+	}
+}
+
 // everyCrash asks for the whole campaign (make crashwalk): each operation with each
 // kind of loss.
 func everyCrash() bool { return os.Getenv("QLOGD_CRASH") == "full" }
+
+func walk(t *testing.T, at int, loss memdisk.Loss) {
+	disk := memdisk.New()
+	disk.CrashAt(at)
+	acked, maybe := story(t, on(disk))
+	fail := func(format string, args ...any) {
+		t.Helper()
+		t.Errorf("crash at operation %d, loss %d: %s", at, loss, fmt.Sprintf(format, args...))
+	}
+	after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
+	o := small(on(after))
+	for range 2 { // the second start is after a clean end
+		n, err := tryBoot(t, o)
+		if err != nil {
+			fail("restart: %v", err)
+			return
+		}
+		n.ready()
+		next := 0
+		for _, name := range n.m.names() {
+			switch {
+			case next < len(acked) && acked[next] == name:
+				next++
+			case !maybe[name]:
+				fail("%q was applied, which was never proposed, or not here", name)
+			}
+		}
+		if next != len(acked) {
+			fail("%d of %d acknowledged entries are left: %v", next, len(acked), n.m.names())
+		}
+		last := int64(0)
+		for _, ms := range n.m.times() {
+			if ms < last {
+				fail("time went back from %d to %d", last, ms)
+			}
+			last = ms
+		}
+		acked = append(acked, fmt.Sprintf("after-%d", next))
+		n.put(acked[next])
+		if err := n.Snapshot(); err != nil {
+			fail("snapshot: %v", err)
+		}
+		for _, c := range n.Status().Checkpoints {
+			if _, err := checkpoint.Verify(after, o.CheckpointDir, c.Name()); err != nil {
+				fail("%v", err)
+			}
+		}
+		n.down()
+	}
+}
 
 // TestFailAnywhere lets each write and sync fail once with an error, as a full
 // disk does: the replica ends, or goes on as if nothing was, and after a restart

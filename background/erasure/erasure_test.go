@@ -25,6 +25,8 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
+var errGivesUp = errors.New("the story ends")
+
 func init() { checkEvery = time.Millisecond }
 
 const clock = 1_700_000_000_000
@@ -617,6 +619,96 @@ func TestNodeCatchesUp(t *testing.T) {
 		w.once()
 		if files := w.in("second"); len(files) > 0 {
 			t.Errorf("still in %v", files)
+		}
+	}
+}
+
+// TestNodeCrashAnywhere lets the power fail in each write, sync, rename and removal of a story with
+// two erasures: after the next start everything is carried out, and nothing else has changed.
+func TestNodeCrashAnywhere(t *testing.T) {
+	before := newWorld(t, 1)
+	must(t, before.log.Close())
+	story := func(disk *memdisk.Disk) (erased []string, kept []event.Ref) {
+		w, err := open(t, disk)
+		if err != nil {
+			return nil, nil
+		}
+		defer w.log.Close()
+		tell := func(c *event.Command) event.Result {
+			r, err := w.propose(t.Context(), c)
+			if err != nil {
+				panic(errGivesUp)
+			}
+			return r
+		}
+		defer func() {
+			if v := recover(); v != nil && v != errGivesUp { //nolint:errorlint // the very one
+				panic(v)
+			}
+		}()
+		for round := range 2 {
+			var ids []event.ID
+			task := tell(&event.Command{CreateTask: &event.CreateTask{
+				Kind: event.TaskErase, Queue: "a",
+			}}).ID
+			for i := range 4 {
+				long := fmt.Sprintf("secret-%d-%d-%s", round, i, strings.Repeat("s", 200))
+				ids = append(ids, tell(enqueue(long)).Produced[0].ID)
+				k := tell(enqueue(fmt.Sprintf("kept-%d-%d", round, i))).Produced[0].ID
+				if w.log.Sync() != nil {
+					return erased, kept
+				}
+				kept = append(kept, event.RefOf(k))
+			}
+			tell(erasing(task, ids...))
+			tell(sealing(task))
+			if w.log.Sync() != nil { // as a checkpoint does
+				return erased, kept
+			}
+			erased = append(erased, fmt.Sprintf("secret-%d-", round))
+			if w.eraser.once(t.Context()) != nil {
+				return erased, kept
+			}
+		}
+		return erased, kept
+	}
+	whole := before.disk.Clone()
+	begun := whole.Ops()
+	if erased, kept := story(whole); len(erased) != 2 || len(kept) != 8 {
+		t.Fatalf("%v, %v", erased, kept)
+	}
+	t.Logf("%d operations", whole.Ops()-begun)
+	for at := begun + 1; at <= whole.Ops(); at++ {
+		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
+			disk := before.disk.Clone()
+			disk.CrashAt(at)
+			erased, kept := story(disk)
+			w, err := open(t, disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss)))))
+			if err != nil {
+				t.Fatalf("crash at operation %d, loss %d: %v", at, loss, err)
+			}
+			w.once()
+			for _, mark := range erased {
+				if files := w.in(mark); len(files) > 0 {
+					t.Errorf("crash at operation %d, loss %d: %s is still in %v",
+						at, loss, mark, files)
+				}
+			}
+			for _, ref := range kept {
+				if _, err := w.log.Content(ref); err != nil {
+					t.Errorf("crash at operation %d, loss %d: %v", at, loss, err)
+				}
+			}
+			for _, task := range w.m.Tasks() {
+				if task.Sealed && len(task.Nodes) != 1 {
+					t.Errorf("crash at operation %d, loss %d: task %s has reports %v",
+						at, loss, task.ID, task.Nodes)
+				}
+			}
+			w.log.Close()
+			if t.Failed() {
+				return
+			}
 		}
 	}
 }

@@ -121,7 +121,7 @@ func CheckAuth(text []byte) error {
 
 // find returns a token's principal, nil if there is none.
 //
-// It is looked up by its SHA-256. The time that takes depends on the hash of the token
+// The lookup is by its SHA-256. The time that takes depends on the hash of the token
 // sent, which nobody can steer towards a hash in the file without finding preimages, so
 // it discloses nothing; the final comparison takes constant time.
 func (a *Auth) find(sum [sha256.Size]byte) *principal {

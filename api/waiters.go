@@ -66,7 +66,7 @@ type waiter struct {
 	// lease proposes a lease, or waits for the answer to one that was proposed, and returns the
 	// number of messages.
 	lease func(pendingWrite) (int, error)
-	// command returns the lease to take along with a produce, or nil if the client has gone.
+	// command returns the lease to propose with a produce, or nil if the client has gone.
 	// Another goroutine calls it, while the waiter's own is parked.
 	command func() *event.Command
 

@@ -333,9 +333,9 @@ func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 //
 // hashicorp/raft sends it with the next entries, or after CommitTimeout: up to a tenth of a second
 // in which a follower's clients wait for their responses. The message is the one that the library
-// would send then: an AppendEntries without entries. It is true whoever leads when it arrives,
-// since what was committed stays committed. A follower that does not have the newest entry yet
-// refuses it, and hears from the library later.
+// would send then: an AppendEntries without entries. It is true whichever node leads when it
+// arrives, since what was committed stays committed. A follower that does not have the newest
+// entry yet refuses it, and hears from the library later.
 func (r *Replica) notifyCommits() {
 	var sending sync.Map // of hraft.ServerID
 	for {

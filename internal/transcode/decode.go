@@ -22,7 +22,7 @@ var ErrTooLarge = errors.New("too large as JSON")
 
 // Decode decodes one MessagePack value, which must be all of src, into what v points to, as
 // strictly as JSON is decoded: fields are named by their json tags, an unknown name is an error,
-// and a *json.SemanticError says where a value of another type is. bin stands for a base64
+// and a *json.SemanticError says where a value of another type is. bin represents a base64
 // string, extension type 74 for the JSON that it holds; NaN, infinities and other extensions are
 // errors. Bytes are not copied: v then refers to src. The values that have to be converted to
 // JSON must take at most about limit bytes.

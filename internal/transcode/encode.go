@@ -8,12 +8,13 @@ import (
 	"fmt"
 	"maps"
 	"math"
-	"math/bits"
 	"reflect"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
@@ -21,47 +22,71 @@ import (
 // are a base64 string, whole numbers that fit are integers and others float64. With kept, bytes
 // are bin, and JSON is extension type 74 with its text.
 func Append(b []byte, v any, kept bool) ([]byte, error) {
-	e := encoder{out: b, kept: kept}
+	e := encoders.Get().(*encoder)
+	e.out, e.kept, e.err = b, kept, nil
 	e.value(reflect.ValueOf(v).Elem())
-	return e.out, e.err
+	b, err := e.out, e.err
+	e.out = nil
+	encoders.Put(e)
+	return b, err
 }
 
-// encoder appends to out. It does without the library, whose calls cost more than these few codes.
+// encoder appends to out, which cannot fail: the library's errors need no check.
 type encoder struct {
+	w    *msgpack.Encoder // writes to the encoder itself
 	out  []byte
 	kept bool
 	err  error
 }
 
+var encoders = sync.Pool{New: func() any {
+	e := &encoder{}
+	e.w = msgpack.NewEncoder(e)
+	e.w.UseCompactInts(true)
+	return e
+}}
+
+// Write implements io.Writer, for the library.
+func (e *encoder) Write(b []byte) (int, error) {
+	e.out = append(e.out, b...)
+	return len(b), nil
+}
+
+// WriteByte implements io.ByteWriter.
+func (e *encoder) WriteByte(b byte) error {
+	e.out = append(e.out, b)
+	return nil
+}
+
 func (e *encoder) value(v reflect.Value) {
 	switch p := v.Addr().Interface().(type) {
 	case *string:
-		e.string(*p)
+		_ = e.w.EncodeString(*p)
 		return
 	case *int64:
-		e.int(*p)
+		_ = e.w.EncodeInt(*p)
 		return
 	case *bool:
-		e.bool(*p)
+		_ = e.w.EncodeBool(*p)
 		return
 	case *jsontext.Value:
 		e.json(*p)
 		return
 	case *map[string]string:
-		e.length(msgpcode.FixedMapLow, msgpcode.Map16, len(*p))
+		_ = e.w.EncodeMapLen(len(*p))
 		if len(*p) > 0 {
 			for _, name := range slices.Sorted(maps.Keys(*p)) {
-				e.string(name)
-				e.string((*p)[name])
+				_ = e.w.EncodeString(name)
+				_ = e.w.EncodeString((*p)[name])
 			}
 		}
 		return
 	case encoding.TextAppender: // a time
 		if v.IsZero() {
-			e.nil()
+			_ = e.w.EncodeNil()
 			return
 		}
-		at := len(e.out)
+		at := len(e.out) // as stringLen, but the length follows at the end
 		e.out, _ = p.AppendText(append(e.out, 0))
 		e.out[at] = msgpcode.FixedStrLow | byte(len(e.out)-at-1)
 		return
@@ -70,18 +95,36 @@ func (e *encoder) value(v reflect.Value) {
 	case kind == reflect.Struct:
 		e.object(v)
 	case kind == reflect.Pointer && v.IsNil():
-		e.nil()
+		_ = e.w.EncodeNil()
 	case kind == reflect.Pointer:
 		e.value(v.Elem())
+	case kind == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 && e.kept:
+		_ = e.w.EncodeBytes(v.Bytes())
 	case kind == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
-		e.bytes(v.Bytes())
+		e.stringLen(base64.StdEncoding.EncodedLen(v.Len()))
+		e.out = base64.StdEncoding.AppendEncode(e.out, v.Bytes())
 	case kind == reflect.Slice:
-		e.length(msgpcode.FixedArrayLow, msgpcode.Array16, v.Len())
+		_ = e.w.EncodeArrayLen(v.Len())
 		for i := range v.Len() {
 			e.value(v.Index(i))
 		}
 	default:
 		e.err = fmt.Errorf("no MessagePack for %s", v.Type())
+	}
+}
+
+// stringLen begins a string of n bytes that is appended to out next: the library would want it to
+// be allocated first.
+func (e *encoder) stringLen(n int) {
+	switch {
+	case n <= int(msgpcode.FixedStrMask):
+		e.out = append(e.out, msgpcode.FixedStrLow|byte(n))
+	case n <= math.MaxUint8:
+		e.out = append(e.out, msgpcode.Str8, byte(n))
+	case n <= math.MaxUint16:
+		e.out = binary.BigEndian.AppendUint16(append(e.out, msgpcode.Str16), uint16(n))
+	default:
+		e.out = binary.BigEndian.AppendUint32(append(e.out, msgpcode.Str32), uint32(n))
 	}
 }
 
@@ -93,10 +136,10 @@ func (e *encoder) object(v reflect.Value) {
 			n++
 		}
 	}
-	e.length(msgpcode.FixedMapLow, msgpcode.Map16, n)
+	_ = e.w.EncodeMapLen(n)
 	for i := range fields {
 		if !left(i) {
-			e.string(fields[i].name)
+			_ = e.w.EncodeString(fields[i].name)
 			e.value(v.Field(i))
 		}
 	}
@@ -105,13 +148,8 @@ func (e *encoder) object(v reflect.Value) {
 // json encodes JSON that users gave.
 func (e *encoder) json(src []byte) {
 	if e.kept {
-		switch n := len(src); n {
-		case 1, 2, 4, 8, 16:
-			e.out = append(e.out, msgpcode.FixExt1+byte(bits.TrailingZeros(uint(n))))
-		default:
-			e.size(msgpcode.Ext8, n)
-		}
-		e.out = append(append(e.out, jsonExt), src...)
+		_ = e.w.EncodeExtHeader(jsonExt, len(src))
+		e.out = append(e.out, src...)
 		return
 	}
 	if err := e.next(jsontext.NewDecoder(bytes.NewBuffer(src))); err != nil { // it does not copy
@@ -127,17 +165,13 @@ func (e *encoder) next(dec *jsontext.Decoder) error {
 	}
 	switch kind := tok.Kind(); kind {
 	case 'n':
-		e.nil()
-		return nil
+		return e.w.EncodeNil()
 	case 't', 'f':
-		e.bool(kind == 't')
-		return nil
+		return e.w.EncodeBool(kind == 't')
 	case '"':
-		e.string(tok.String())
-		return nil
+		return e.w.EncodeString(tok.String())
 	case '0':
-		e.number(tok.String())
-		return nil
+		return e.number(tok.String())
 	}
 	code, each := msgpcode.Map32, uint32(2)
 	if tok.Kind() == '[' {
@@ -156,101 +190,13 @@ func (e *encoder) next(dec *jsontext.Decoder) error {
 	return err
 }
 
-func (e *encoder) number(s string) {
+func (e *encoder) number(s string) error {
 	if v, err := strconv.ParseInt(s, 10, 64); err == nil {
-		e.int(v)
-	} else if v, err := strconv.ParseUint(s, 10, 64); err == nil {
-		e.uint(v)
-	} else {
-		v, _ := strconv.ParseFloat(s, 64)
-		e.out = binary.BigEndian.AppendUint64(append(e.out, msgpcode.Double), math.Float64bits(v))
+		return e.w.EncodeInt(v)
 	}
-}
-
-func (e *encoder) nil() { e.out = append(e.out, msgpcode.Nil) }
-
-func (e *encoder) bool(v bool) {
-	code := msgpcode.False
-	if v {
-		code = msgpcode.True
+	if v, err := strconv.ParseUint(s, 10, 64); err == nil {
+		return e.w.EncodeUint(v)
 	}
-	e.out = append(e.out, code)
-}
-
-func (e *encoder) string(v string) {
-	e.stringLen(len(v))
-	e.out = append(e.out, v...)
-}
-
-func (e *encoder) stringLen(n int) {
-	if n <= int(msgpcode.FixedStrMask) {
-		e.out = append(e.out, msgpcode.FixedStrLow|byte(n))
-	} else {
-		e.size(msgpcode.Str8, n)
-	}
-}
-
-func (e *encoder) bytes(v []byte) {
-	switch {
-	case !e.kept:
-		e.stringLen(base64.StdEncoding.EncodedLen(len(v)))
-		e.out = base64.StdEncoding.AppendEncode(e.out, v)
-	case v == nil:
-		e.nil()
-	default:
-		e.size(msgpcode.Bin8, len(v))
-		e.out = append(e.out, v...)
-	}
-}
-
-func (e *encoder) int(v int64) {
-	switch {
-	case v >= 0:
-		e.uint(uint64(v))
-	case v >= -32:
-		e.out = append(e.out, byte(v))
-	case v >= math.MinInt8:
-		e.out = append(e.out, msgpcode.Int8, byte(v))
-	case v >= math.MinInt16:
-		e.out = binary.BigEndian.AppendUint16(append(e.out, msgpcode.Int16), uint16(v))
-	case v >= math.MinInt32:
-		e.out = binary.BigEndian.AppendUint32(append(e.out, msgpcode.Int32), uint32(v))
-	default:
-		e.out = binary.BigEndian.AppendUint64(append(e.out, msgpcode.Int64), uint64(v))
-	}
-}
-
-func (e *encoder) uint(v uint64) {
-	switch {
-	case v <= uint64(msgpcode.PosFixedNumHigh):
-		e.out = append(e.out, byte(v))
-	case v <= math.MaxUint32:
-		e.size(msgpcode.Uint8, int(v))
-	default:
-		e.out = binary.BigEndian.AppendUint64(append(e.out, msgpcode.Uint64), v)
-	}
-}
-
-// length appends the length of an array or map: within the code fixed, or after the code wide.
-func (e *encoder) length(fixed, wide byte, n int) {
-	if n < 16 {
-		e.out = append(e.out, fixed|byte(n))
-	} else if n <= math.MaxUint8 {
-		e.out = append(e.out, wide, 0, byte(n))
-	} else {
-		e.size(wide-1, n)
-	}
-}
-
-// size appends a number after its code: narrow where it takes one byte, the next codes where it
-// takes two or four.
-func (e *encoder) size(narrow byte, n int) {
-	switch {
-	case n <= math.MaxUint8:
-		e.out = append(e.out, narrow, byte(n))
-	case n <= math.MaxUint16:
-		e.out = binary.BigEndian.AppendUint16(append(e.out, narrow+1), uint16(n))
-	default:
-		e.out = binary.BigEndian.AppendUint32(append(e.out, narrow+2), uint32(n))
-	}
+	v, _ := strconv.ParseFloat(s, 64)
+	return e.w.EncodeFloat64(v)
 }

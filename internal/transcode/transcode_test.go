@@ -2,6 +2,7 @@ package transcode
 
 import (
 	"bytes"
+	"encoding/base64"
 	"strings"
 	"testing"
 
@@ -81,6 +82,12 @@ func TestAppendIsCompact(t *testing.T) {
 			ext.Write(raw)
 			if got, err := Append(nil, &raw, true); err != nil || string(got) != ext.String() {
 				t.Errorf("extension of %d: %.50x, %v", n, got, err)
+			}
+			var text bytes.Buffer
+			enc.Reset(&text)
+			_ = enc.EncodeString(base64.StdEncoding.EncodeToString(v.Bytes))
+			if got, err := Append(nil, &v.Bytes, false); err != nil || string(got) != text.String() {
+				t.Errorf("base64 of %d: %.50x, %v", n, got, err)
 			}
 		}
 	}

@@ -68,8 +68,11 @@ func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 func (l *Log) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
 	*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {
+		if from > to {
+			return
+		}
 		out := &event.Block{}
-		for r := l.blocks(from); from <= to; {
+		for r := l.blocks(from); ; {
 			b, err := rawBlock{}, ctx.Err()
 			if err == nil {
 				b, err = r.next()

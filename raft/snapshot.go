@@ -14,6 +14,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // snapshots is Raft's SnapshotStore. Its snapshots are the node's checkpoints: there is one
@@ -193,7 +194,7 @@ func (s *snapshots) removeLocked(gone func(i int, m *checkpoint.Meta) bool) erro
 		}
 	}
 	s.have = kept
-	return checkpoint.Remove(s.o.FS, s.o.CheckpointDir, names...)
+	return vfs.Remove(s.o.FS, s.o.CheckpointDir, names...)
 }
 
 // DropCheckpoints removes the checkpoints below index, but for the newest two: the history

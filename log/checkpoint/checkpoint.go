@@ -183,11 +183,6 @@ func Verify(fsys vfs.FS, dir, name string) (Meta, error) {
 	return meta, err
 }
 
-// Remove deletes checkpoints, durably.
-func Remove(fsys vfs.FS, dir string, names ...string) error {
-	return vfs.Remove(fsys, dir, names...)
-}
-
 // Clean removes what a crash left half written. Nobody may be writing.
 func Clean(fsys vfs.FS, dir string) error {
 	names, err := fsys.List(dir)
@@ -197,7 +192,7 @@ func Clean(fsys vfs.FS, dir string) error {
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}
-	return Remove(fsys, dir, slices.DeleteFunc(names, func(name string) bool {
+	return vfs.Remove(fsys, dir, slices.DeleteFunc(names, func(name string) bool {
 		return !strings.HasSuffix(name, suffix+vfs.TempSuffix)
 	})...)
 }

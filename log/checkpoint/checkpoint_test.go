@@ -186,7 +186,7 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	if fsys.Get("/c/"+m9.Name()+vfs.TempSuffix) != nil {
 		t.Error("a half written file stays")
 	}
-	require.NoError(t, Remove(fsys, "/c", metas[0].Name(), "not there"))
+	require.NoError(t, vfs.Remove(fsys, "/c", metas[0].Name(), "not there"))
 	if _, _, err := Open(fsys, "/c", metas[0].Name()); err == nil {
 		t.Error("a removed one is there")
 	}

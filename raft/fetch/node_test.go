@@ -142,7 +142,7 @@ func (n *node) thin(keep int) {
 	metas, _, err := checkpoint.List(n.disk, "/checkpoints")
 	must(n.t, err)
 	for _, m := range metas[min(keep, len(metas)):] {
-		must(n.t, checkpoint.Remove(n.disk, "/checkpoints", m.Name()))
+		must(n.t, vfs.Remove(n.disk, "/checkpoints", m.Name()))
 	}
 }
 

@@ -33,7 +33,8 @@ type fieldsOf[T any] interface {
 // zero. Decoding is stricter: it wants the fields in the order of fields, and no zeros.
 //
 // It writes and compares the names of fields itself, and takes strings and bytes directly from
-// its input: decoded bytes are a part of it, so the input must not change afterwards. What has no fixed depth it has checked before the library reads it.
+// its input: decoded bytes are a part of it, so the input must not change afterwards. What has no
+// fixed depth it has checked before the library reads it.
 type coder struct {
 	w        *msgpack.Encoder // writes to out
 	r        *msgpack.Decoder // reads from in

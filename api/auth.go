@@ -64,8 +64,7 @@ func (p *principal) may(r role, queue string) bool {
 	return p.mayAll(r) || p.roles&r != 0 && slices.ContainsFunc(p.queues, matches)
 }
 
-// mayAll reports whether the principal has a role on every queue there is or
-// may be.
+// mayAll reports whether the principal has a role on every queue there is or may be.
 func (p *principal) mayAll(r role) bool {
 	return p.roles&roleAdmin != 0 || p.roles&r != 0 && p.all
 }
@@ -135,8 +134,7 @@ func (a *Auth) find(sum [sha256.Size]byte) *principal {
 // maxToken bounds what is hashed.
 const maxToken = 512
 
-// NewToken returns a new token and its SHA-256 in hex, which is all that an
-// auth file knows of it.
+// NewToken returns a new token and its SHA-256 in hex, which is all that an auth file knows of it.
 func NewToken() (token, sum string) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails (Go 1.24)

@@ -12,8 +12,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// EventOf returns an event's view: without payloads, but with an error text where the type
-// has one.
+// EventOf returns an event's view: without payloads, but with an error text where the type has one.
 func EventOf(e *event.Event) wire.Event {
 	out := wire.Event{
 		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)),

@@ -14,9 +14,8 @@ import (
 // heldShown is how many of the dead messages that hold a key are named.
 const heldShown = 10
 
-// explain answers GET /v1/queues/{queue}/explain?key=|message_id=: why a message,
-// or the first that waits under a key, or in all of the queue, is or is not
-// being delivered.
+// explain answers GET /v1/queues/{queue}/explain?key=|message_id=: why a message, or the first that
+// waits under a key, or in all of the queue, is or is not being delivered.
 func (s *Server) explain(q *request) error {
 	q.read("key", "message_id", "consistency")
 	name, id, key := q.queue(), q.queryID("message_id"), q.text("key", event.MaxKeyBytes)
@@ -69,8 +68,7 @@ func (x *explaining) message(id event.ID) error {
 	return err
 }
 
-// key explains the message of a key, or of all keys (nil), that would be
-// delivered next.
+// key explains the message of a key, or of all keys (nil), that would be delivered next.
 func (x *explaining) key(key *string) error {
 	st, name := x.q.s.deps.State, x.queue.Name
 	ordering := x.queue.Policy.Ordering

@@ -192,8 +192,7 @@ func (q *request) mayRead(id event.ID, queue string) error {
 		"there is no message %s in a queue that the token of %s may read", id, echo(q.who.name))
 }
 
-// visible leaves out the part of a history that took place in queues that the
-// token may not read.
+// visible leaves out the part of a history that took place in queues that the token may not read.
 func (q *request) visible(history []event.Event) []event.Event {
 	if q.who == nil {
 		return history

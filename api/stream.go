@@ -20,10 +20,9 @@ const (
 // stream ends. It holds no memory here: the stream reads the log at the client's pace.
 const streamWriteTimeout = 30 * time.Second
 
-// stream sends events as NDJSON or server-sent events: those of the range, and
-// with follow those that commit from then on, until the client hangs up or the
-// server drains. A draining server begins no stream that follows: it would end at
-// once, and its client reconnect without a pause.
+// stream sends events as NDJSON or server-sent events: those of the range, and with follow those
+// that commit from then on, until the client hangs up or the server drains. A draining server
+// begins no stream that follows: it would end at once, and its client reconnect without a pause.
 func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	if f.follow && s.draining() {
 		return shuttingDown

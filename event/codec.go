@@ -11,12 +11,11 @@ import (
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
-// Version is the first byte of every encoded command, header, content, policy and
-// result. What follows is MessagePack: maps from the names of fields to their values,
-// in the order of the fields and without zero values, so that the same value always
-// has the same bytes. Renaming a field is therefore a change of the format, which the
-// golden files show. A field that is not known is an error: a newer program wrote it,
-// and a node must stop rather than guess.
+// Version is the first byte of every encoded command, header, content, policy and result. What
+// follows is MessagePack: maps from the names of fields to their values, in the order of the fields
+// and without zero values, so that the same value always has the same bytes. Renaming a field is
+// therefore a change of the format, which the golden files show. A field that is not known is an
+// error: a newer program wrote it, and a node must stop rather than guess.
 const Version = 1
 
 // encode returns the version and the encoding of v.
@@ -232,8 +231,7 @@ func DecodeResult(b []byte) (*Result, error) {
 	return s, nil
 }
 
-// Answer is the leader's answer to one command that a node forwarded: Result, or one
-// of the others.
+// Answer is the leader's answer to one command that a node forwarded: Result, or one of the others.
 type Answer struct {
 	Result Result
 	// Refusal, if set, replaces the result: the command was not executed, or its

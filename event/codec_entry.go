@@ -5,9 +5,8 @@ import (
 	"fmt"
 )
 
-// Rules is the newest version of the rules of deciding that this binary knows. An
-// entry carries the version that was in force when it was proposed: a node that does
-// not know it stops there (I19).
+// Rules is the newest version of the rules of deciding that this binary knows. An entry carries the
+// version that was in force when it was proposed: a node that does not know it stops there (I19).
 const Rules = 1
 
 // Entry is what Raft replicates: a group of commands and the leader's time.

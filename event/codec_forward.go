@@ -19,9 +19,8 @@ type Forwarded struct {
 //
 //	version u8 · count u32 · count × (class u8 · weight u32 · length u32 · command) · crc32c u32
 //
-// all big-endian. The sum is over all before it: a command whose bytes went
-// wrong on the way would be refused by every node when it is executed, and a
-// node that cannot execute an entry stops.
+// all big-endian. The sum is over all before it: a command whose bytes went wrong on the way would
+// be refused by every node when it is executed, and a node that cannot execute an entry stops.
 const (
 	groupHead   = 1 + 4
 	groupMember = 1 + 4 + 4

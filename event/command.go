@@ -6,8 +6,7 @@ import (
 	"strings"
 )
 
-// Command is what a client asks, or the leader itself. Exactly one of the
-// pointers is set.
+// Command is what a client asks, or the leader itself. Exactly one of the pointers is set.
 type Command struct {
 	Actor   string
 	Request *Request // set where the client sent an Idempotency-Key
@@ -127,8 +126,7 @@ type Request struct {
 	// programs know it (RulesOfContents), of query, length of the body, and messages,
 	// whose contents have digests already.
 	Body Hash
-	// Looked is the index up to which the log was asked for an earlier answer
-	// in vain.
+	// Looked is the index up to which the log was asked for an earlier answer in vain.
 	Looked uint64
 }
 
@@ -249,8 +247,7 @@ type CarryItem struct {
 	Content Blob
 }
 
-// Retain deletes history below an index. It is refused while a live
-// message's content lies there.
+// Retain deletes history below an index. It is refused while a live message's content lies there.
 type Retain struct{ Before uint64 }
 
 // Mark changes nothing. It is an entry at which nodes compare: its answer has
@@ -365,8 +362,7 @@ type PutWebhook struct {
 // DeleteWebhook deletes a webhook.
 type DeleteWebhook struct{ Name string }
 
-// Define puts queues and webhooks, all or none; they may name each other in any
-// order.
+// Define puts queues and webhooks, all or none; they may name each other in any order.
 type Define struct {
 	Queues   []PutQueue
 	Webhooks []PutWebhook

@@ -208,9 +208,8 @@ type Event struct {
 	Until    int64 // enqueued: end of its deduplication window; answer_kept: how long it is kept
 	SourceID string
 
-	// Leases and how they end.
-	// lease_extended, lease_expired, acked, retried, released, dead_lettered, discarded: the lease
-	// that ended or was extended; leased: its own id
+	// Leases and how they end. lease_extended, lease_expired, acked, retried, released,
+	// dead_lettered, discarded: the lease that ended or was extended; leased: its own id
 	Lease        ID
 	LeaseExpires int64 // leased, lease_extended
 	Attempt      uint32

@@ -1,7 +1,6 @@
 package event
 
-// The fields of each type that a message passes through, in the order of their encoding: see
-// coder.
+// The fields of each type that a message passes through, in the order of their encoding: see coder.
 
 func (e *Event) fields(c *coder) {
 	number(c, "a", &e.Type)

@@ -147,8 +147,7 @@ type Settled struct {
 	Queue   string
 }
 
-// LeasedMessage is what a lease hands out; payload and headers lie in the log
-// at Content.
+// LeasedMessage is what a lease hands out; payload and headers lie in the log at Content.
 type LeasedMessage struct {
 	MessageView
 	MaxAttempts uint32

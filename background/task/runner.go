@@ -1,9 +1,8 @@
-// Package task runs what takes many entries: large replays, purges, erasures. A
-// task is part of the replicated state; it runs on the leader alone, and only ever
-// proposes bounded commands that name it. Deciding refuses these where the task is
-// not running any more, and skips what was done before: so a change of leader loses
-// nothing and doubles nothing, and the next leader starts again with what is left
-// (I21).
+// Package task runs what takes many entries: large replays, purges, erasures. A task is part of the
+// replicated state; it runs on the leader alone, and only ever proposes bounded commands that name
+// it. Deciding refuses these where the task is not running any more, and skips what was done
+// before: so a change of leader loses nothing and doubles nothing, and the next leader starts again
+// with what is left (I21).
 package task
 
 import (
@@ -19,12 +18,11 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Run runs a task until nothing of it is left, and returns how many messages it
-// skipped. It is called again after a change of leader and after each error, and may
-// run on two nodes for a moment: every proposal must be safe to repeat. spec is what
-// the task's creation said (Content.Spec). ctx ends when the task is cancelled or
-// this node no longer leads. A final error ends the task as failed, with its text;
-// after any other it is tried again.
+// Run runs a task until nothing of it is left, and returns how many messages it skipped. It is
+// called again after a change of leader and after each error, and may run on two nodes for a
+// moment: every proposal must be safe to repeat. spec is what the task's creation said
+// (Content.Spec). ctx ends when the task is cancelled or this node no longer leads. A final error
+// ends the task as failed, with its text; after any other it is tried again.
 type Run func(ctx context.Context, t event.TaskView, spec []byte) (skipped int64, err error)
 
 // Propose decides a command, as raft.Replica's does.
@@ -63,8 +61,7 @@ type Runner struct {
 // that is down for days, and take turns among themselves where they do not.
 const maxActive = 100
 
-// atOnce bounds how many proposals of tasks are in flight: they share the leader with
-// all else.
+// atOnce bounds how many proposals of tasks are in flight: they share the leader with all else.
 const atOnce = 4
 
 // InTurn bounds how many calls of propose are in flight.
@@ -153,8 +150,7 @@ func (r *Runner) once(ctx context.Context) error {
 	return nil
 }
 
-// running returns the tasks that this node runs, the oldest first: none where it does
-// not lead.
+// running returns the tasks that this node runs, the oldest first: none where it does not lead.
 func (r *Runner) running(ctx context.Context) ([]event.TaskView, error) {
 	if !r.o.Leader() {
 		return nil, nil

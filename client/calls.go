@@ -158,10 +158,9 @@ func (c *Client) Import(ctx context.Context, queue string, messages []wire.Impor
 	return do[wire.ImportResponse](ctx, c, q, opts)
 }
 
-// EraseMessage starts erasing the user data of a message, named by any id that it
-// has or had, on all nodes and in the archive; a live one is discarded. The reason
-// is kept. The task reports on which nodes the erasure is complete. A dry run only
-// returns what would be erased, and no task.
+// EraseMessage starts erasing the user data of a message, named by any id that it has or had, on
+// all nodes and in the archive; a live one is discarded. The reason is kept. The task reports on
+// which nodes the erasure is complete. A dry run only returns what would be erased, and no task.
 func (c *Client) EraseMessage(ctx context.Context, id string, r wire.EraseRequest,
 	opts ...CallOption) (would *wire.Erasable, task *wire.Task, err error) {
 	return doOrTask[wire.Erasable](ctx, c, newCall(post, messagePath(id, "/erase"), r), opts)
@@ -211,8 +210,7 @@ func (c *Client) DeadMessage(ctx context.Context, queue, id string,
 	return do[wire.Message](ctx, c, q, opts)
 }
 
-// DeadGroups returns a queue's dead messages grouped by cause, the largest group
-// first.
+// DeadGroups returns a queue's dead messages grouped by cause, the largest group first.
 func (c *Client) DeadGroups(ctx context.Context, queue string, d DeadQuery,
 	opts ...CallOption) (*wire.DeadGroups, error) {
 	return do[wire.DeadGroups](ctx, c, d.call(queuePath(queue, "/dead/groups")), opts)
@@ -238,8 +236,7 @@ func (c *Client) PurgeDead(ctx context.Context, queue string, r wire.PurgeReques
 	return doOrTask[wire.DeadMoved](ctx, c, q, opts)
 }
 
-// doOrTask sends a call that is answered with a T, or with the task that carries
-// it out.
+// doOrTask sends a call that is answered with a T, or with the task that carries it out.
 func doOrTask[T any](ctx context.Context, c *Client, q *call,
 	opts []CallOption) (*T, *wire.Task, error) {
 	var raw json.RawMessage
@@ -303,8 +300,7 @@ func (c *Client) ResumeTask(ctx context.Context, id string,
 	return do[wire.Task](ctx, c, newCall(post, taskPath(id, "/resume"), nil), opts)
 }
 
-// PutWebhook creates a webhook, or replaces the definition of an existing one;
-// created says which.
+// PutWebhook creates a webhook, or replaces the definition of an existing one; created says which.
 func (c *Client) PutWebhook(ctx context.Context, name string, d wire.WebhookDefinition,
 	opts ...CallOption) (w *wire.Webhook, created bool, err error) {
 	return doCreate[wire.Webhook](ctx, c, newCall(put, webhookPath(name), d), opts)
@@ -335,9 +331,8 @@ func (c *Client) Definitions(ctx context.Context, opts ...CallOption) (*wire.Def
 	return do[wire.Definitions](ctx, c, newCall(get, "/v1/definitions", nil), opts)
 }
 
-// Define puts queues and webhooks, all or none, and returns the changes; with
-// dryRun the changes are only computed. All that is wrong with the request is in
-// wire.Problem.Errors of an *Error.
+// Define puts queues and webhooks, all or none, and returns the changes; with dryRun the changes
+// are only computed. All that is wrong with the request is in wire.Problem.Errors of an *Error.
 func (c *Client) Define(ctx context.Context, d wire.DefinitionsRequest, dryRun bool,
 	opts ...CallOption) ([]wire.DefinitionChange, error) {
 	q := newCall(put, "/v1/definitions", d, "dry_run", dryRun)
@@ -350,8 +345,7 @@ func (c *Client) Cluster(ctx context.Context, opts ...CallOption) (*wire.Cluster
 	return do[wire.Cluster](ctx, c, newCall(get, "/v1/cluster", nil), opts)
 }
 
-// AddNode adds a node to the cluster. created is false if it was a member with the
-// same data.
+// AddNode adds a node to the cluster. created is false if it was a member with the same data.
 func (c *Client) AddNode(ctx context.Context, n wire.NewNode,
 	opts ...CallOption) (node *wire.Node, created bool, err error) {
 	return doCreate[wire.Node](ctx, c, newCall(post, "/v1/cluster/nodes", n), opts)
@@ -389,9 +383,8 @@ func (c *Client) Snapshot(ctx context.Context, opts ...CallOption) (map[string]u
 	return out.Indexes, err
 }
 
-// LogHead returns the index and the chain of the event log's newest block, or with
-// At those of an instant. Kept elsewhere, they show whether the log was cut or
-// rewritten since.
+// LogHead returns the index and the chain of the event log's newest block, or with At those of an
+// instant. Kept elsewhere, they show whether the log was cut or rewritten since.
 func (c *Client) LogHead(ctx context.Context, opts ...CallOption) (*wire.LogHead, error) {
 	return do[wire.LogHead](ctx, c, newCall(get, "/v1/log/head", nil), opts)
 }

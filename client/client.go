@@ -7,10 +7,9 @@
 //		return work(ctx, m.Bytes())
 //	}, client.WorkerOptions{}).Run(ctx)
 //
-// Enqueue and Settle are meant for many goroutines at once: their items share
-// requests, and each caller gets its own answer. A Worker leases ahead, extends leases
-// and settles in the same way. Produce, Lease, Ack and the others are the plain calls of
-// the API.
+// Enqueue and Settle are meant for many goroutines at once: their items share requests, and each
+// caller gets its own answer. A Worker leases ahead, extends leases and settles in the same way.
+// Produce, Lease, Ack and the others are the plain calls of the API.
 //
 // Requests and answers are the types of package wire. Every write but a lease carries
 // an Idempotency-Key, so that the client can safely repeat a write with an unknown
@@ -62,11 +61,10 @@ type Client struct {
 	senders sync.WaitGroup // of all lanes; they end with ctx
 }
 
-// Retry limits how often a call is repeated if the server asks for it (429, 503) or
-// its outcome is unknown. The server's Retry-After goes before the
-// client's own jittered exponential backoff. With several endpoints, one attempt is a
-// round: if one endpoint fails the next is asked at once, and the wait comes when all
-// have failed.
+// Retry limits how often a call is repeated if the server asks for it (429, 503) or its outcome is
+// unknown. The server's Retry-After goes before the client's own jittered exponential backoff. With
+// several endpoints, one attempt is a round: if one endpoint fails the next is asked at once, and
+// the wait comes when all have failed.
 type Retry struct {
 	Attempts int           // in all; 1: no repeat
 	Min, Max time.Duration // of the client's own backoff

@@ -52,10 +52,9 @@ func (c *Client) leave(at uint32) uint32 {
 // are under way: the leader is the fastest, but has the most other work.
 const atLeader = 4
 
-// turn returns the endpoint for a call that may begin anywhere: the leader for a
-// lone call and, with many at once, the one with the fewest, so that all nodes share
-// the work. If no leader is known they take turns. Endpoints that failed a short
-// while ago are passed over.
+// turn returns the endpoint for a call that may begin anywhere: the leader for a lone call and,
+// with many at once, the one with the fewest, so that all nodes share the work. If no leader is
+// known they take turns. Endpoints that failed a short while ago are passed over.
 func (c *Client) turn() uint32 {
 	n := uint32(len(c.endpoints))
 	first := c.turns.Add(1) % n

@@ -79,8 +79,7 @@ type encodeError struct{ error }
 
 func (e *encodeError) Unwrap() error { return e.error }
 
-// wrongAnswer is an answer with success that can't be understood: the outcome is
-// unknown.
+// wrongAnswer is an answer with success that can't be understood: the outcome is unknown.
 func wrongAnswer(format string, args ...any) *Error {
 	return &Error{Problem: wire.Problem{
 		Status: http.StatusOK, Code: "bad_answer", Outcome: wire.Unknown,

@@ -15,8 +15,7 @@ type Message struct {
 	wire.LeasedMessage
 }
 
-// Bytes returns the payload: JSON, or the bytes that were produced. It must not
-// be changed.
+// Bytes returns the payload: JSON, or the bytes that were produced. It must not be changed.
 func (m *Message) Bytes() []byte {
 	if m.PayloadBytes != nil {
 		return m.PayloadBytes
@@ -90,8 +89,7 @@ func (e *deadError) Error() string {
 }
 func (e *deadError) Unwrap() error { return e.err }
 
-// ErrStopping is the cause of a handler's context that ends because the worker's
-// grace is over.
+// ErrStopping is the cause of a handler's context that ends because the worker's grace is over.
 var ErrStopping = errors.New("the worker stops")
 
 // panicError is a handler's panic. Its stack stays here.

@@ -115,8 +115,7 @@ func (l *lane[I, O]) add(t *ticket[I, O]) {
 	l.start()
 }
 
-// start starts a sender if what waits is worth it. A closed client answers all that
-// wait.
+// start starts a sender if what waits is worth it. A closed client answers all that wait.
 func (l *lane[I, O]) start() {
 	l.mu.Lock()
 	if !l.due(l.senders + 1) {

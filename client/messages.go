@@ -49,9 +49,8 @@ func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.N
 // Messages that one goroutine enqueues one after the other are in that order.
 // Messages that several goroutines enqueue at the same time are in none.
 //
-// If ctx ends first, the message is not enqueued if it had not been sent; else the
-// error is also ErrOutcomeUnknown. Give the message an IdempotencyKey if it will be
-// enqueued again then.
+// If ctx ends first, the message is not enqueued if it had not been sent; else the error is also
+// ErrOutcomeUnknown. Give the message an IdempotencyKey if it will be enqueued again then.
 func (c *Client) Enqueue(ctx context.Context, queue string,
 	m wire.NewMessage) (wire.Produced, error) {
 	return c.enqueueLane(queue).do(ctx, m, sizeOf(&m))
@@ -128,9 +127,8 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 	return q
 }
 
-// Settle calls return a result for each lease, in order. In a call for many leases a
-// lost one has the status "rejected"; in the …One form, which needs no queue, it is
-// ErrLeaseLost.
+// Settle calls return a result for each lease, in order. In a call for many leases a lost one has
+// the status "rejected"; in the …One form, which needs no queue, it is ErrLeaseLost.
 
 // Ack ends leases with success.
 func (c *Client) Ack(ctx context.Context, queue string,

@@ -321,8 +321,7 @@ func (c *Client) Raw(ctx context.Context, method, path string, header http.Heade
 	return resp, b, err
 }
 
-// problem reads an error answer; one that is not problem+json (a proxy's page)
-// becomes one.
+// problem reads an error answer; one that is not problem+json (a proxy's page) becomes one.
 func problem(resp *http.Response, b []byte) *Error {
 	e := &Error{RequestID: resp.Header.Get("X-Request-Id")}
 	if wire.Unmarshal(b, &e.Problem) != nil || e.Problem.Code == "" {

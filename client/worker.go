@@ -101,10 +101,9 @@ func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 	return &Worker{c: c, queues: append([]string{queue}, o.More...), handler: h, opts: o}
 }
 
-// Run works until ctx is cancelled. Then it leases no more, releases messages waiting in
-// memory, and lets running handlers finish for as long as Grace allows. After that it
-// ends their contexts and releases unfinished messages. It returns nil if all handlers
-// have returned.
+// Run works until ctx is cancelled. Then it leases no more, releases messages waiting in memory,
+// and lets running handlers finish for as long as Grace allows. After that it ends their contexts
+// and releases unfinished messages. It returns nil if all handlers have returned.
 //
 // It returns an error early if a lease is refused for good, such as with
 // ErrQueueNotFound or ErrForbidden. It retries while there is no leader and the like.
@@ -364,8 +363,7 @@ func (r *run) send(j *job, s Settlement, then func(error)) {
 	})
 }
 
-// abandon releases the messages of handlers that have not returned, and returns
-// their number.
+// abandon releases the messages of handlers that have not returned, and returns their number.
 func (r *run) abandon() int {
 	r.mu.Lock()
 	left, n := slices.Collect(maps.Keys(r.jobs)), r.handling
@@ -427,8 +425,7 @@ func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
 	return defaultLease
 }
 
-// ulidTime returns the time in a ULID, Unix ms: its first ten characters, in
-// Crockford's base 32.
+// ulidTime returns the time in a ULID, Unix ms: its first ten characters, in Crockford's base 32.
 func ulidTime(id string) (ms int64, ok bool) {
 	if len(id) != 26 {
 		return 0, false

@@ -23,8 +23,7 @@ type Head struct {
 	Time      int64    // the block's, Unix ms
 }
 
-// eventNear is how many blocks are searched for an event: those of an idle
-// cluster are empty.
+// eventNear is how many blocks are searched for an event: those of an idle cluster are empty.
 const eventNear = 256
 
 // HeadAt returns the newest block up to index, or log.ErrGone if retention has deleted it. Index 0

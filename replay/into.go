@@ -18,9 +18,8 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Seed writes the checkpoint, with meta's Raft fields filled in, and the Raft
-// store of a new data directory: the one voter of a cluster whose log goes on
-// after that checkpoint.
+// Seed writes the checkpoint, with meta's Raft fields filled in, and the Raft store of a new data
+// directory: the one voter of a cluster whose log goes on after that checkpoint.
 type Seed func(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error
 
 // Into writes a new data directory that holds the state as of an instant: the log up to there

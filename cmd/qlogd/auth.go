@@ -88,9 +88,8 @@ func (a *app) newToken(e tokenEntry, file string) error {
 	return nil
 }
 
-// appendToken appends an entry to an auth file, all or nothing: a server that
-// reads it meanwhile sees the old file or the new one. A file with a mistake is
-// left as it is.
+// appendToken appends an entry to an auth file, all or nothing: a server that reads it meanwhile
+// sees the old file or the new one. A file with a mistake is left as it is.
 func appendToken(file string, entry []byte) error {
 	mode := fs.FileMode(0o600)
 	text, err := os.ReadFile(file)

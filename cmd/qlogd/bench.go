@@ -64,9 +64,8 @@ type benchResult struct {
 	Lost          int64     `json:"lost"` // -1: without workers
 }
 
-// minBenchSize holds a payload's origin: the time it was sent or due, in
-// nanoseconds since the run began, the random id of the run, and the message's
-// number. The rest is random.
+// minBenchSize holds a payload's origin: the time it was sent or due, in nanoseconds since the run
+// began, the random id of the run, and the message's number. The rest is random.
 const minBenchSize = 24
 
 // benchStuck is how long a message may be missing before it counts as lost:

@@ -223,8 +223,7 @@ func outputFlag(cmd *cobra.Command, to *string, of ...string) {
 		cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// reach is how a command reaches a server. What no flag names comes from the
-// environment.
+// reach is how a command reaches a server. What no flag names comes from the environment.
 type reach struct {
 	addr      string // one or more, separated by commas
 	token     string

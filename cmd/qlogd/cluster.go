@@ -189,8 +189,7 @@ func (c request) rebuildRemote() error {
 	return c.projections(p, err)
 }
 
-// rebuildStopped rebuilds the read models in the data directory of a node that
-// does not run.
+// rebuildStopped rebuilds the read models in the data directory of a node that does not run.
 func (c request) rebuildStopped(dataDir string) error {
 	// Acquire would create a missing directory.
 	if _, err := datadir.ReadNode(dataDir); errors.Is(err, datadir.ErrNoNode) {

@@ -85,9 +85,8 @@ func (e *enqueuer) run(c request) error {
 	return err
 }
 
-// send groups the input into batches and sends them in order: a batch is full, or what
-// has been read so far, so that a slow pipe is not held up. What was read before an error
-// is still sent.
+// send groups the input into batches and sends them in order: a batch is full, or what has been
+// read so far, so that a slow pipe is not held up. What was read before an error is still sent.
 func (e *enqueuer) send(c request, in iter.Seq[input]) error {
 	var batch []wire.ImportMessage
 	size := 0

@@ -27,10 +27,9 @@ const (
 	exitFailed     = 1
 	exitUsage      = 2
 	exitDifference = 3
-	// exitDiverged ends a node that differs from the majority of its cluster
-	// (I18), or whose data directory is not of the cluster that it is started
-	// in. Starting it again does not help, so a supervisor should not
-	// (RestartPreventExitStatus=78).
+	// exitDiverged ends a node that differs from the majority of its cluster (I18), or whose data
+	// directory is not of the cluster that it is started in. Starting it again does not help, so a
+	// supervisor should not (RestartPreventExitStatus=78).
 	exitDiverged = 78
 )
 

@@ -346,8 +346,7 @@ func (r *replayer) history(ctx context.Context, c *client.Client, last event.Ins
 	}
 }
 
-// compareInstant compares an event with an instant: negative before, positive
-// after it.
+// compareInstant compares an event with an instant: negative before, positive after it.
 func compareInstant(e *wire.Event, at event.Instant) int {
 	switch at.Kind {
 	case event.InstantStart:

@@ -36,6 +36,7 @@ func TestCluster(t *testing.T) {
 		"AskLeader":                          askLeader,
 		"StrangersForwardNothing":            strangersForwardNothing,
 		"OneNodeGrowsToThreeAndBack":         oneNodeGrowsToThreeAndBack,
+		"RemovedAsSoonAsItJoined":            removedAsSoonAsItJoined,
 		"WipedNodeComesBack":                 wipedNodeComesBack,
 		"VotesAreTakenWithAMajorityOnly":     votesAreTakenWithAMajorityOnly,
 		"FollowersAddressIsCorrected":        followersAddressIsCorrected,

@@ -599,16 +599,17 @@ func (r *Replica) tendMembership() {
 	reported := r.o.Joined
 	for {
 		// The newest configuration may have this node and never be committed: its leader may
-		// have failed. Only a committed one counts as having joined.
+		// have failed. Only a committed one counts as having joined, also where a newer one
+		// already lacks this node: its leader may never report that one as committed.
 		_, joined := r.fsm.progress().conf.find(r.id)
+		if joined && !reported {
+			r.o.OnJoined() // durable first: from here on, not being a member means removal
+			reported = true
+			r.membership.joined.Store(true)
+		}
 		self, member := r.find(r.id)
 		member = member && r.admitted()
 		if member {
-			if joined && !reported {
-				r.o.OnJoined() // durable first: from here on, not being a member means removal
-				reported = true
-				r.membership.joined.Store(true)
-			}
 			r.rollback.evidence.forget(r.servers())
 			if r.leadsReady() {
 				r.promote()

@@ -12,6 +12,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // answers holds an error against a problem's code; "" is none.
@@ -134,6 +135,21 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	answers(t, l.RemoveMember(ctx, l.name, true), event.CodeConflict)
 	answers(t, l.TransferLeadership(ctx, ""), event.CodeConflict)
 	c.put("alone again")
+}
+
+// A node that is removed as soon as it has joined may hear of its removal, and not that the removal
+// is committed: nobody sends it anything any more.
+func removedAsSoonAsItJoined(t *testing.T) {
+	c := cluster(t, 2, nil)
+	c.put("before")
+	m := c.join("n3")
+	until(t, "it has the entry that added it", func() bool { return len(m.Members()) == 3 })
+	c.put("with it")
+	until(t, "it knows that the entry is committed", func() bool { return m.has("with it") })
+	answers(t, c.leader().RemoveMember(t.Context(), m.name, false), "")
+	until(t, "it is out", func() bool { return len(m.outs) > 0 })
+	require.ErrorIs(t, <-m.outs, ErrRemoved)
+	assert.Equal(t, len(m.joined), 1, "first it has recorded that it was a member: calls of OnJoined")
 }
 
 func wipedNodeComesBack(t *testing.T) {

@@ -2,13 +2,11 @@ package raft
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"log/slog"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 	hashi "github.com/hashicorp/go-metrics"
@@ -71,34 +69,4 @@ func TestMetricsAreForwarded(t *testing.T) {
 		"raft_wal_log_entry_bytes_written", "raft_some_thing peer_id n2", "entry_seconds", "entry_commands"} {
 		assert.NotEqual(t, rec.got[want], 0, "%s is missing in %v", want, rec.got)
 	}
-}
-
-// Readers share confirmations, and none is answered by one that began before it.
-func TestBarrierRounds(t *testing.T) {
-	o := on(memdisk.New())
-	o.LeaderWait = 100 * time.Millisecond
-	n := boot(t, o)
-	n.put("a")
-	var wg sync.WaitGroup
-	for range 64 {
-		wg.Go(func() {
-			// Past the shortcut of a sole voter.
-			rd := n.reads.join()
-			if <-rd.done; rd.err != nil {
-				t.Error(rd.err)
-			}
-			assert.NoError(t, n.Barrier(context.Background()))
-		})
-	}
-	wg.Wait()
-	n.b.setLeader(false)
-	if p := asProblem(t, n.Barrier(context.Background())); p.Code != CodeNoLeader {
-		t.Errorf("%+v", p)
-	}
-	if p := n.refused(context.Background(), put("x")); p.Code != CodeNoLeader || p.Unknown {
-		t.Errorf("%+v", p)
-	}
-	n.b.setLeader(true)
-	n.ready()
-	require.NoError(t, n.Barrier(context.Background()))
 }

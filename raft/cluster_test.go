@@ -189,14 +189,12 @@ func (m *member) stop() {
 
 // isolate cuts a node off from all others, or heals that.
 func (c *nodes) isolate(name string, off bool) {
-	for _, o := range c.members() {
-		switch {
-		case o.name == name:
-		case off:
-			c.net.CutBoth(name, o.name)
-		default:
-			c.net.Heal(name, o.name)
-		}
+	set := c.net.Heal
+	if off {
+		set = c.net.CutBoth
+	}
+	for _, o := range c.others(c.get(name)) {
+		set(name, o.name)
 	}
 }
 
@@ -256,6 +254,11 @@ func (c *nodes) level(but ...string) {
 		}
 		return true
 	})
+}
+
+// others returns the members but for one, by name.
+func (c *nodes) others(but *member) []*member {
+	return slices.DeleteFunc(c.members(), func(m *member) bool { return m == but })
 }
 
 func (c *nodes) get(name string) *member {

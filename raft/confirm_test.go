@@ -19,12 +19,7 @@ func answersOnASlowLineConfirmNothing(t *testing.T) {
 	c.put("before")
 	l := c.leader()
 	c.level()
-	var next *member
-	for _, m := range c.members() {
-		if m != l {
-			next = m
-		}
-	}
+	next := c.others(l)[0]
 	c.mu.Lock()
 	c.slow = map[string]time.Duration{l.name: 700 * time.Millisecond}
 	c.mu.Unlock()

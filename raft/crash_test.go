@@ -5,11 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -52,23 +50,6 @@ func story(t testing.TB, o Options) (acked []string, maybe map[string]bool) {
 func small(o Options) Options {
 	o.TrailingLogs, o.KeepCheckpoints, o.SegmentBytes = 1, 2, 2048
 	return o
-}
-
-// leads waits until the node leads, or has died.
-func (n *node) leads() bool {
-	for {
-		n.b.mu.Lock()
-		ok, changed := n.b.lead.ready, n.b.changes.watch()
-		n.b.mu.Unlock()
-		if ok {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-n.run.stop:
-			return false
-		}
-	}
 }
 
 func rng(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
@@ -181,18 +162,6 @@ func TestFailAnywhere(t *testing.T) {
 		}
 		n.down()
 	}
-}
-
-// A write that does not end within the deadline breaks the log for good.
-func TestStoreDeadline(t *testing.T) {
-	failed := make(chan error, 1)
-	s := &logStore{deadline: time.Millisecond, before: func() {}, fatal: func(err error) { failed <- err }}
-	var why error
-	err := s.guard("store", func() error { why = <-failed; return nil })
-	if err != errBroken || !strings.Contains(fmt.Sprint(why), "store: the disk did not answer") {
-		t.Errorf("%v, fatal %v", err, why)
-	}
-	assert.Equal(t, s.guard("more", func() error { return nil }), errBroken, "a write after that")
 }
 
 // A stalled disk ends the process instead of freezing the cluster.

@@ -374,17 +374,24 @@ func tryBoot(t testing.TB, o Options) (*node, error) {
 // ready waits until the node leads and has applied an entry of its own.
 func (n *node) ready() {
 	n.t.Helper()
+	if !n.leads() {
+		n.t.Fatalf("the replica died: %v", <-n.died)
+	}
+}
+
+// leads waits until the node is ready, and reports false if it dies before.
+func (n *node) leads() bool {
 	for {
 		n.b.mu.Lock()
 		ok, changed := n.b.lead.ready, n.b.changes.watch()
 		n.b.mu.Unlock()
 		if ok {
-			return
+			return true
 		}
 		select {
 		case <-changed:
-		case err := <-n.died:
-			n.t.Fatalf("the replica died: %v", err)
+		case <-n.run.stop:
+			return false
 		}
 	}
 }

@@ -445,20 +445,11 @@ func TestServeForward(t *testing.T) {
 	f.follow(toNode(n))
 	var all []<-chan reply
 	var own []<-chan error
-	for i, c := range []*event.Command{background("b1"), leaseOf("l1"), produceOf("p1"),
-		put("s1")} {
-		all = append(all, f.async(t.Context(), c))
+	ofClass := []func(string) *event.Command{background, leaseOf, produceOf, put}
+	for i, letter := range []string{"b", "l", "p", "s"} {
+		all = append(all, f.async(t.Context(), ofClass[i](letter+"1")))
 		n.waitFor(func(l load) bool { return l.Waiting == 2*i+1 })
-		switch i {
-		case 0:
-			own = append(own, n.async(t.Context(), background("b2")))
-		case 1:
-			own = append(own, n.async(t.Context(), leaseOf("l2")))
-		case 2:
-			own = append(own, n.async(t.Context(), produceOf("p2")))
-		case 3:
-			own = append(own, n.async(t.Context(), put("s2")))
-		}
+		own = append(own, n.async(t.Context(), ofClass[i](letter+"2")))
 		n.waitFor(func(l load) bool { return l.Waiting == 2*i+2 })
 	}
 	p := asProblem(t, (<-f.async(t.Context(), put("too many"))).err)

@@ -41,13 +41,17 @@ func (c *nodes) voting(n int, but ...string) {
 func (c *nodes) join(name string) *member {
 	c.t.Helper()
 	m := c.fresh(name)
-	for _, o := range c.members() {
-		if o != m {
-			m.contacts = append(m.contacts, o.addr)
-		}
-	}
+	c.contact(m)
 	c.start(m)
 	return m
+}
+
+// contact gives a node the addresses of all others.
+func (c *nodes) contact(m *member) {
+	m.contacts = nil
+	for _, o := range c.others(m) {
+		m.contacts = append(m.contacts, o.addr)
+	}
 }
 
 func oneNodeGrowsToThreeAndBack(t *testing.T) {
@@ -87,27 +91,17 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	answers(t, n3.RemoveMember(ctx, "n9", false), CodeNodeNotFound)
 	answers(t, n3.TransferLeadership(ctx, "n9"), CodeNodeNotFound)
 	l := c.leader()
-	for _, m := range c.members() {
-		if m != l {
-			until(t, "the leader reaches it", func() bool {
-				err := l.TransferLeadership(ctx, m.name)
-				return err == nil || c.leader() != l
-			})
-			break
-		}
-	}
+	until(t, "the leader reaches it", func() bool {
+		err := l.TransferLeadership(ctx, c.others(l)[0].name)
+		return err == nil || c.leader() != l
+	})
 	until(t, "another leads", func() bool { return c.leader() != l })
 
 	// The leader itself is removed, asked at a node that does not lead.
 	l = c.leader()
-	for _, m := range c.members() {
-		if m != l {
-			until(t, "the leader is removed", func() bool {
-				return m.RemoveMember(ctx, l.name, false) == nil
-			})
-			break
-		}
-	}
+	until(t, "the leader is removed", func() bool {
+		return c.others(l)[0].RemoveMember(ctx, l.name, false) == nil
+	})
 	if why := <-l.outs; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out: %v", why)
 	}
@@ -116,12 +110,9 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	l.stop()
 	// Also one that was away when it was removed.
 	l = c.leader()
-	var gone *member
-	for _, m := range c.members() {
-		if m != l && m.node != nil {
-			gone = m
-		}
-	}
+	up := func(m *member) bool { return m.node != nil }
+	others := c.others(l)
+	gone := others[slices.IndexFunc(others, up)]
 	answers(t, l.RemoveMember(ctx, gone.name, false), "")
 	if why := <-gone.outs; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out: %v", why)
@@ -158,12 +149,7 @@ func wipedNodeComesBack(t *testing.T) {
 		c.put(fmt.Sprint(i))
 	}
 	l := c.leader()
-	var wiped *member
-	for _, m := range c.members() {
-		if m != l {
-			wiped = m
-		}
-	}
+	wiped := c.others(l)[0]
 	wiped.stop()
 	c.put("meanwhile")
 	wiped.disk, wiped.inc = memdisk.New(), "wiped"
@@ -194,12 +180,7 @@ func votesAreTakenWithAMajorityOnly(t *testing.T) {
 	c := cluster(t, 3, nil)
 	l := c.leader()
 	c.level()
-	var others []*member
-	for _, m := range c.members() {
-		if m != l {
-			others = append(others, m)
-		}
-	}
+	others := c.others(l)
 	demote := func(m *member) error {
 		return l.AddMember(context.Background(), Member{ID: m.name, RaftAddr: m.addr})
 	}
@@ -237,13 +218,7 @@ func followersAddressIsCorrected(t *testing.T) {
 	}
 	c := cluster(t, 3, nil)
 	c.put("a")
-	l := c.leader()
-	var moved *member
-	for _, m := range c.members() {
-		if m != l {
-			moved = m
-		}
-	}
+	moved := c.others(c.leader())[0]
 	inc, disk, initial := moved.inc, moved.disk, moved.initial
 	moved.stop()
 	there := c.fresh(moved.name)
@@ -287,12 +262,7 @@ func ageGrowsWhenCutOff(t *testing.T) {
 	if age, ok := l.Age(); !ok || age != 0 {
 		t.Errorf("the leader's age is %v, %v", age, ok)
 	}
-	var f *member
-	for _, m := range c.members() {
-		if m != l {
-			f = m
-		}
-	}
+	f := c.others(l)[0]
 	until(t, "it knows its age", func() bool { _, ok := f.Age(); return ok })
 	c.isolate(f.name, true)
 	until(t, "it ages", func() bool { age, ok := f.Age(); return ok && age > 500*time.Millisecond })

@@ -97,27 +97,9 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 	assert.NoError(t, n.Snapshot(), "snapshot after a restart")
 }
 
-func TestSnapshotByThreshold(t *testing.T) {
-	o := on(memdisk.New())
-	o.SnapshotThreshold = 5
-	n := boot(t, o)
-	for i := range 40 {
-		n.put(fmt.Sprint(i))
-	}
-	for {
-		n.stores.snaps.mu.Lock()
-		have := len(n.stores.snaps.have)
-		n.stores.snaps.mu.Unlock()
-		if have > 0 {
-			return
-		}
-		n.put("more")
-	}
-}
-
 // By bytes a checkpoint is written after as many as the last one has, and never
 // before as many as are asked for.
-func TestSnapshotByBytes(t *testing.T) {
+func TestSnapshotIsDue(t *testing.T) {
 	o := Options{SnapshotThreshold: 1000, SnapshotBytes: 100}
 	for _, c := range []struct {
 		entries, bytes uint64
@@ -135,13 +117,17 @@ func TestSnapshotByBytes(t *testing.T) {
 		assert.Equal(t, o.snapshotDue(c.entries, c.bytes, c.newest), c.want, "%+v", c)
 	}
 
-	o = on(memdisk.New())
-	o.SnapshotThreshold, o.SnapshotBytes = 1<<40, 100
-	n := boot(t, o)
-	for range 2 {
-		until := len(n.stores.snaps.metas()) + 1
-		for len(n.stores.snaps.metas()) < until {
-			n.put("more")
+	for _, due := range []Options{
+		{SnapshotThreshold: 5}, {SnapshotThreshold: 1 << 40, SnapshotBytes: 100},
+	} {
+		o = on(memdisk.New())
+		o.SnapshotThreshold, o.SnapshotBytes = due.SnapshotThreshold, due.SnapshotBytes
+		n := boot(t, o)
+		for range 2 {
+			until := len(n.stores.snaps.metas()) + 1
+			for len(n.stores.snaps.metas()) < until {
+				n.put("more")
+			}
 		}
 	}
 }

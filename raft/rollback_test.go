@@ -42,12 +42,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 	c.put("before")
 	c.level()
 	l := c.leader()
-	var back *member
-	for _, m := range c.members() {
-		if m.name != l.name {
-			back = m
-		}
-	}
+	back := c.others(l)[0]
 	back.stop()
 	old := back.disk.Clone()
 	c.start(back)
@@ -83,17 +78,10 @@ func oldCopyIsFoundOut(t *testing.T) {
 	back.stop()
 
 	back.inc, back.initial = "n-new", nil
-	for _, m := range c.members() {
-		if m != back {
-			back.contacts = append(back.contacts, m.addr)
-		}
-	}
+	c.contact(back)
 	c.start(back)
 	c.put("with it")
-	until(t, "it votes again", func() bool {
-		l := c.leader()
-		return l.votersKnown() == 3 && len(l.Members()) == 3
-	})
+	c.voting(3)
 	c.level()
 	assert.Equal(t, len(back.outs), 0, "out again")
 }
@@ -107,28 +95,15 @@ func oldCopyOfAReplacedDirectory(t *testing.T) {
 	c.level()
 	replace := func(m *member) {
 		m.stop()
-		m.disk, m.inc, m.initial, m.contacts = memdisk.New(), m.name+"-2", nil, nil
-		for _, o := range c.members() {
-			if o != m {
-				m.contacts = append(m.contacts, o.addr)
-			}
-		}
+		m.disk, m.inc, m.initial = memdisk.New(), m.name+"-2", nil
+		c.contact(m)
 		c.start(m)
 		<-m.joined
 		c.voting(3)
 		c.level()
 	}
 	stays := c.leader()
-	var back, other *member
-	for _, m := range c.members() {
-		switch {
-		case m == stays:
-		case back == nil:
-			back = m
-		default:
-			other = m
-		}
-	}
+	back, other := c.others(stays)[0], c.others(stays)[1]
 	back.stop()
 	old, inc, initial := back.disk.Clone(), back.inc, back.initial
 	c.start(back)
@@ -213,12 +188,7 @@ func followersRememberEachOther(t *testing.T) {
 	c.put("before")
 	c.level()
 	l := c.leader()
-	var back, other *member
-	for _, m := range c.members() {
-		if m != l {
-			back, other = other, m
-		}
-	}
+	back, other := c.others(l)[0], c.others(l)[1]
 	c.goesBack(back, 20, func() {
 		until(t, "the other one has heard", func() bool {
 			return other.rollback.evidence.get(back.id).Commit >= other.fsm.progress().index
@@ -243,7 +213,7 @@ func loneCopyAsksWhomItIsToldOf(t *testing.T) {
 		m.contacts = []string{one.addr}
 		c.start(m)
 	}
-	until(t, "three vote", func() bool { return c.leader().votersKnown() == 3 })
+	c.voting(3)
 	c.put("together")
 	c.level()
 	c.isolate(one.name, true)
@@ -260,12 +230,7 @@ func twinEnds(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
 	c.level()
-	var one *member
-	for _, m := range c.members() {
-		if m != c.leader() {
-			one = m
-		}
-	}
+	one := c.others(c.leader())[0]
 	two := c.fresh("twin")
 	two.name, two.inc, two.disk = one.name, one.inc, one.disk.Clone()
 	c.start(two)

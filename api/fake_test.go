@@ -2,6 +2,8 @@ package api
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -10,7 +12,9 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
@@ -33,9 +37,28 @@ type fake struct {
 	before  func() // called by Propose
 	barrier error
 	rebuilt int
+	read    uint64            // the index up to which the read models are
 	secrets map[string]string // environment variables
 	target  fakeTarget
 }
+
+// noModels are read models that have counted nothing.
+type noModels struct{ Models }
+
+func (noModels) MessagesPerMinute(string, int64) (int64, error) {
+	return 0, errors.New("not counted")
+}
+
+func (noModels) OperationsWith([]byte) ([]store.Operation, error) { return nil, nil }
+
+func (noModels) Replayed(string, event.ID, int) ([]store.Replayed, error) { return nil, nil }
+
+// noPush takes every push and delivers nothing.
+type noPush struct{}
+
+func (noPush) Check(*wire.Push) error         { return nil }
+func (noPush) Reason(string) *wire.PushReason { return nil }
+func (noPush) Unready() []string              { return nil }
 
 // fakeLog is a log whose contents may be erased, and its beginning deleted.
 type fakeLog struct {
@@ -123,11 +146,13 @@ func build(opts ...func(*Options)) *harness {
 	n := &fakeNode{proposer: f, fakeCluster: c}
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log
-	d := f.machine.deps(n)
-	d.State, d.Log, d.Models, d.Secrets, d.Forward = f, f.log, f, secrets, &f.target
-	d.HeadAt, d.LogSegments = fakeProof{f}.HeadAt, fakeProof{f}.LogSegments
-	d.Past = func(context.Context, event.Instant) (State, error) { return f, nil }
-	f.machine.s = New(d, o)
+	f.machine.s = New(Deps{
+		Node: n, State: f, Log: f.log, Models: f, Push: noPush{}, Eraser: f.machine.newEraser(),
+		Past:    func(context.Context, event.Instant) (State, error) { return f, nil },
+		Secrets: secrets, Forward: &f.target, Logger: slog.New(slog.DiscardHandler),
+		Registry: prometheus.NewRegistry(),
+		HeadAt:   fakeProof{f}.HeadAt, LogSegments: fakeProof{f}.LogSegments,
+	}, o)
 	return &harness{fake: f, cluster: c, node: n, s: f.machine.s, h: f.machine.s.Handler()}
 }
 
@@ -268,5 +293,5 @@ func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {
 	return []store.Minute{{Start: to / 60_000 * 60_000, Counts: store.Counts{Enqueued: 1}}}, nil
 }
 
-func (f *fake) Position() (uint64, int64) { return f.log.Head(), 60_000 }
+func (f *fake) Position() (uint64, int64) { return f.read, 60_000 }
 func (f *fake) Rebuild() error            { f.rebuilt++; return nil }

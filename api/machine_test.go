@@ -2,30 +2,22 @@ package api
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
-	"os"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
-	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections"
-	"github.com/qlogd/qlogd/projections/store"
-	"github.com/qlogd/qlogd/webhook"
 )
 
 // machine is a backend that decides, appends and folds as a node does: a state
@@ -51,55 +43,18 @@ func newMachine(s *Server) *machine {
 	return &machine{Machine: fsm.New(projections.New(), log), log: log, s: s}
 }
 
-// deps are those of a server of this machine.
-func (m *machine) deps(n *fakeNode) Deps {
-	secrets, _ := webhook.NewSecrets(os.Getenv, "")
-	return Deps{
-		Node: n, State: m, Log: m.log, Models: noModels{}, Push: noPush{}, Eraser: m.newEraser(),
-		Past:    func(context.Context, event.Instant) (State, error) { return m, nil },
-		Secrets: secrets, Forward: &fakeTarget{}, Logger: slog.New(slog.DiscardHandler),
-		Registry: prometheus.NewRegistry(),
-	}
-}
-
-// noModels are read models that have counted nothing.
-type noModels struct{ Models }
-
-func (noModels) Position() (index uint64, clock int64) { return 0, 0 }
-
-func (noModels) MessagesPerMinute(string, int64) (int64, error) {
-	return 0, errors.New("not counted")
-}
-
-func (noModels) OperationsWith([]byte) ([]store.Operation, error) { return nil, nil }
-
-func (noModels) Replayed(string, event.ID, int) ([]store.Replayed, error) { return nil, nil }
-
-// noPush takes every push and delivers nothing.
-type noPush struct{}
-
-func (noPush) Check(*wire.Push) error         { return nil }
-func (noPush) Reason(string) *wire.PushReason { return nil }
-func (noPush) Unready() []string              { return nil }
-
 // onMachine is a harness with a runner of tasks, whose time stops.
 func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	t.Helper()
-	m := newMachine(nil)
+	h := setup(t, opts...)
+	m := h.machine
 	m.now = time.Now().Add(-time.Hour).UnixMilli()
-	log := m.log
-	o := Options{HistoryRetention: 7 * 24 * time.Hour}
-	for _, fn := range opts {
-		fn(&o)
-	}
-	node := &fakeNode{proposer: m, fakeCluster: newFakeCluster()}
-	m.s = New(m.deps(node), o)
 	mover := dead.Mover{
-		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: log.Head, Wait: log.Wait,
+		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: m.log.Head, Wait: m.log.Wait,
 	}
 	m.runs = task.New(task.Options{
 		Logger: slog.New(slog.DiscardHandler), Propose: m.Propose, Barrier: m.Barrier,
-		Tasks: m.Tasks, Content: log.Content, Leader: func() bool { return true },
+		Tasks: m.Tasks, Content: m.log.Content, Leader: func() bool { return true },
 		Run: map[event.TaskKind]task.Run{
 			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge,
 			event.TaskErase: m.eraser.RunTask,
@@ -110,13 +65,10 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	erased := make(chan struct{})
 	go func() { m.runs.Run(ctx); close(ended) }()
 	go func() { m.eraser.Run(ctx); close(erased) }()
-	h := &harness{T: t, node: node, s: m.s, h: m.s.Handler()}
 	t.Cleanup(func() {
 		cancel()
 		<-ended
 		<-erased
-		m.s.Drain()
-		assert.NoError(t, log.Close())
 	})
 	return h, m
 }

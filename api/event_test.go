@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -98,11 +97,7 @@ func (h *harness) open(ctx context.Context, target string, headers ...string) *s
 	s := &stream{header: http.Header{}, done: make(chan struct{})}
 	s.r, s.w = io.Pipe()
 	s.lines = bufio.NewScanner(s.r)
-	r := httptest.NewRequestWithContext(ctx, "GET", target, nil)
-	for _, line := range headers {
-		name, v, _ := strings.Cut(line, ": ")
-		r.Header.Add(name, v)
-	}
+	r := requestOf(ctx, "GET", target, "", headers...)
 	go func() {
 		h.h.ServeHTTP(s, r)
 		_ = s.w.Close()

@@ -175,15 +175,21 @@ type answer struct {
 	t *testing.T
 }
 
-// do sends a request; headers are "Name: value".
-func (h *harness) do(method, target, body string, headers ...string) answer {
-	h.Helper()
-	r := httptest.NewRequest(method, target, strings.NewReader(body))
+// requestOf returns a request; headers are "Name: value".
+func requestOf(ctx context.Context, method, target, body string,
+	headers ...string) *http.Request {
+	r := httptest.NewRequestWithContext(ctx, method, target, strings.NewReader(body))
 	for _, line := range headers {
 		name, v, _ := strings.Cut(line, ": ")
 		r.Header.Add(name, v)
 	}
-	return h.send(r)
+	return r
+}
+
+// do sends a request; headers are "Name: value".
+func (h *harness) do(method, target, body string, headers ...string) answer {
+	h.Helper()
+	return h.send(requestOf(context.Background(), method, target, body, headers...))
 }
 
 func (h *harness) send(r *http.Request) answer {
@@ -204,12 +210,15 @@ func (a answer) want(status int) answer {
 	return a
 }
 
-// get returns a member of the JSON answer by a path like messages.0.id.
+// get returns a member of the JSON answer by a path like messages.0.id; all of it is a dot.
 func (a answer) get(path string) any {
 	a.t.Helper()
 	var v any
 	require.NoError(a.t, json.Unmarshal(a.Body.Bytes(), &v), "answer %s", a.Body)
-	for _, tok := range strings.Split(path, ".") {
+	if path == "." {
+		return v
+	}
+	for tok := range strings.SplitSeq(path, ".") {
 		switch c := v.(type) {
 		case map[string]any:
 			v = c[tok]

@@ -1,8 +1,13 @@
 package api
 
 import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -12,6 +17,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -23,10 +30,14 @@ import (
 //	201 PUT $q {"ordering":"fifo"}
 //		Idempotency-Key: k         a header of the request
 //		| {"a":1}                  more of its body
+//		from 10.0.0.1              the sender's address
+//		signed                     GitHub's signature by the environment variable SECRET
+//		signed -300                Stripe's, 300 seconds old
 //		stats.depth = 2            a member of the answer as JSON; null: none
 //		dead[].id = ["1"]          a member of each element of a list
 //		@Allow = "GET"             a header of the answer
 //		detail ~ not exist         a part of a member, or of the whole answer: . ~ text
+//		detail !~ exist            no part of it
 //		$id = messages.0.id        $id is the value of a member from here on; . is all
 //		repeats                    the answer is that of the same request before
 //	die q an error                 leases a message of a queue and dead-letters it
@@ -45,8 +56,13 @@ func TestScripts(t *testing.T) {
 		for _, c := range strings.Split("\n"+string(text), "\n== ")[1:] {
 			title, steps, _ := strings.Cut(c, "\n")
 			t.Run(strings.TrimSuffix(filepath.Base(name), ".txt")+"/"+title, func(t *testing.T) {
-				h, m := onMachine(t)
+				h, m := onMachine(t, func(o *Options) {
+					o.TrustedProxies = []netip.Prefix{
+						netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"),
+					}
+				})
 				m.s.deps.Push = pushes{}
+				h.secrets = map[string]string{"SECRET": topSecret}
 				s := &script{h, m, map[string]string{}, map[string]answer{}, 0}
 				lines := strings.Split(steps, "\n")
 				for i := 0; i < len(lines); i++ {
@@ -55,6 +71,9 @@ func TestScripts(t *testing.T) {
 						i++
 					}
 					s.step(lines[first], lines[first+1:i+1])
+				}
+				for _, c := range h.commands {
+					assert.False(t, bytes.Contains(event.EncodeCommand(c), []byte(topSecret)), "%+v", c)
 				}
 			})
 		}
@@ -74,6 +93,14 @@ var (
 	variable = regexp.MustCompile(`\$\w+`)
 	header   = regexp.MustCompile(`^[A-Z][\w-]*: `)
 )
+
+const topSecret = "It's a Secret to Everybody"
+
+func sign(secret, body string) string {
+	m := hmac.New(sha256.New, []byte(secret))
+	m.Write([]byte(body))
+	return hex.EncodeToString(m.Sum(nil))
+}
 
 func (s *script) expand(text string) string {
 	text = variable.ReplaceAllStringFunc(text, func(name string) string {
@@ -121,19 +148,39 @@ func (s *script) step(line string, below []string) {
 
 func (s *script) request(status int, line string, below []string) {
 	s.Helper()
-	var headers, checks []string
+	var headers, checks, signed []string
+	from := "192.0.2.1"
 	for _, l := range below {
 		switch l = strings.TrimSpace(l); {
 		case strings.HasPrefix(l, "| "):
 			line += s.expand(l[2:])
 		case header.MatchString(l):
 			headers = append(headers, s.expand(l))
+		case strings.HasPrefix(l, "from "):
+			from = l[5:]
+		case strings.HasPrefix(l, "signed"):
+			signed = strings.Fields(l)
 		default:
 			checks = append(checks, l)
 		}
 	}
 	call := append(strings.SplitN(line, " ", 3), "", "")
-	a := s.do(call[0], call[1], call[2], headers...)
+	switch len(signed) {
+	case 1:
+		headers = append(headers, "X-Hub-Signature-256: sha256="+sign(topSecret, call[2]))
+	case 2:
+		age, err := strconv.ParseInt(signed[1], 10, 64)
+		require.NoError(s.T, err)
+		at := time.Now().Unix() + age
+		headers = append(headers, fmt.Sprintf("Stripe-Signature: t=%d,v1=%s", at,
+			sign(topSecret, fmt.Sprintf("%d.%s", at, call[2]))))
+	}
+	r := requestOf(s.Context(), call[0], call[1], call[2], headers...)
+	r.RemoteAddr = netip.AddrPortFrom(netip.MustParseAddr(from), 40000).String()
+	a := s.send(r)
+	for _, secret := range []string{topSecret, sign(topSecret, call[2])} {
+		assert.False(s.T, strings.Contains(a.Body.String(), secret), "%s: %s", line, a.Body)
+	}
 	if a.Code != status {
 		s.Fatalf("%d %.300s: %d %s", status, line, a.Code, a.Body)
 	}
@@ -141,6 +188,7 @@ func (s *script) request(status int, line string, below []string) {
 	for _, c := range checks {
 		where, want, equal := strings.Cut(c, " = ")
 		part, has, contains := strings.Cut(c, " ~ ")
+		lacking, lacks, without := strings.Cut(c, " !~ ")
 		switch {
 		case c == "repeats":
 			a.repeats(s.answers[key])
@@ -155,11 +203,8 @@ func (s *script) request(status int, line string, below []string) {
 			s.equal(c, a.each(list, member), s.expand(want))
 		case equal:
 			s.equal(fmt.Sprint(c, " of ", a.Body), a.get(where), s.expand(want))
-		case contains && part == ".":
-			if !strings.Contains(a.Body.String(), s.expand(has)) {
-				s.Fatalf("%s: %s", c, a.Body)
-			}
-		case contains && strings.Contains(a.str(part), s.expand(has)):
+		case contains && strings.Contains(a.text(part), s.expand(has)):
+		case without && !strings.Contains(a.text(lacking), s.expand(lacks)):
 		default:
 			s.Fatalf("%s: %s", c, a.Body)
 		}
@@ -167,6 +212,15 @@ func (s *script) request(status int, line string, below []string) {
 	if _, ok := s.answers[key]; !ok {
 		s.answers[key] = a
 	}
+}
+
+// text returns a member that is a text, or the whole answer.
+func (a answer) text(path string) string {
+	a.t.Helper()
+	if path == "." {
+		return a.Body.String()
+	}
+	return a.str(path)
 }
 
 // equal fails unless two values have the same JSON.

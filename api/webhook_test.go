@@ -24,18 +24,6 @@ func (f *fakeTarget) Do(_ context.Context, r webhook.Outgoing) (*webhook.Answer,
 	return f.answer, f.err
 }
 
-// contractWebhook is contract.md section 9's.
-const contractWebhook = `{"queue": "WebhookIngress",
- "verify_hmac": {"scheme": "github", "header": "X-Hub-Signature-256",
-  "secret_env": "GITHUB_WEBHOOK_SECRET"},
- "max_age_seconds": 300, "allow_ips": ["52.0.0.0/8"],
- "filter": "payload.action == 'opened'",
- "idempotency_key": "string(payload.issue.number)", "key": "webhook",
- "payload_schema": {},
- "map_to": {"input": {"title": "'[GitHub] ' + payload.issue.title",
-  "severity": "payload.urgency == 'high' ? 'critical' : 'high'"}},
- "target": null}`
-
 // TestWebhooksRefused: each mistake by its field, and nothing is proposed.
 func TestWebhooksRefused(t *testing.T) {
 	h := setup(t)

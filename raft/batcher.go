@@ -16,10 +16,9 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// batcher turns commands into entries, in one goroutine with one rule: while batches
-// are in flight, the next one gathers (see gathersLocked). There is no artificial
-// delay. On a node that does not lead, the same goroutine forwards the batches to the
-// leader instead: forward.go.
+// batcher turns commands into entries, in one goroutine with one rule: while batches are in flight,
+// the next one gathers (see gathersLocked). There is no artificial delay. On a node that does not
+// lead, the same goroutine forwards the batches to the leader instead: forward.go.
 type batcher struct {
 	o       *Options
 	disk    *disk
@@ -58,8 +57,7 @@ type leadership struct {
 	accepted time.Time // when a leader last accepted something
 }
 
-// batch is a group of commands in flight: an entry of this node's own, or a call to the
-// leader.
+// batch is a group of commands in flight: an entry of this node's own, or a call to the leader.
 type batch struct {
 	group []*pending
 	bytes int
@@ -306,9 +304,8 @@ func (b *batcher) abandon(d *pending) event.Answer {
 	return event.Answer{Refusal: p}
 }
 
-// underWayLocked sums the batches on their way to where the next one goes: into this
-// node's own log, or to the leader. What hangs with a former leader does not hold up the
-// next.
+// underWayLocked sums the batches on their way to where the next one goes: into this node's own
+// log, or to the leader. What hangs with a former leader does not hold up the next.
 func (b *batcher) underWayLocked() (batches, bytes int, class [event.Classes]int) {
 	for _, e := range b.flight {
 		if e.isCall() == b.lead.leader || e.isCall() && e.to != b.forward.to || e.answered {
@@ -326,11 +323,10 @@ func (b *batcher) underWayLocked() (batches, bytes int, class [event.Classes]int
 // gathersLocked reports whether the waiting commands wait for more to come, or for
 // something in flight to return.
 //
-// The cost of an entry, its fsyncs and its messages, hardly depends on its size. So
-// another batch is worth it if it is full, or as large as all those in flight, in
-// commands or in bytes: a lone command never waits while nothing is in flight, and
-// callers that wait for their answers fall into step, about half of them in each of
-// two batches.
+// The cost of an entry, its fsyncs and its messages, hardly depends on its size. So another batch
+// is worth it if it is full, or as large as all those in flight, in commands or in bytes: a lone
+// command never waits while nothing is in flight, and callers that wait for their answers fall into
+// step, about half of them in each of two batches.
 func (b *batcher) gathersLocked() bool {
 	last := event.Classes - 1
 	if !b.lead.leader {
@@ -372,8 +368,7 @@ func (b *batcher) run(stop <-chan struct{}) {
 // never is how long a timer runs that waits for nothing.
 const never = time.Hour
 
-// next returns the batch that leaves now, or for how long there is nothing to do unless
-// woken.
+// next returns the batch that leaves now, or for how long there is nothing to do unless woken.
 func (b *batcher) next() (*batch, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -469,8 +464,7 @@ func (e *batch) await(f hraft.ApplyFuture) {
 	}
 }
 
-// complete answers the commands of an entry. Raft's answer is err or, if that is nil, in
-// f.
+// complete answers the commands of an entry. Raft's answer is err or, if that is nil, in f.
 func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 	deposed := errors.Is(err, hraft.ErrNotLeader)
 	back := deposed || errors.Is(err, hraft.ErrLeadershipTransferInProgress)
@@ -513,8 +507,7 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 	}
 }
 
-// answersOf returns the answers to an entry's commands, or the problem that answers all of
-// them.
+// answersOf returns the answers to an entry's commands, or the problem that answers all of them.
 func (b *batcher) answersOf(e *batch, f hraft.ApplyFuture, err error) (
 	[]event.Answer, *event.Problem) {
 	if err != nil {
@@ -578,8 +571,7 @@ func (b *batcher) expireLocked(now time.Time) {
 	}
 }
 
-// troubledLocked reports whether no leader accepts the waiting commands, as far as this
-// node knows.
+// troubledLocked reports whether no leader accepts the waiting commands, as far as this node knows.
 func (b *batcher) troubledLocked() bool {
 	l := &b.lead
 	return l.failed || l.holds > 0 || !l.leader && b.forward.to == peer.Target{}
@@ -651,8 +643,7 @@ func (b *batcher) stop() {
 	b.fsm.wake()
 }
 
-// giveUp answers everybody who still waits: the replica has failed, or Raft has shut
-// down.
+// giveUp answers everybody who still waits: the replica has failed, or Raft has shut down.
 func (b *batcher) giveUp() {
 	b.stop()
 	b.mu.Lock()

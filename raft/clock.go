@@ -33,8 +33,7 @@ type clock struct {
 const (
 	// clockBlank is how long an empty log waits for its first stamp at most.
 	clockBlank = 2 * time.Second
-	// clockAsking is for how long after an election clocks that become known
-	// still count.
+	// clockAsking is for how long after an election clocks that become known still count.
 	clockAsking = 10 * time.Second
 	clockLook   = 50 * time.Millisecond
 )
@@ -51,9 +50,8 @@ func (c *clock) advanceLocked(log int64) {
 	}
 }
 
-// lead begins a leadership at the log's time as this node knows it. A sole voter, which
-// may also call this before it leads, counts its own wall clock; with others, agree
-// follows.
+// lead begins a leadership at the log's time as this node knows it. A sole voter, which may also
+// call this before it leads, counts its own wall clock; with others, agree follows.
 func (c *clock) lead(log int64, alone bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -64,11 +62,9 @@ func (c *clock) lead(log int64, alone bool) {
 	}
 }
 
-// agree moves time forward to the lower median of the voters' wall clocks, as
-// far as they are known (others).
-// With a quorum of three known, the lower of two clocks counts: a single one
-// that is ahead moves nothing, one that is behind only puts off the jump until
-// the third is known.
+// agree moves time forward to the lower median of the voters' wall clocks, as far as they are known
+// (others). With a quorum of three known, the lower of two clocks counts: a single one that is
+// ahead moves nothing, one that is behind only puts off the jump until the third is known.
 func (c *clock) agree(others []int64, voters int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -180,10 +176,9 @@ func (r *Replica) agreeOnTime() {
 	}
 }
 
-// wallsSince returns the voters' wall clocks, of those that have answered since an
-// instant. Older answers may have been corrected meanwhile, and of a leader that has just
-// died nothing else is known: counted, it could outvote a right one together with another
-// that is off.
+// wallsSince returns the voters' wall clocks, of those that have answered since an instant. Older
+// answers may have been corrected meanwhile, and of a leader that has just died nothing else is
+// known: counted, it could outvote a right one together with another that is off.
 func wallsSince(views []MemberStatus, since time.Time) (walls []int64) {
 	for i := range views {
 		if v := &views[i]; v.Votes && v.Reachable && v.Seen.After(since) {

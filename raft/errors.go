@@ -46,11 +46,10 @@ func shuttingDown() *event.Problem {
 	return refused(CodeShuttingDown, "the node is shutting down; the write was not proposed", 1000)
 }
 
-// outcomes maps the errors of entries (I15). Only three of them mean that the entry was
-// never appended anywhere. Each other one can come after it was: ErrLeadershipLost while
-// it was being replicated (a follower that has it may be the next leader),
-// ErrRaftShutdown even after it was committed, and an error of the log store says nothing
-// about the disk.
+// outcomes maps the errors of entries (I15). Only three of them mean that the entry was never
+// appended anywhere. Each other one can come after it was: ErrLeadershipLost while it was being
+// replicated (a follower that has it may be the next leader), ErrRaftShutdown even after it was
+// committed, and an error of the log store says nothing about the disk.
 var outcomes = []struct {
 	err     error
 	unknown bool

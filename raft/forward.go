@@ -85,9 +85,8 @@ func (b *batcher) forwardWaitLocked() time.Duration {
 	return 0
 }
 
-// send forwards a batch to the leader, and answers its commands once they are applied
-// here: the API reads payloads from this node's log, and a client that reads here next
-// must find its write.
+// send forwards a batch to the leader, and answers its commands once they are applied here: the API
+// reads payloads from this node's log, and a client that reads here next must find its write.
 func (b *batcher) send(e *batch) {
 	defer b.forward.sending.Done()
 	answers, err := b.callLeader(e)

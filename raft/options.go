@@ -60,8 +60,7 @@ type Options struct {
 	Machine       Machine
 	Metrics       Metrics
 	Wall          func() time.Time // default time.Now
-	// Contacts are Raft addresses to ask for admission while this node is in no
-	// configuration.
+	// Contacts are Raft addresses to ask for admission while this node is in no configuration.
 	Contacts []string
 	// OnJoined is called, once, when the configuration has this node for the first time. It
 	// must set Node.Joined, durably.

@@ -90,8 +90,7 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
 	return false, log.reopen()
 }
 
-// unpin drops what is kept for nodes that have applied an entry since, or are no members any
-// more.
+// unpin drops what is kept for nodes that have applied an entry since, or are no members any more.
 func (r *Replica) unpin(index uint64) {
 	members := r.Members()
 	r.stores.snaps.unpin(func(who string) bool {

@@ -60,10 +60,9 @@ func (r *Replica) confirmReads() {
 	}
 }
 
-// Barrier returns nil when everything that was committed before the call is
-// applied here: a read of the state is then linearizable. The leader makes sure
-// that it still is after the call began; any other node asks it. Else the error
-// is an *event.Problem.
+// Barrier returns nil when everything that was committed before the call is applied here: a read of
+// the state is then linearizable. The leader makes sure that it still is after the call began; any
+// other node asks it. Else the error is an *event.Problem.
 func (r *Replica) Barrier(ctx context.Context) error {
 	if r.confirmedAlone() {
 		return nil
@@ -144,17 +143,15 @@ func (r *Replica) readIndex() (uint64, error) {
 	return 0, notNow("no leader is known that confirms what was committed")
 }
 
-// confirmHere is the leader's: it returns its commit index if it still leads
-// after the call began.
+// confirmHere is the leader's: it returns its commit index if it still leads after the call began.
 //
-// Why that is enough. In one term at most one node leads. Its commit index
-// covers all that earlier terms committed once an entry of its own term is
-// committed; and whatever is committed in its term, it commits first. So the
-// index must be taken while this node has applied an entry of the current term,
-// and the leadership that a majority confirms afterwards must be of that same
-// term: a node that lost its leadership and won another in between might not
-// know yet what was committed in the meantime. Notifications of leadership come
-// late; Raft's own term, read before and after, does not.
+// Why that is enough. In one term at most one node leads. Its commit index covers all that earlier
+// terms committed once an entry of its own term is committed; and whatever is committed in its
+// term, it commits first. So the index must be taken while this node has applied an entry of the
+// current term, and the leadership that a majority confirms afterwards must be of that same term: a
+// node that lost its leadership and won another in between might not know yet what was committed in
+// the meantime. Notifications of leadership come late; Raft's own term, read before and after, does
+// not.
 func (r *Replica) confirmHere(ctx context.Context) (uint64, error) {
 	term := r.raft.CurrentTerm()
 	if r.fsm.progress().term != term {

@@ -208,9 +208,8 @@ func (r *Replica) start() error {
 	r.clock.follow(began.clock, 0, time.Time{})
 	if r.alone() {
 		r.clock.lead(began.clock, true)
-		// Nobody else can be leader: a heartbeat timeout that is lowered makes
-		// hashicorp/raft stand for election at once, rather than after up to
-		// two of them.
+		// Nobody else can be leader: a heartbeat timeout that is lowered makes hashicorp/raft stand
+		// for election at once, rather than after up to two of them.
 		rc := r.raft.ReloadableConfig()
 		rc.HeartbeatTimeout, rc.ElectionTimeout = r.o.HeartbeatTimeout, r.o.ElectionTimeout
 		if err := r.raft.ReloadConfig(rc); err != nil {

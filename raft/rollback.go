@@ -168,10 +168,9 @@ func (r *Replica) object(s peerStatus) (why string) {
 	return why
 }
 
-// seekAdmission asks the other voters until enough do not object, each at least once. Where
-// they are not found it also asks this node's contacts: the only configuration that it knows
-// may be that of a checkpoint that it fetched, from before the others had their present
-// addresses.
+// seekAdmission asks the other voters until enough do not object, each at least once. Where they
+// are not found it also asks this node's contacts: the only configuration that it knows may be that
+// of a checkpoint that it fetched, from before the others had their present addresses.
 func (r *Replica) seekAdmission(q peerStatus) {
 	know := r.known()
 	fine := map[hraft.ServerID]bool{}

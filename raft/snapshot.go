@@ -67,11 +67,10 @@ func (s *snapshots) newest() (checkpoint.Meta, bool) {
 	return s.have[0], true
 }
 
-// floor returns the index up to which the Raft log may be truncated: the newest checkpoint
-// but one. If the newest turns out to be damaged, the one before it and the Raft log still
-// contain everything. Neither is truncated what a node needs that fetches an older
-// checkpoint, including the entry at its index, whose term the leader sends with those after
-// it.
+// floor returns the index up to which the Raft log may be truncated: the newest checkpoint but one.
+// If the newest turns out to be damaged, the one before it and the Raft log still contain
+// everything. Neither is truncated what a node needs that fetches an older checkpoint, including
+// the entry at its index, whose term the leader sends with those after it.
 func (s *snapshots) floor() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()

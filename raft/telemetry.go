@@ -135,8 +135,7 @@ func metricName(key []string) string {
 
 var metricNames sync.Map // of string to string
 
-// hashiSink passes hashicorp/raft's metrics on. go-metrics calls the methods with labels
-// only.
+// hashiSink passes hashicorp/raft's metrics on. go-metrics calls the methods with labels only.
 type hashiSink struct {
 	hashi.BlackholeSink
 	m Metrics

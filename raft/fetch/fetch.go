@@ -1,7 +1,6 @@
-// Package fetch transfers to a node the part of the event log that it lacks: one that was
-// away for so long that the leader's Raft log begins after its own end, or one whose
-// directory is new. Bulk never goes through hashicorp/raft, whose main loop would block for
-// as long as it takes (I17).
+// Package fetch transfers to a node the part of the event log that it lacks: one that was away for
+// so long that the leader's Raft log begins after its own end, or one whose directory is new. Bulk
+// never goes through hashicorp/raft, whose main loop would block for as long as it takes (I17).
 //
 // Serve answers other nodes from the running node's files. Fetch transfers a checkpoint that
 // the leader offered, and the segments of the event log up to it, into <data>/incoming beside

@@ -180,10 +180,9 @@ func (i *installer) installSegments(r *Plan) error {
 	return errors.Join(err, vfs.Remove(i.FS, i.dataDir, datadir.ProjectionFile))
 }
 
-// clear removes the files of the local log that do not stay: all of one that is replaced,
-// else only those from the first new segment on. Those with the names of new ones are
-// replaced by the move, or are new already; a wrong side file is computed again when the log
-// is opened.
+// clear removes the files of the local log that do not stay: all of one that is replaced, else only
+// those from the first new segment on. Those with the names of new ones are replaced by the move,
+// or are new already; a wrong side file is computed again when the log is opened.
 func (i *installer) clear(r *Plan) error {
 	fresh := map[string]bool{}
 	for n, s := range r.Segments {

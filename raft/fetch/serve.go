@@ -65,8 +65,7 @@ type Handlers interface {
 // down those that work.
 const maxReads = 2
 
-// Serve answers other nodes' fetches from src until stop is called: after it nobody reads
-// from src.
+// Serve answers other nodes' fetches from src until stop is called: after it nobody reads from src.
 func Serve(n Handlers, src Source) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	s := &server{Source: src, ctx: ctx, slots: make(chan struct{}, maxReads)}

@@ -82,8 +82,7 @@ func (n *notSent) Unwrap() error { return n.err }
 // lastAnswers is how long Close waits for running calls to end.
 const lastAnswers = 500 * time.Millisecond
 
-// Net is a node's end of the network between nodes. Its methods may be called
-// from any goroutine.
+// Net is a node's end of the network between nodes. Its methods may be called from any goroutine.
 type Net struct {
 	o       Options
 	ctx     context.Context // ends with Close

@@ -11,6 +11,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
+	"github.com/hashicorp/raft-wal/segment"
 )
 
 // logStore is the Raft log: raft-wal with checksums, a deadline for each write, and a cache of
@@ -21,8 +22,7 @@ type logStore struct {
 	walMu  sync.RWMutex
 	wal    *wal.WAL
 	closed bool // guarded by walMu
-	dir    string
-	list   func(dir string) ([]string, error)
+	filer  *segment.Filer
 	open   func() (*wal.WAL, error) // repairs and opens what is on disk
 	// deadline of a write. A disk that hangs under the leader would freeze the cluster:
 	// heartbeats continue, so nobody else is elected (hashicorp/raft #503, #614). Past the

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	wal "github.com/hashicorp/raft-wal"
@@ -128,19 +127,12 @@ type holding struct {
 // these: all that begin at one of them.
 func (s *logStore) holding(index uint64) (h holding, err error) {
 	// All that have the name of a segment, also those that raft-wal has dropped.
-	names, err := s.list(s.dir)
+	files, err := s.filer.List()
 	if err != nil {
-		return h, err
+		return h, fmt.Errorf("list the Raft log's files: %w", err)
 	}
 	h.to, h.newest = index, true
-	for _, name := range names {
-		if !strings.HasSuffix(name, ".wal") {
-			continue
-		}
-		var base, id uint64
-		if n, err := fmt.Sscanf(name, "%020d-%016x.wal", &base, &id); err != nil || n != 2 {
-			return h, fmt.Errorf("%s is not the name of a segment", name)
-		}
+	for _, base := range files {
 		switch {
 		case base <= index:
 			h.files++

@@ -1,10 +1,12 @@
 package raft
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -60,16 +62,16 @@ type evidence struct {
 	votes *votes
 
 	writing sync.Mutex // held over a write, so that none overtakes another
+	written []byte     // guarded by writing: what is on disk
 	mu      sync.Mutex
 	of      map[hraft.ServerID]promise
-	dirty   bool
 }
 
 func openEvidence(v *votes) (*evidence, error) {
 	e := &evidence{votes: v, of: map[hraft.ServerID]promise{}}
-	b, err := v.get(keyEvidence)
-	if err == nil && b != nil {
-		err = json.Unmarshal(b, &e.of)
+	var err error
+	if e.written, err = v.get(keyEvidence); err == nil && e.written != nil {
+		err = json.Unmarshal(e.written, &e.of)
 	}
 	return e, err
 }
@@ -79,14 +81,11 @@ func (e *evidence) note(id hraft.ServerID, newer promise) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	p := e.of[id]
-	was := p
 	if newer.AckTerm > p.AckTerm || newer.AckTerm == p.AckTerm && newer.AckIndex > p.AckIndex {
 		p.AckTerm, p.AckIndex = newer.AckTerm, newer.AckIndex
 	}
 	p.VoteTerm, p.Commit = max(p.VoteTerm, newer.VoteTerm), max(p.Commit, newer.Commit)
-	if p != was {
-		e.of[id], e.dirty = p, true
-	}
+	e.of[id] = p
 }
 
 // acked records that a server's log agrees up to index with that of the term's leader.
@@ -111,12 +110,10 @@ func (e *evidence) get(id hraft.ServerID) promise {
 func (e *evidence) forget(members []hraft.Server) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	for id := range e.of {
-		if _, in := (configuration{Servers: members}).find(id); !in {
-			delete(e.of, id)
-			e.dirty = true
-		}
-	}
+	maps.DeleteFunc(e.of, func(id hraft.ServerID, _ promise) bool {
+		_, in := configuration{Servers: members}.find(id)
+		return !in
+	})
 }
 
 // flush makes the evidence durable. As with terms and votes, a failed write ends the replica.
@@ -124,17 +121,13 @@ func (e *evidence) flush() error {
 	e.writing.Lock()
 	defer e.writing.Unlock()
 	e.mu.Lock()
-	dirty := e.dirty
-	e.dirty = false
-	b, err := json.Marshal(e.of)
+	b, err := json.Marshal(e.of) // in the order of the keys
 	e.mu.Unlock()
-	if !dirty || err != nil {
+	if err != nil || bytes.Equal(b, e.written) {
 		return err
 	}
-	if err = e.votes.Set([]byte(keyEvidence), b); err != nil {
-		e.mu.Lock()
-		e.dirty = true
-		e.mu.Unlock()
+	if err = e.votes.Set([]byte(keyEvidence), b); err == nil {
+		e.written = b
 	}
 	return err
 }

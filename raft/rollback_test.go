@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -52,10 +53,12 @@ func oldCopyIsFoundOut(t *testing.T) {
 	c.level()
 	l = c.leader()
 	until(t, "what was acknowledged is written down", func() bool {
-		l.rollback.evidence.mu.Lock()
-		defer l.rollback.evidence.mu.Unlock()
-		return !l.rollback.evidence.dirty &&
-			l.rollback.evidence.of[back.id].AckIndex >= back.raft.LastIndex()
+		e := l.rollback.evidence
+		e.writing.Lock()
+		defer e.writing.Unlock()
+		var of map[string]promise
+		require.NoError(t, json.Unmarshal(e.written, &of))
+		return of[string(back.id)].AckIndex >= back.raft.LastIndex()
 	})
 	back.stop()
 	l.stop() // also one that was restarted remembers

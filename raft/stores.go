@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"path"
 	"runtime/debug"
-	"slices"
-	"strings"
 
 	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
@@ -17,7 +15,6 @@ import (
 	waltypes "github.com/hashicorp/raft-wal/types"
 
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // The files in Options.Dir.
@@ -70,8 +67,9 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 		if err := s.lost(o, head, "has no log ("+metaFile+")"); err != nil {
 			return nil, err
 		}
-		if err := dropSegments(o); err != nil {
-			return nil, err
+		// Nothing else says which of its files count.
+		if err := keepSegments(filerOf(o), nil); err != nil {
+			return nil, fmt.Errorf("raft: %w", err)
 		}
 	}
 	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
@@ -116,20 +114,6 @@ func (s *stores) openVotes(o Options, f faults) error {
 		s.votes, err = readVotes(s.kv, f.die)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("raft: %w", err)
-	}
-	return nil
-}
-
-// dropSegments removes what is left of a log whose list of segments is lost: nothing else says
-// which of them count.
-func dropSegments(o Options) error {
-	names, err := o.FS.List(o.Dir)
-	if err == nil {
-		segment := func(name string) bool { return !strings.HasSuffix(name, ".wal") }
-		err = vfs.Remove(o.FS, o.Dir, slices.DeleteFunc(names, segment)...)
-	}
 	if err != nil {
 		return fmt.Errorf("raft: %w", err)
 	}
@@ -194,10 +178,9 @@ func sound(file string, open func() error) (err error) {
 
 // openLog opens the Raft log.
 func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
-	files := walFS{o.FS}
+	filer := filerOf(o)
 	s := &logStore{
-		dir: o.Dir, list: files.ListDir,
-		open:     func() (*wal.WAL, error) { return openFiles(o, files) },
+		filer: filer, open: func() (*wal.WAL, error) { return openFiles(o, filer) },
 		deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
 	}
 	err := sound(path.Join(o.Dir, metaFile), func() (err error) {
@@ -210,15 +193,16 @@ func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
 	return s, nil
 }
 
+func filerOf(o Options) *segment.Filer { return segment.NewFiler(o.Dir, walFS{o.FS}) }
+
 // openFiles repairs and opens the Raft log's files.
-func openFiles(o Options, files walFS) (_ *wal.WAL, err error) {
+func openFiles(o Options, filer *segment.Filer) (_ *wal.WAL, err error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
 	if o.OpenKV != nil {
 		if meta, err = o.OpenKV(path.Join(o.Dir, metaFile)); err != nil {
 			return nil, err
 		}
 	}
-	filer := segment.NewFiler(o.Dir, files)
 	if err := repairLog(o.Dir, meta, filer); err != nil {
 		return nil, errors.Join(err, meta.Close())
 	}

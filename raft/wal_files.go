@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"path"
+	"slices"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -135,20 +136,8 @@ func repairLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error 
 		return err // a new log
 	}
 	// From an earlier attempt; raft-wal deletes such files too, but only later.
-	known := map[uint64]bool{}
-	for _, s := range state.Segments {
-		known[s.ID] = true
-	}
-	files, err := filer.List()
-	if err != nil {
+	if err := keepSegments(filer, state.Segments); err != nil {
 		return err
-	}
-	for id, base := range files {
-		if !known[id] {
-			if err := filer.Delete(base, id); err != nil {
-				return err
-			}
-		}
 	}
 	last := len(state.Segments) - 1
 	if tail := state.Segments[last]; tail.SealTime.IsZero() {
@@ -159,6 +148,18 @@ func repairLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error 
 		state.Segments = append(state.Segments[:last:last], repaired...)
 	}
 	return meta.CommitState(state)
+}
+
+// keepSegments deletes the files of all other segments.
+func keepSegments(filer *segment.Filer, keep []waltypes.SegmentInfo) error {
+	files, err := filer.List()
+	for id, base := range files {
+		known := func(s waltypes.SegmentInfo) bool { return s.ID == id }
+		if !slices.ContainsFunc(keep, known) && err == nil {
+			err = filer.Delete(base, id)
+		}
+	}
+	return err
 }
 
 // copyStep is the number of bytes that are copied with one fsync.

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -354,14 +355,13 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 // what an honest node would have left, by the heads that were kept elsewhere.
 func TestAttacks(t *testing.T) {
 	l := startLive(t, 21, 4<<10)
-	var heads []Head
+	var heads []wire.LogHead
 	keep := func() {
-		h, err := HeadAt(l.log, l.log.Head())
+		h, err := HeadAt(l.log, nil, l.log.Head())
 		require.NoError(t, err)
-		if h.Index != l.index || h.Time != l.now {
+		if h.Index != l.index || int64(h.Time) != l.now {
 			t.Fatalf("%+v at index %d", h, l.index)
 		}
-		h.ClusterID = "" // the attacker has thought of the card
 		heads = append(heads, h)
 	}
 	for range 4 {
@@ -423,7 +423,7 @@ func TestAttacks(t *testing.T) {
 }
 
 // detect reports who sees that something was done to a directory, and what that says.
-func detect(t *testing.T, dir string, heads []Head) (by string, diff *Difference) {
+func detect(t *testing.T, dir string, heads []wire.LogHead) (by string, diff *Difference) {
 	t.Helper()
 	_, err := verifyDir(t, dir, nil)
 	if errors.As(err, &diff) {
@@ -447,18 +447,18 @@ func detect(t *testing.T, dir string, heads []Head) (by string, diff *Difference
 func TestHeadsTellWhatWasDone(t *testing.T) {
 	l := startLive(t, 23, 4<<10)
 	l.busy(20)
-	first, _ := HeadAt(l.log, l.log.Head())
+	first, _ := HeadAt(l.log, nil, l.log.Head())
 	l.busy(20)
-	last, _ := HeadAt(l.log, l.log.Head())
+	last, _ := HeadAt(l.log, nil, l.log.Head())
 	require.NoError(t, l.log.Sync())
 	d := l.open()
 	other := last
-	other.Chain[0] ^= 1
+	other.ChainHash = strings.Repeat("0", 64)
 	beyond := last
 	beyond.Index += 5
 	strange := first
 	strange.ClusterID = "somebody else's"
-	for want, heads := range map[string][]Head{
+	for want, heads := range map[string][]wire.LogHead{
 		"":                               {last, first},
 		"history was rewritten between":  {first, other},
 		"history was rewritten before":   {other},
@@ -482,10 +482,10 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	first.ClusterID, last.ClusterID = d.Node.ClusterID, d.Node.ClusterID
-	if _, err := c.Chain().Compare(t.Context(), []Head{first}); err != nil {
+	if _, err := c.Chain().Compare(t.Context(), []wire.LogHead{first}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Chain().Compare(t.Context(), []Head{first, last}); err == nil ||
+	if _, err := c.Chain().Compare(t.Context(), []wire.LogHead{first, last}); err == nil ||
 		!strings.Contains(err.Error(), "a copy that was made at index") {
 		t.Error(err)
 	}

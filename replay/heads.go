@@ -8,31 +8,22 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 )
 
-// Head is the log up to a block, kept elsewhere. A hash chain reveals changes in the middle; only a
-// head reveals that the end was cut off, or that the whole log was rewritten.
-type Head struct {
-	ClusterID string // "" unknown
-	Index     uint64
-	Chain     [32]byte
-	EventID   event.ID // the newest event up to there; zero if none is near
-	Time      int64    // the block's, Unix ms
-}
-
 // eventNear is how many blocks are searched for an event: those of an idle cluster are empty.
 const eventNear = 256
 
-// HeadAt returns the newest block up to index, or log.ErrGone if retention has deleted it. Index 0
-// is the empty log.
-func HeadAt(l *log.Log, index uint64) (Head, error) {
-	if index == 0 || l.Head() == 0 {
-		return Head{}, nil
+// HeadAt returns the log's newest block up to index, or log.ErrGone if retention has deleted it.
+// Index 0 is the empty log. card is the node's, or nil. A hash chain reveals changes in the middle;
+// only a head that is kept elsewhere reveals that the end was cut off, or the whole log rewritten.
+func HeadAt(l *log.Log, card *datadir.Node, index uint64) (h wire.LogHead, err error) {
+	if card != nil {
+		h.ClusterID, h.NodeID = card.ClusterID, card.NodeID
 	}
-	h := Head{}
+	h.ChainHash = hexOf([32]byte{}) // of the empty log
 	for i, looked := min(index, l.Head()), 0; i > 0 && looked < eventNear; i-- {
 		b, err := l.Block(i)
 		if errors.Is(err, log.ErrNotFound) {
@@ -42,14 +33,14 @@ func HeadAt(l *log.Log, index uint64) (Head, error) {
 			break
 		}
 		if err != nil {
-			return Head{}, err
+			return h, err
 		}
 		looked++
 		if h.Index == 0 {
-			h.Index, h.Chain, h.Time = b.Index, b.Chain, b.Time
+			h.Index, h.ChainHash, h.Time = b.Index, hexOf(b.Chain), wire.Time(b.Time)
 		}
 		if n := len(b.Events); n > 0 {
-			h.EventID = b.Events[n-1].ID
+			h.EventID = b.Events[n-1].ID.String()
 			break
 		}
 	}
@@ -69,14 +60,17 @@ type Chain struct {
 	ClusterID string        // "" unknown
 	Fork      *datadir.Fork // of a copy: its log is the original's up to there
 	End       uint64        // index of the log's newest block
-	// At returns the chain at an index up to End, or log.ErrGone if retention has deleted it.
-	At func(index uint64) ([32]byte, error)
+	// At returns the chain at an index up to End in hex, or log.ErrGone if retention deleted it.
+	At func(index uint64) (string, error)
 }
 
 // Chain returns the chain of the directory's log. It assumes that the chain is that of the log's
 // blocks: see Verify.
 func (d *Dir) Chain() Chain {
-	c := Chain{End: d.Log.Head(), At: d.Log.ChainAt}
+	c := Chain{End: d.Log.Head(), At: func(index uint64) (string, error) {
+		chain, err := d.Log.ChainAt(index)
+		return hexOf(chain), err
+	}}
 	if d.Node != nil {
 		c.ClusterID, c.Fork = d.Node.ClusterID, d.Node.Fork
 	}
@@ -86,15 +80,15 @@ func (d *Dir) Chain() Chain {
 // Compare compares heads that were kept elsewhere with the chain. The first thing wrong is a
 // *Difference, which says whether the log's end was cut off, its history was rewritten, or it is
 // another log.
-func (c Chain) Compare(ctx context.Context, heads []Head) (HeadsReport, error) {
+func (c Chain) Compare(ctx context.Context, heads []wire.LogHead) (HeadsReport, error) {
 	r := HeadsReport{Heads: len(heads)}
 	heads = slices.Clone(heads)
-	slices.SortStableFunc(heads, func(a, b Head) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(heads, func(a, b wire.LogHead) int { return cmp.Compare(a.Index, b.Index) })
 	for i := 1; i < len(heads); i++ {
-		if a, b := heads[i-1], heads[i]; a.Index == b.Index && a.Chain != b.Chain {
+		if a, b := heads[i-1], heads[i]; a.Index == b.Index && a.ChainHash != b.ChainHash {
 			return r, differ(a.Index, "two of the heads contradict each other: at index %d the "+
-				"one has chain %s, the other %s; they are of two histories",
-				a.Index, short(a.Chain), short(b.Chain))
+				"one has chain %.16s…, the other %.16s…; they are of two histories",
+				a.Index, a.ChainHash, b.ChainHash)
 		}
 	}
 	original, forked := "", uint64(0)
@@ -117,7 +111,7 @@ func (c Chain) Compare(ctx context.Context, heads []Head) (HeadsReport, error) {
 		case h.Index > c.End:
 			at := ""
 			if h.Time > 0 {
-				at = ", written at " + log.Stamp(h.Time)
+				at = ", written at " + log.Stamp(int64(h.Time))
 			}
 			return r, differ(c.End+1, "the log's tail was cut off, or this is an older copy: "+
 				"it ends at index %d, but there is a head of index %d%s", c.End, h.Index, at)
@@ -133,9 +127,9 @@ func (c Chain) Compare(ctx context.Context, heads []Head) (HeadsReport, error) {
 		if err != nil {
 			return r, difference(err)
 		}
-		if chain != h.Chain {
-			what := fmt.Sprintf("at index %d the head has chain %s, the log %s",
-				h.Index, short(h.Chain), short(chain))
+		if chain != h.ChainHash {
+			what := fmt.Sprintf("at index %d the head has chain %.16s…, the log %.16s…",
+				h.Index, h.ChainHash, chain)
 			if r.Newest > 0 {
 				return r, differ(r.Newest+1, "history was rewritten between index %d, up to which "+
 					"it is as it was, and index %d: %s", r.Newest+1, h.Index, what)
@@ -153,4 +147,4 @@ func (c Chain) Compare(ctx context.Context, heads []Head) (HeadsReport, error) {
 	return r, nil
 }
 
-func short(chain [32]byte) string { return hex.EncodeToString(chain[:8]) + "…" }
+func hexOf(chain [32]byte) string { return hex.EncodeToString(chain[:]) }

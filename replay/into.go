@@ -2,7 +2,6 @@ package replay
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -53,7 +52,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if to.Kind == event.InstantTime {
 		clock = max(clock, to.Time)
 	}
-	node := d.forkNode(state.Index(), hex.EncodeToString(chain[:]), clock)
+	node := d.forkNode(state.Index(), hexOf(chain), clock)
 
 	tmp := target + ".replay-tmp"
 	if err := os.RemoveAll(tmp); err != nil {

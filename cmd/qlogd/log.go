@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io/fs"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -50,75 +51,18 @@ var logCommands = group("log",
 	}),
 )
 
-// openLog is a log that is read without a server: a data directory's, an
-// archive's, or an archive's before a data directory's.
-type openLog struct {
-	fs   vfs.FS
-	path string
-	name string        // for people
-	node *datadir.Node // nil: a copy without a card
-}
-
-// openLog opens a data directory, an archive, or both; one of them is not empty.
-func (a *app) openLog(ctx context.Context, dataDir, archived string) (*openLog, error) {
-	l := &openLog{fs: vfs.OS{}, path: dataDir, name: dataDir}
-	if dataDir != "" {
-		var err error
-		if l.node, err = replay.ReadCard(dataDir); errors.Is(err, fs.ErrNotExist) {
-			return nil, usagef("%w; name a node's data directory with --data-dir", err)
-		} else if err != nil {
-			return nil, err
-		}
-	}
-	if archived == "" {
-		return l, nil
-	}
-	if err := archive.CheckDir(archived); err != nil {
-		return nil, usagef("%w", err)
-	}
-	arch, err := archive.Open(vfs.OS{}, archived)
-	if errors.Is(err, archive.ErrNone) {
-		return nil, usagef("%w", err)
-	}
-	if err != nil {
-		return nil, err
-	}
-	if dataDir == "" {
-		l.path, l.name = arch.String(), arch.String()
-		l.node = &datadir.Node{ClusterID: arch.ClusterID(), NodeID: "archive"}
-	} else {
-		l.name += " behind " + arch.String()
-		if n := l.node; n != nil && n.ClusterID != arch.ClusterID() &&
-			(n.Fork == nil || n.Fork.ClusterID != arch.ClusterID()) {
-			return nil, usagef("the archive is of cluster %s, the data directory of cluster %s",
-				arch.ClusterID(), n.ClusterID)
-		}
-	}
-	mounted, err := arch.Mount(ctx, l.path)
-	if err != nil {
-		return nil, err
-	}
-	if mounted.Missing != "" {
-		fmt.Fprintln(a.stderr, "qlogd:", mounted.Missing)
-	}
-	l.fs = mounted
-	return l, nil
-}
-
-// dir opens the log for reading its events and states.
-func (l *openLog) dir() (*replay.Dir, error) {
-	d, err := replay.OpenOn(l.fs, l.path, l.node)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, usagef("%w; name a node's data directory with --data-dir", err)
-	}
-	return d, err
-}
-
-// logSource is where a command reads a log: a directory, an archive or a server.
+// logSource is where a command reads a log: a data directory, an archive, an archive before a data
+// directory, or a server.
 type logSource struct {
 	*app
 	DataDir, Archive string
 	asked            *client.Client // the server, once it was asked
+
+	// Of files, once they were found.
+	fs   vfs.FS
+	path string
+	name string        // for people
+	node *datadir.Node // nil: a copy without a card
 }
 
 var sourceFlags = []flag{(*app).addrFlag, (*app).authFlags,
@@ -127,41 +71,77 @@ var sourceFlags = []flag{(*app).addrFlag, (*app).authFlags,
 // local reports whether the log is read from files.
 func (s *logSource) local() bool { return s.DataDir != "" || s.Archive != "" }
 
-// files opens the log's files: those of the default directory if nothing is named.
-func (s *logSource) files(ctx context.Context) (*openLog, error) {
+// find finds the log's files: those of the default directory if nothing is named.
+func (s *logSource) find(ctx context.Context) (err error) {
 	if !s.local() {
 		s.DataDir = cmp.Or(s.getenv("QLOGD_DATA_DIR"), defaultDataDir)
 	}
-	return s.openLog(ctx, s.DataDir, s.Archive)
+	s.fs, s.path, s.name = vfs.OS{}, s.DataDir, s.DataDir
+	if s.DataDir != "" {
+		if s.node, err = replay.ReadCard(s.DataDir); err != nil {
+			return noDir(err)
+		}
+	}
+	if s.Archive == "" {
+		return nil
+	}
+	if err := archive.CheckDir(s.Archive); err != nil {
+		return usagef("%w", err)
+	}
+	arch, err := archive.Open(vfs.OS{}, s.Archive)
+	if errors.Is(err, archive.ErrNone) {
+		return usagef("%w", err)
+	}
+	if err != nil {
+		return err
+	}
+	if s.DataDir == "" {
+		s.path, s.name = arch.String(), arch.String()
+		s.node = &datadir.Node{ClusterID: arch.ClusterID(), NodeID: "archive"}
+	} else {
+		s.name += " behind " + arch.String()
+		if n := s.node; n != nil && n.ClusterID != arch.ClusterID() &&
+			(n.Fork == nil || n.Fork.ClusterID != arch.ClusterID()) {
+			return usagef("the archive is of cluster %s, the data directory of cluster %s",
+				arch.ClusterID(), n.ClusterID)
+		}
+	}
+	mounted, err := arch.Mount(ctx, s.path)
+	if err != nil {
+		return err
+	}
+	if mounted.Missing != "" {
+		fmt.Fprintln(s.stderr, "qlogd:", mounted.Missing)
+	}
+	s.fs = mounted
+	return nil
 }
 
-// open opens the log for reading its events and states.
+// noDir makes a directory that does not exist a usage error.
+func noDir(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return usagef("%w; name a node's data directory with --data-dir", err)
+	}
+	return err
+}
+
+// dir opens the files that were found, for reading their events and states.
+func (s *logSource) dir() (*replay.Dir, error) {
+	d, err := replay.OpenOn(s.fs, s.path, s.node)
+	return d, noDir(err)
+}
+
+// open finds and opens the files.
 func (s *logSource) open(ctx context.Context) (*replay.Dir, error) {
-	l, err := s.files(ctx)
-	if err != nil {
+	if err := s.find(ctx); err != nil {
 		return nil, err
 	}
-	return l.dir()
-}
-
-// headOf returns a head of a node's log; the card may be nil.
-func headOf(h replay.Head, card *datadir.Node) wire.LogHead {
-	out := wire.LogHead{
-		Index: h.Index, ChainHash: hex.EncodeToString(h.Chain[:]), Time: wire.Time(h.Time),
-	}
-	if card != nil {
-		out.ClusterID, out.NodeID = card.ClusterID, card.NodeID
-	}
-	if h.EventID != (event.ID{}) {
-		out.EventID = h.EventID.String()
-	}
-	return out
+	return s.dir()
 }
 
 // headAt returns the newest block of the running node's log up to an index.
 func (e *engine) headAt(index uint64) (wire.LogHead, error) {
-	h, err := replay.HeadAt(e.log, index)
-	return headOf(h, e.card), err
+	return replay.HeadAt(e.log, e.card, index)
 }
 
 func (e *engine) logSegments() wire.LogSegments {
@@ -235,19 +215,18 @@ func (s *logSource) copyTo(ctx context.Context, to string, refresh bool) error {
 	if err := archive.CheckDir(to); err != nil {
 		return usagef("%w", err)
 	}
-	l, err := s.files(ctx)
-	if err != nil {
+	if err := s.find(ctx); err != nil {
 		return err
 	}
-	if l.node == nil || l.node.Blank() {
+	if s.node == nil || s.node.Blank() {
 		return fmt.Errorf("%s does not say of which cluster it is (node.json)", s.DataDir)
 	}
-	d, err := l.dir()
+	d, err := s.dir()
 	if err != nil {
 		return err
 	}
 	defer d.Close()
-	arch, err := archive.OpenFor(vfs.OS{}, to, l.node.ClusterID, d.Log.SegmentSize())
+	arch, err := archive.OpenFor(vfs.OS{}, to, s.node.ClusterID, d.Log.SegmentSize())
 	if err != nil {
 		return err
 	}
@@ -281,7 +260,7 @@ func (x *headExporter) run(ctx context.Context) error {
 	if x.All && !x.local() {
 		return usagef("--all wants --data-dir or --archive")
 	}
-	var last []replay.Head // the one written last
+	var last []wire.LogHead // the one written last
 	for {
 		head, err := x.newHead(ctx, last)
 		switch {
@@ -297,11 +276,7 @@ func (x *headExporter) run(ctx context.Context) error {
 			if err := x.wire(head); err != nil {
 				return err
 			}
-			h, err := headFrom(head)
-			if err != nil {
-				return err
-			}
-			last = []replay.Head{h}
+			last = []wire.LogHead{*head}
 		}
 		if !x.Follow || ctx.Err() != nil {
 			return nil
@@ -311,7 +286,7 @@ func (x *headExporter) run(ctx context.Context) error {
 }
 
 // newHead returns the log's head, once the log has been compared with the last one.
-func (x *headExporter) newHead(ctx context.Context, last []replay.Head) (*wire.LogHead, error) {
+func (x *headExporter) newHead(ctx context.Context, last []wire.LogHead) (*wire.LogHead, error) {
 	chain, d, head, err := x.chain(ctx)
 	if err != nil {
 		return nil, err
@@ -333,9 +308,9 @@ func (x *headExporter) newHead(ctx context.Context, last []replay.Head) (*wire.L
 		if !s.Sealed {
 			continue
 		}
-		h, err := replay.HeadAt(d.Log, s.Last)
+		h, err := replay.HeadAt(d.Log, d.Node, s.Last)
 		if err == nil {
-			err = x.wire(headOf(h, d.Node))
+			err = x.wire(h)
 		}
 		if err != nil {
 			return nil, err
@@ -351,12 +326,11 @@ func (s *logSource) chain(ctx context.Context) (
 		if d, err = s.open(ctx); err != nil {
 			return chain, nil, nil, err
 		}
-		h, err := replay.HeadAt(d.Log, math.MaxUint64)
+		h, err := replay.HeadAt(d.Log, d.Node, math.MaxUint64)
 		if err != nil {
 			return chain, nil, nil, errors.Join(err, d.Close())
 		}
-		out := headOf(h, d.Node)
-		return d.Chain(), d, &out, nil
+		return d.Chain(), d, &h, nil
 	}
 	if s.asked == nil {
 		if s.asked, err = s.server(); err != nil {
@@ -366,16 +340,12 @@ func (s *logSource) chain(ctx context.Context) (
 	if head, err = s.asked.LogHead(ctx); err != nil {
 		return chain, nil, nil, err
 	}
-	at := func(index uint64) ([32]byte, error) {
+	at := func(index uint64) (string, error) {
 		h, err := s.asked.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
 		if errors.Is(err, client.ErrHistoryExpired) {
 			err = log.ErrGone
 		}
-		if err != nil {
-			return [32]byte{}, err
-		}
-		parsed, err := headFrom(h)
-		return parsed.Chain, err
+		return h.ChainHash, cmp.Or(err, checkHead(h))
 	}
 	return replay.Chain{ClusterID: head.ClusterID, End: head.Index, At: at}, nil, head, nil
 }
@@ -395,7 +365,7 @@ type logVerifier struct {
 }
 
 func (v *logVerifier) run(ctx context.Context) error {
-	var kept []replay.Head
+	var kept []wire.LogHead
 	if v.Heads != "" {
 		b, err := v.readInput(v.Heads)
 		if err != nil {
@@ -415,14 +385,13 @@ func (v *logVerifier) run(ctx context.Context) error {
 		}
 		return v.compareHeads(ctx, chain, kept)
 	}
-	l, err := v.files(ctx)
-	if err != nil {
+	if err := v.find(ctx); err != nil {
 		return err
 	}
-	if err := v.verifyDir(ctx, l); err != nil || v.Heads == "" {
+	if err := v.verifyDir(ctx); err != nil || v.Heads == "" {
 		return err
 	}
-	d, err := l.dir()
+	d, err := v.dir()
 	if err != nil {
 		return err
 	}
@@ -430,26 +399,19 @@ func (v *logVerifier) run(ctx context.Context) error {
 	return v.compareHeads(ctx, d.Chain(), kept)
 }
 
-// headFrom is the opposite of headOf.
-func headFrom(w *wire.LogHead) (h replay.Head, err error) {
-	chain, err := hex.DecodeString(w.ChainHash)
-	if err != nil || len(chain) != 32 {
-		return h, errors.New("chain_hash must be 64 hex digits")
+// checkHead checks the texts of a head.
+func checkHead(h *wire.LogHead) error {
+	if chain, err := hex.DecodeString(h.ChainHash); err != nil || len(chain) != 32 {
+		return errors.New("chain_hash must be 64 hex digits")
 	}
-	h = replay.Head{
-		ClusterID: w.ClusterID, Index: w.Index, Chain: [32]byte(chain), Time: int64(w.Time),
+	if _, err := event.ParseID(h.EventID); h.EventID != "" && err != nil {
+		return fmt.Errorf("event_id is %w", err)
 	}
-	if w.EventID != "" {
-		if h.EventID, err = event.ParseID(w.EventID); err != nil {
-			return h, fmt.Errorf("event_id is %w", err)
-		}
-	}
-	return h, nil
+	return nil
 }
 
 // parseHeads reads what export-heads has written.
-func parseHeads(name string, b []byte) ([]replay.Head, error) {
-	var out []replay.Head
+func parseHeads(name string, b []byte) (out []wire.LogHead, err error) {
 	sc := bufio.NewScanner(bytes.NewReader(b))
 	sc.Buffer(nil, 1<<20)
 	for line := 1; sc.Scan(); line++ {
@@ -457,15 +419,11 @@ func parseHeads(name string, b []byte) ([]replay.Head, error) {
 		if len(text) == 0 {
 			continue
 		}
-		var w wire.LogHead
-		var h replay.Head
-		err := json.Unmarshal(text, &w)
-		if err == nil {
-			h, err = headFrom(&w)
-		}
-		if err != nil {
+		var h wire.LogHead
+		if err := cmp.Or(json.Unmarshal(text, &h), checkHead(&h)); err != nil {
 			return nil, usagef("%s:%d: not a head: %w", name, line, err)
 		}
+		h.ChainHash = strings.ToLower(h.ChainHash)
 		out = append(out, h)
 	}
 	if err := sc.Err(); err != nil {
@@ -479,7 +437,7 @@ func parseHeads(name string, b []byte) ([]replay.Head, error) {
 
 // compareHeads compares a chain with heads, and prints the result.
 func (s *logSource) compareHeads(ctx context.Context, chain replay.Chain,
-	heads []replay.Head) error {
+	heads []wire.LogHead) error {
 	r, err := chain.Compare(ctx, heads)
 	diff, different := errors.AsType[*replay.Difference](err)
 	if err != nil && !different {

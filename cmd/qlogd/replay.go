@@ -31,7 +31,6 @@ type replayer struct {
 	Against, Bisect          string
 	Tolerance                time.Duration `default:"1s"`
 
-	log      *openLog
 	from, to event.Instant
 	filter   replay.Filter
 	printed  int // events
@@ -60,20 +59,19 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 			return err
 		})
 	}
-	var err error
-	if r.log, err = r.files(ctx); err != nil {
+	if err := r.find(ctx); err != nil {
 		return err
 	}
 	// The clock of a copy of the past is behind the wall clock, and so are its durations.
-	if r.log.node != nil && r.log.node.ClockOffsetMS != 0 {
+	if r.node != nil && r.node.ClockOffsetMS != 0 {
 		if err := r.parse(); err != nil {
 			return err
 		}
 	}
 	if r.Verify {
-		return r.verifyDir(ctx, r.log)
+		return r.verifyDir(ctx)
 	}
-	d, err := r.log.dir()
+	d, err := r.dir()
 	if err != nil {
 		return err
 	}
@@ -117,8 +115,8 @@ func (r *replayer) parse() (err error) {
 			"give --data-dir in place of --addr")
 	}
 	now := time.Now().UnixMilli()
-	if r.log != nil && r.log.node != nil {
-		now += r.log.node.ClockOffsetMS
+	if r.node != nil {
+		now += r.node.ClockOffsetMS
 	}
 	if r.from, err = event.ParseInstant(r.FromText, now); err != nil {
 		return usagef("--from: %w", err)

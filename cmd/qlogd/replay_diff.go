@@ -44,9 +44,9 @@ type verifyBody struct {
 }
 
 // verifyDir checks the whole of a data directory.
-func (a *app) verifyDir(ctx context.Context, log *openLog) error {
-	bar := a.progress("verifying", true)
-	report, err := replay.Verify(ctx, log.fs, log.path, log.node, bar.set)
+func (s *logSource) verifyDir(ctx context.Context) error {
+	bar := s.progress("verifying", true)
+	report, err := replay.Verify(ctx, s.fs, s.path, s.node, bar.set)
 	bar.done()
 	diff, different := errors.AsType[*replay.Difference](err)
 	if err != nil && !different {
@@ -60,12 +60,12 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 	}
 	if t := l.Tail; t != nil {
 		body.TornBytes = t.Bytes
-		fmt.Fprintf(a.stderr, "qlogd: the log's tail is torn or still being written: "+
+		fmt.Fprintf(s.stderr, "qlogd: the log's tail is torn or still being written: "+
 			"%s after offset %d of %s (%s); this is no difference\n",
 			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
 	}
 	if !different {
-		return a.show(named{"verify": body}, nil, "verified", log.name, [][]any{
+		return s.show(named{"verify": body}, nil, "verified", s.name, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)}, {"chain", body.ChainHash},
 			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)},
 			{"events", humanize.Comma(l.Records)},
@@ -75,8 +75,8 @@ func (a *app) verifyDir(ctx context.Context, log *openLog) error {
 		})
 	}
 	body.WrongIndex, body.Difference = diff.Index, diff.Error()
-	if a.output == "json" {
-		if err := a.wire(named{"verify": body}); err != nil {
+	if s.output == "json" {
+		if err := s.wire(named{"verify": body}); err != nil {
 			return err
 		}
 	}
@@ -245,17 +245,13 @@ func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
 		return err
 	}
 	if !body.SameLog || !body.SameState {
-		return &exitError{exitDifference, fmt.Errorf("%s differs from %s", r.log.name, r.Against)}
+		return &exitError{exitDifference, fmt.Errorf("%s differs from %s", r.name, r.Against)}
 	}
 	return nil
 }
 
 func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (*replay.Comparison, error) {
-	l, err := r.openLog(ctx, r.Against, "")
-	if err != nil {
-		return nil, err
-	}
-	other, err := l.dir()
+	other, err := (&logSource{app: r.app, DataDir: r.Against}).open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -330,7 +326,7 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 	if err != nil {
 		return nil, refusal(err)
 	}
-	d, err := r.log.dir() // opened again: the directory has moved on, too
+	d, err := r.dir() // opened again: the directory has moved on, too
 	if err != nil {
 		return nil, err
 	}

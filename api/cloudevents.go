@@ -1,7 +1,6 @@
 package api
 
 import (
-	"errors"
 	"net/http"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -45,40 +44,32 @@ func (q *request) eventBatch() (*batch, error) {
 
 // readEvents reads the body by its media type.
 func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
-	switch q.media {
-	case webhook.CloudEventType:
-		var members map[string]jsontext.Value
-		if err := q.decode(&members, false, webhook.CloudEventType); err != nil {
-			return nil, err
+	batched := q.media == webhook.CloudBatchType
+	if batched || q.media == webhook.CloudEventType {
+		list := make([]map[string]jsontext.Value, 1)
+		into := any(&list)
+		if !batched {
+			into = &list[0]
 		}
-		e, err := webhook.CloudEventFromJSON(members)
-		return []*webhook.CloudEvent{e}, eventProblem(err)
-	case webhook.CloudBatchType:
-		var list []map[string]jsontext.Value
-		if err := q.decode(&list, false, webhook.CloudBatchType); err != nil {
-			return nil, err
-		}
-		if err := batchSize("events", len(list)); err != nil {
+		if err := q.decode(into, false, q.media); err != nil {
 			return nil, err
 		}
 		out := make([]*webhook.CloudEvent, len(list))
-		for i, members := range list {
-			var err error
-			if out[i], err = webhook.CloudEventFromJSON(members); err != nil {
-				return nil, eventProblem(err).(*event.Problem).At(i)
+		err := batchSize("events", len(list))
+		for i := 0; err == nil && i < len(list); i++ {
+			out[i], err = webhook.CloudEventFromJSON(list[i])
+			if p, ok := err.(*event.Problem); ok && batched {
+				return nil, p.At(i)
 			}
 		}
-		return out, nil
+		return out, err
 	}
 	body, err := q.bytes(q.s.opts.MaxPayload)
 	if err != nil {
 		return nil, err
 	}
 	e, err := webhook.CloudEventFromHeaders(q.Header, body)
-	if err != nil {
-		return nil, eventProblem(err)
-	}
-	if e.Data != nil && !e.Binary {
+	if err == nil && e.Data != nil && !e.Binary {
 		var v jsontext.Value
 		err = decodeStrict(body, &v, codeInvalidJSON)
 		if transcode.TooDeep(body, transcode.MaxDepth) {
@@ -86,14 +77,6 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 		}
 	}
 	return []*webhook.CloudEvent{e}, err
-}
-
-// eventProblem describes what is wrong with an event; its field is the attribute.
-func eventProblem(err error) error {
-	if e, ok := errors.AsType[*webhook.EventError](err); ok {
-		return bad(e.Attribute, "%s", e)
-	}
-	return err
 }
 
 // eventMessage converts an event to a message. Events of one source and id are the same

@@ -1,6 +1,9 @@
 package event
 
-import "fmt"
+import (
+	"cmp"
+	"fmt"
+)
 
 // Ordering of a queue.
 type Ordering uint8
@@ -141,17 +144,30 @@ func ValidNode(s string) bool { return isName(s, 64) }
 // Validate checks what can be said of a policy without looking at other
 // queues. name is the queue's own.
 func (p *Policy) Validate(name string) *Problem {
-	bad := func(field, format string, args ...any) *Problem {
+	bad := func(wrong bool, field, format string, args ...any) *Problem {
+		if !wrong {
+			return nil
+		}
 		return Problemf(CodeInvalidArgument, field, field+" "+format, args...)
 	}
 	within := func(field string, v, lo, hi int64) *Problem {
-		if v < lo || v > hi {
-			return bad(field, "must be from %d to %d", lo, hi)
-		}
-		return nil
+		return bad(v < lo || v > hi, field, "must be from %d to %d", lo, hi)
+	}
+	bytes := func(field string, n, most int) *Problem {
+		return bad(n > most, field, "must be at most %d bytes", most)
 	}
 	const maxSeconds = MaxDelayMS / 1000
-	checks := []*Problem{
+	dlq := p.DeadLetterQueue
+	var schedule, itself *Problem
+	for i, v := range p.BackoffScheduleMS {
+		field := fmt.Sprintf("delivery.backoff_schedule_ms[%d]", i)
+		schedule = cmp.Or(schedule, within(field, v, 0, MaxDelayMS))
+	}
+	if dlq != "" && dlq == name {
+		itself = Problemf(CodeInvalidArgument, "delivery.dead_letter_queue",
+			"dead_letter_queue cannot reference itself")
+	}
+	return cmp.Or(
 		within("retention.max_age_seconds", p.MaxAgeSeconds, 0, maxSeconds),
 		within("retention.max_depth", p.MaxDepth, 0, 1<<53),
 		within("retention.max_bytes", p.MaxBytes, 0, 1<<53),
@@ -160,51 +176,22 @@ func (p *Policy) Validate(name string) *Problem {
 		within("delivery.initial_backoff_ms", p.InitialBackoffMS, 0, MaxDelayMS),
 		within("delivery.max_backoff_ms", p.MaxBackoffMS, 0, MaxDelayMS),
 		within("deduplication.window_seconds", p.DedupWindowSeconds, 0, maxSeconds),
-	}
-	for _, c := range checks {
-		if c != nil {
-			return c
-		}
-	}
-	if p.BackoffMultiplier < Million || p.BackoffMultiplier > 1000*Million {
-		return bad("delivery.backoff_multiplier", "must be from 1 to 1000")
-	}
-	if p.BackoffJitter < 0 || p.BackoffJitter > Million {
-		return bad("delivery.backoff_jitter", "must be from 0 to 1")
-	}
-	if len(p.BackoffScheduleMS) > 100 {
-		return bad("delivery.backoff_schedule_ms", "must have at most 100 values")
-	}
-	for i, v := range p.BackoffScheduleMS {
-		if f := fmt.Sprintf("delivery.backoff_schedule_ms[%d]", i); v < 0 || v > MaxDelayMS {
-			return bad(f, "must be from 0 to %d", int64(MaxDelayMS))
-		}
-	}
-	if p.DeadLetterQueue != "" {
-		if !ValidName(p.DeadLetterQueue) {
-			return bad("delivery.dead_letter_queue", "must match %s", Names)
-		}
-		if p.DeadLetterQueue == name {
-			return Problemf(CodeInvalidArgument, "delivery.dead_letter_queue",
-				"dead_letter_queue cannot reference itself")
-		}
-	}
-	if p.OnDead == DeadHoldKey && p.DeadLetterQueue == "" {
-		return bad("delivery.on_dead", "hold_key needs a dead_letter_queue")
-	}
-	if len(p.MessageSchema) > MaxSchema {
-		return bad("message_schema", "must be at most %d bytes", MaxSchema)
-	}
-	if len(p.Push) > MaxDefinition {
-		return bad("push", "must be at most %d bytes", MaxDefinition)
-	}
-	if len(p.Namespace) > 128 {
-		return bad("namespace", "must be at most 128 bytes")
-	}
-	if len(p.Description) > 4096 {
-		return bad("description", "must be at most 4096 bytes")
-	}
-	return nil
+		bad(p.BackoffMultiplier < Million || p.BackoffMultiplier > 1000*Million,
+			"delivery.backoff_multiplier", "must be from 1 to 1000"),
+		bad(p.BackoffJitter < 0 || p.BackoffJitter > Million,
+			"delivery.backoff_jitter", "must be from 0 to 1"),
+		bad(len(p.BackoffScheduleMS) > 100,
+			"delivery.backoff_schedule_ms", "must have at most 100 values"),
+		schedule,
+		bad(dlq != "" && !ValidName(dlq), "delivery.dead_letter_queue", "must match %s", Names),
+		itself,
+		bad(p.OnDead == DeadHoldKey && dlq == "",
+			"delivery.on_dead", "hold_key needs a dead_letter_queue"),
+		bytes("message_schema", len(p.MessageSchema), MaxSchema),
+		bytes("push", len(p.Push), MaxDefinition),
+		bytes("namespace", len(p.Namespace), 128),
+		bytes("description", len(p.Description), 4096),
+	)
 }
 
 // Clone returns a copy that shares nothing.

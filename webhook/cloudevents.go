@@ -45,13 +45,10 @@ type CloudEvent struct {
 	Binary     bool   // Data is bytes, else JSON
 }
 
-// EventError says which attribute of an event is wrong, and why.
-type EventError struct{ Attribute, Why string }
-
-func (e *EventError) Error() string { return e.Attribute + " " + e.Why }
-
+// badEvent returns an *event.Problem: the attribute that is wrong, and why.
 func badEvent(attribute, format string, args ...any) error {
-	return &EventError{attribute, fmt.Sprintf(format, args...)}
+	return event.Problemf(event.CodeInvalidArgument, attribute,
+		"%s %s", attribute, fmt.Sprintf(format, args...))
 }
 
 // Get returns an attribute as text, "" if it is not set.
@@ -169,7 +166,7 @@ func echo(s string) string {
 }
 
 // CloudEventFromJSON reads an event in the JSON format: the members of its object. An attribute
-// that is null is not set. An error is an *EventError. The data may share the members' memory.
+// that is null is not set. An error is an *event.Problem. The data may share the members' memory.
 func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) {
 	e := &CloudEvent{Attributes: make(map[string]any, len(members))}
 	for _, name := range slices.Sorted(maps.Keys(members)) {
@@ -265,7 +262,7 @@ func IsCloudEvent(headers map[string][]string) bool {
 
 // CloudEventFromHeaders reads an event in HTTP's binary mode: attributes in headers, the data is
 // the body, and Content-Type its type. Without one it is JSON; the caller checks that it is, if
-// Binary is false. An error is an *EventError.
+// Binary is false. An error is an *event.Problem.
 func CloudEventFromHeaders(headers map[string][]string, body []byte) (*CloudEvent, error) {
 	e := &CloudEvent{Attributes: map[string]any{}}
 	for header, values := range headers {

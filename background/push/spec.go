@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -51,29 +52,21 @@ func Check(p *wire.Push, allowPrivate bool) error {
 	if err := webhook.CheckURL(p.URL, allowPrivate); err != nil {
 		return bad("url", "%v", err)
 	}
-	if p.TimeoutMS == 0 {
-		p.TimeoutMS = defaultTimeoutMS
-	}
-	if p.TimeoutMS < minTimeoutMS || p.TimeoutMS > maxTimeoutMS {
+	p.TimeoutMS = cmp.Or(p.TimeoutMS, defaultTimeoutMS)
+	p.MaxInFlight = cmp.Or(p.MaxInFlight, defaultInFlight)
+	p.Format = cmp.Or(p.Format, formatPayload)
+	formats := []string{formatPayload, formatEvent, formatBinary}
+	switch r := p.RatePerSecond; {
+	case p.TimeoutMS < minTimeoutMS || p.TimeoutMS > maxTimeoutMS:
 		return bad("timeout_ms", "must be from %d to %d, or 0 for %d, not %d",
 			minTimeoutMS, maxTimeoutMS, defaultTimeoutMS, p.TimeoutMS)
-	}
-	if p.MaxInFlight == 0 {
-		p.MaxInFlight = defaultInFlight
-	}
-	if p.MaxInFlight < 1 || p.MaxInFlight > maxInFlight {
+	case p.MaxInFlight < 1 || p.MaxInFlight > maxInFlight:
 		return bad("max_in_flight", "must be from 1 to %d, or 0 for %d, not %d",
 			maxInFlight, defaultInFlight, p.MaxInFlight)
-	}
-	if r := p.RatePerSecond; r != 0 && !(r >= 0.001 && r <= maxRate) {
+	case r != 0 && !(r >= 0.001 && r <= maxRate):
 		return bad("rate_per_second",
 			"must be from 0.001 to %d, or 0 for no limit, not %g", maxRate, r)
-	}
-	switch p.Format {
-	case "":
-		p.Format = formatPayload
-	case formatPayload, formatEvent, formatBinary:
-	default:
+	case !slices.Contains(formats, p.Format):
 		return bad("format", "must be %s, %s or %s, not %.64q",
 			formatPayload, formatEvent, formatBinary, p.Format)
 	}

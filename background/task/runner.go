@@ -48,10 +48,9 @@ type Runner struct {
 	*loop.Loop // its Wake must be called when leadership or a task changes
 	o          Options
 	work       sync.WaitGroup
-	active     map[event.ID]activeTask // that run here; only once uses it
 
-	mu    sync.Mutex
-	ended []event.ID // guarded by mu: of active, those that have ended since
+	mu     sync.Mutex
+	active map[event.ID]activeTask // guarded by mu: those that run here
 }
 
 // maxActive bounds how many tasks run at a time: each keeps in memory what it has to
@@ -104,14 +103,10 @@ func (r *Runner) Run(ctx context.Context) {
 
 // once starts and cancels tasks, so that those run that should.
 func (r *Runner) once(ctx context.Context) error {
-	// Before the tasks are listed: a task's end is proposed before, so that what has ended is not
-	// listed any more.
+	// From before the tasks are listed: a task's end is proposed before it is removed from active,
+	// so that what has ended is not listed any more.
 	r.mu.Lock()
-	for _, id := range r.ended {
-		delete(r.active, id)
-	}
-	r.ended = nil
-	r.mu.Unlock()
+	defer r.mu.Unlock()
 	running, err := r.running(ctx)
 	if err != nil {
 		return err
@@ -142,7 +137,7 @@ func (r *Runner) once(ctx context.Context) error {
 			defer cancel()
 			r.carryOut(working, t, run)
 			r.mu.Lock()
-			r.ended = append(r.ended, t.ID)
+			delete(r.active, t.ID)
 			r.mu.Unlock()
 			r.Wake()
 		})

@@ -316,11 +316,15 @@ func (l *Log) tidySoon() error {
 	if l.w.inline {
 		return l.tidy()
 	}
+	l.wantTidy()
+	return nil
+}
+
+func (l *Log) wantTidy() {
 	select {
 	case l.w.wanted <- struct{}{}:
 	default: // it is wanted already
 	}
-	return nil
 }
 
 // writeSides writes the side files that sealed segments lack.

@@ -35,9 +35,10 @@ package log
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"io"
 	"sort"
+	"sync"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -54,9 +55,10 @@ const (
 
 // sideFile answers from a side file, whose pages it reads as needed.
 type sideFile struct {
-	r      io.ReaderAt
-	name   string
-	size   int64 // of the segment, which ends so:
+	l      *Log
+	seg    *segment
+	mu     sync.Mutex // held while the index is rebuilt
+	size   int64      // of the segment, which ends so:
 	last   uint64
 	clock  int64
 	chain  [32]byte
@@ -131,8 +133,7 @@ func (l *Log) openSide(seg *segment, segSize int64) (*sideFile, error) {
 	if size < sideHeaderSize {
 		return nil, fmt.Errorf("side file of %d bytes", size)
 	}
-	r := segmentFile{l, seg.SideFile, seg.First}
-	if _, err := readFull(r, b, 0); err != nil {
+	if _, err := readFull(segmentFile{l, seg.SideFile, seg.First}, b, 0); err != nil {
 		return nil, err
 	}
 	if err := checkPreamble(b, sideMagic, seg.SideFile); err != nil {
@@ -142,7 +143,7 @@ func (l *Log) openSide(seg *segment, segSize int64) (*sideFile, error) {
 		return nil, fmt.Errorf("wrong checksum of the side file's header")
 	}
 	s := &sideFile{
-		r: r, name: seg.SideFile, size: int64(le.Uint64(b[16:])), last: le.Uint64(b[32:]),
+		l: l, seg: seg, size: int64(le.Uint64(b[16:])), last: le.Uint64(b[32:]),
 		clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]), lastID: [16]byte(b[80:]),
 	}
 	if le.Uint64(b[24:]) != seg.First || le.Uint32(b[96:]) != seg.salt || s.size != segSize {
@@ -193,22 +194,55 @@ func (s *sideFile) page(t pages, i int64) ([]byte, error) {
 	n := min(pageEntries, t.entries-i*pageEntries) * entrySize
 	off := t.off + i*pageSize
 	b := make([]byte, n+4)
-	if _, err := readFull(s.r, b, off); err != nil {
-		return nil, fmt.Errorf("read side file %s: %w", s.name, err)
+	if _, err := readFull(segmentFile{s.l, s.seg.SideFile, s.seg.First}, b, off); err != nil {
+		return nil, err
 	}
 	if crc(b[:n]) != le.Uint32(b[n:]) {
-		return nil, &CorruptionError{
-			Segment: s.name, Offset: off, LastGood: s.last,
-			Reason: "wrong checksum of a side file's page (remove the file, it is rebuilt)",
-		}
+		return nil, fmt.Errorf("wrong checksum of the page at offset %d", off)
 	}
 	return b[:n], nil
 }
 
+// rebuild returns the segment's index without the side file, which could not be read. While the
+// log is open for writing, the side file is written again in the background.
+func (s *sideFile) rebuild(why error) (index, error) {
+	if errors.Is(why, ErrClosed) || errors.Is(why, ErrGone) {
+		return nil, why
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if now := s.l.indexOf(s.seg); now != s {
+		return now, nil
+	}
+	s.l.logger.Warn("rebuilding side file", "file", s.seg.SideFile, "error", why)
+	scan := s.l.scan(s.seg, s.size)
+	mem, d, err := scan.index()
+	if d != nil {
+		err = scan.corrupt(d)
+	}
+	if err != nil {
+		return nil, err
+	}
+	s.l.mu.Lock()
+	s.seg.index = mem
+	s.l.mu.Unlock()
+	if s.l.w != nil {
+		s.l.wantTidy()
+	}
+	return mem, nil
+}
+
 func (s *sideFile) nearest(before func(mark) bool) (m mark, ok bool, err error) {
 	e, err := s.lastEntry(s.tables[tableMarks], func(e []byte) bool { return before(parseMark(e)) })
-	if e == nil || err != nil {
-		return mark{}, false, err
+	if err != nil {
+		rebuilt, err := s.rebuild(err)
+		if err != nil {
+			return mark{}, false, err
+		}
+		return rebuilt.nearest(before)
+	}
+	if e == nil {
+		return mark{}, false, nil
 	}
 	return parseMark(e), true, nil
 }
@@ -224,8 +258,15 @@ func (s *sideFile) newest(table int, key [16]byte) (ref event.Ref, ok bool, err 
 	e, err := s.lastEntry(s.tables[table], func(e []byte) bool {
 		return bytes.Compare(e[:16], key[:]) <= 0
 	})
-	if e == nil || err != nil || [16]byte(e) != key {
-		return event.Ref{}, false, err
+	if err != nil {
+		rebuilt, err := s.rebuild(err)
+		if err != nil {
+			return event.Ref{}, false, err
+		}
+		return rebuilt.newest(table, key)
+	}
+	if e == nil || [16]byte(e) != key {
+		return event.Ref{}, false, nil
 	}
 	return event.Ref{Index: le.Uint64(e[16:]), Number: le.Uint32(e[24:])}, true, nil
 }

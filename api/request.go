@@ -147,26 +147,24 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.ContentLength > limit {
 		return nil, tooLarge()
 	}
-	b, err := &bytes.Buffer{}, error(nil)
+	b := bodies.Get().(*bytes.Buffer)
 	if q.packed() { // nothing refers to the body of these calls once they are answered
-		b = bodies.Get().(*bytes.Buffer)
 		q.pooled = b
 	}
-	body := http.MaxBytesReader(q.w, q.Body, limit)
-	for most, full := 64<<10, true; full && err == nil; most *= 8 {
-		// Memory for at most eight times of what has come.
-		missing := min(q.ContentLength, int64(most)) - int64(b.Len())
-		b.Grow(int(max(0, missing)) + bytes.MinRead)
-		_, err = b.ReadFrom(io.LimitReader(body, int64(most-b.Len())))
-		full = b.Len() == most
+	body := q.Body
+	if q.ContentLength < 0 {
+		body = http.MaxBytesReader(q.w, body, limit)
 	}
-	var tooMany *http.MaxBytesError
+	// The buffer doubles with what has come.
+	b.Grow(int(min(max(0, q.ContentLength), 64<<10)) + bytes.MinRead)
+	_, err := b.ReadFrom(body)
+	_, tooMany := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case err == nil:
 		q.unhurried()
 		q.raw = b.Bytes()
 		return q.raw, nil
-	case errors.As(err, &tooMany):
+	case tooMany:
 		return nil, tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, event.Problemf(codeRequestTimeout, "", "the body did not arrive within %s",

@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -231,6 +232,7 @@ func (in *settles) ack(list string, leases []string, result jsontext.Value) {
 	if len(result) > 0 && string(result) != "null" {
 		content = event.EncodeContent(&event.Content{Result: result})
 	}
+	in.items, in.places = slices.Grow(in.items, len(leases)), slices.Grow(in.places, len(leases))
 	for i, id := range leases {
 		in.add(place{list, i}, "", id, event.SettleItem{Op: event.OpAck, Content: content})
 	}

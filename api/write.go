@@ -108,9 +108,8 @@ func (s *Server) track(
 	defer cancel()
 	op := s.ops.begin(key, c)
 	res, err := do(ctx)
-	var p *event.Problem
-	switch {
-	case errors.As(err, &p):
+	switch _, refused := errors.AsType[*event.Problem](err); {
+	case refused:
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		err = perhaps(codeNoLeader, "the write was not committed in time; it may still be")
 	case err == nil && res.Problem != nil:

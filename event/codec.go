@@ -195,7 +195,11 @@ func DecodePolicy(b []byte) (*Policy, error) {
 // EncodeContent returns user data as a blob: its bytes and their SHA-256. An empty
 // Content is the zero Blob.
 func EncodeContent(c *Content) Blob {
-	b := encode(c)
+	b := encodeWith(func(k *coder) {
+		k.content = *c
+		k.encode(&k.content)
+		k.content = Content{}
+	})
 	if len(b) == 2 { // the version and an empty map
 		return Blob{}
 	}

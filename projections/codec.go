@@ -2,6 +2,8 @@ package projections
 
 import (
 	"crypto/sha256"
+	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -17,6 +19,7 @@ import (
 type coder struct {
 	enc *msgpack.Encoder // nil: it reads
 	dec *msgpack.Decoder
+	buf []byte // of packed numbers
 	err error
 }
 
@@ -45,10 +48,6 @@ func (c *coder) do(fields ...any) {
 		case *int64:
 			number(c, v)
 		case *handle:
-			number(c, v)
-		case *event.State:
-			number(c, v)
-		case *event.Place:
 			number(c, v)
 		case *event.Ordering:
 			number(c, v)
@@ -223,10 +222,43 @@ func (c *coder) backlog(s *State, number *uint32) {
 	c.do(&b.ready, &b.scheduled, &b.bytes)
 }
 
+// message packs the numbers of a message into one value, since there may be millions of them.
 func (c *coder) message(m *message) {
-	c.do(&m.id, &m.due, &m.lastIndex, &m.lastNum, &m.size, &m.attempt, &m.backlog, &m.partition,
-		&m.kind, &m.lease, &m.extra,
-		&m.order, &m.kindOrder, &m.all, &m.state, &m.priority, &m.place, &m.returned)
+	c.do(&m.id, &m.returned)
+	b := c.buf[:0]
+	if c.reads() {
+		c.do(&c.buf)
+		b = c.buf
+	}
+	b = pack(c, b, &m.due)
+	b = pack(c, b, &m.lastIndex)
+	b = pack(c, b, &m.lastNum, &m.size, &m.attempt, &m.backlog)
+	b = pack(c, b, &m.partition, &m.kind, &m.lease, &m.extra, &m.order.prev, &m.order.next,
+		&m.kindOrder.prev, &m.kindOrder.next, &m.all.prev, &m.all.next)
+	b = pack(c, b, (*uint8)(&m.state), &m.priority, (*uint8)(&m.place))
+	switch {
+	case c.err != nil:
+	case !c.reads():
+		c.buf, c.err = b, c.enc.EncodeBytes(b)
+	case len(b) > 0:
+		c.err = fmt.Errorf("%d bytes after the numbers of a message", len(b))
+	}
+}
+
+// pack appends numbers to b as varints, or takes them from its beginning.
+func pack[T ~uint8 | ~uint32 | ~uint64 | ~int64](c *coder, b []byte, vs ...*T) []byte {
+	for _, v := range vs {
+		if !c.reads() {
+			b = binary.AppendUvarint(b, uint64(*v))
+			continue
+		}
+		n, size := binary.Uvarint(b)
+		if *v = T(n); c.err == nil && (size <= 0 || uint64(*v) != n) {
+			c.err = errors.New("the numbers of a message are wrong")
+		}
+		b = b[max(size, 0):]
+	}
+	return b
 }
 
 func (c *coder) extra(x *extra) {

@@ -2,8 +2,6 @@ package api
 
 import (
 	"bytes"
-	"cmp"
-	"fmt"
 	"html"
 	"net/http/httptest"
 	"os"
@@ -20,7 +18,7 @@ import (
 
 const aULID = "01JABCDEFGHJKMNPQRSTVWXYZ0"
 
-// table reads the lines of a file in testdata, of as many columns.
+// table reads the lines of a file in testdata, of as many columns, with {{x*257}} as in scripts.
 func table(t *testing.T, name string, columns int) (out [][]string) {
 	text, err := os.ReadFile("testdata/" + name + ".txt")
 	require.NoError(t, err)
@@ -32,6 +30,7 @@ func table(t *testing.T, name string, columns int) (out [][]string) {
 		row := make([]string, columns)
 		copy(row, strings.Split(line, " | "))
 		for i, v := range row {
+			row[i] = repeat(v)
 			if quoted, err := strconv.Unquote(v); err == nil {
 				row[i] = quoted
 			}
@@ -41,43 +40,11 @@ func table(t *testing.T, name string, columns int) (out [][]string) {
 	return out
 }
 
-// TestBadInput is the list of reliability.md section 5 as far as it is HTTP's, most of it in
-// testdata/bad.txt: each is answered as a problem and none reaches the Proposer.
+// TestBadInput is the list of reliability.md section 5 as far as it is HTTP's: each is answered
+// as a problem and none reaches the Proposer.
 func TestBadInput(t *testing.T) {
 	for _, c := range table(t, "bad", 5) {
 		t.Run(c[0], func(t *testing.T) { refused(t, c[1], c[2], c[3], c[4]) })
-	}
-	x := strings.Repeat
-	list := func(n int, one string) string { return x(one+",", n-1) + one }
-	second := func(fields string) string {
-		return `{"messages":[{"payload":1},{"payload":2,` + fields + `}]}`
-	}
-	headers := ""
-	for i := range 65 {
-		headers += fmt.Sprintf(`,"h%d":"v"`, i)
-	}
-	for _, c := range []struct{ want, call, header, body string }{
-		{"400 invalid_json", "", "",
-			`{"messages":[{"payload":` + x(`[`, 10_000) + x(`]`, 10_000) + `}]}`},
-		{"413 payload_too_large payload 0", "", "",
-			`{"messages":[{"payload":"` + x("x", 1<<20) + `"}]}`},
-		{"413 payload_too_large payload 0", "", "",
-			`{"messages":[{"payload_base64":"` + x("AAAA", (1<<20)/3+1) + `"}]}`},
-		{"413 payload_too_large", "", "Content-Type: text/plain", x("x", 1<<20+1)},
-		{"400 invalid_argument messages", "", "",
-			`{"messages":[` + list(1001, `{"payload":1}`) + `]}`},
-		{"400 invalid_argument key 1", "", "", second(`"key":"` + x("k", 257) + `"`)},
-		{"400 invalid_argument headers 1", "", "", second(`"headers":{` + headers[1:] + `}`)},
-		{"400 invalid_argument headers 1", "", "",
-			second(`"headers":{"a":"` + x("v", 4097) + `"}`)},
-		{"400 invalid_argument Idempotency-Key", "", "Idempotency-Key: " + x("k", 300), oneMessage},
-		{"400 invalid_argument queue", "PUT /v1/queues/" + x("n", 129), "", ""},
-		{"400 invalid_argument lease_ids", "POST /v1/queues/q/ack", "",
-			`{"lease_ids":[` + list(1001, `"`+aULID+`"`) + `]}`},
-	} {
-		t.Run(c.want, func(t *testing.T) {
-			refused(t, c.want, cmp.Or(c.call, "POST /v1/queues/q/messages"), c.header, c.body)
-		})
 	}
 }
 
@@ -106,26 +73,10 @@ func refused(t *testing.T, want, call, header, body string) {
 		t.Errorf("outcome %q: %s", p.Outcome, a.Body)
 	}
 	head := a.Header()
-	if head.Get("Content-Type") != "application/problem+json" || head.Get("X-Request-Id") == "" {
+	if head.Get("Content-Type") != "application/problem+json" || len(head.Get("X-Request-Id")) < 16 {
 		t.Errorf("%v", head)
 	}
 	assert.True(t, a.Body.Len() <= 1500, "%d bytes of answer", a.Body.Len())
-}
-
-func TestMethodsAndRequestIDs(t *testing.T) {
-	h := setup(t)
-	allow := h.do("POST", "/v1/queues/q", "").want(405).Header().Get("Allow")
-	assert.Equal(t, allow, "GET, PUT, PATCH, DELETE, HEAD", "Allow")
-	for given, taken := range map[string]bool{"abc-1": true, "a b": false} {
-		a := h.do("GET", "/healthz", "", "X-Request-Id: "+given).want(200)
-		if id := a.Header().Get("X-Request-Id"); (id == given) != taken || !taken && len(id) < 16 {
-			t.Errorf("%s became %s", given, id)
-		}
-	}
-	if a := h.do("HEAD", "/healthz", "").want(200); a.Body.Len() != 0 {
-		t.Errorf("%s", a.Body)
-	}
-	h.do("GET", "/", "").want(404)
 }
 
 func TestPanicTellsNothing(t *testing.T) {
@@ -136,24 +87,6 @@ func TestPanicTellsNothing(t *testing.T) {
 	if a.str("code") != "internal" || strings.Contains(text, "secret") ||
 		strings.Contains(text, ".go") {
 		t.Errorf("%s", a.Body)
-	}
-}
-
-func TestEchoIsShort(t *testing.T) {
-	h := setup(t)
-	long := strings.Repeat("z", 120)
-	for _, a := range []answer{
-		h.do("GET", "/v1/queues?"+long+"=1", "").want(400),
-		h.do("PUT", "/v1/queues/q", `{"`+long+`":1}`).want(400),
-		h.do("PUT", "/v1/queues/q", `{"ordering":"`+long+`"}`).want(400),
-		h.do("PUT", "/v1/queues/"+long+long, ``).want(400),
-		h.do("GET", "/v1/messages/"+long, ``).want(400),
-		h.do("POST", "/v1/queues/q/lease", `{"lease_ms":`+strings.Repeat("9", 200)+`}`).want(400),
-	} {
-		text := a.Body.String()
-		if strings.Contains(text, long[:65]) || strings.Contains(text, strings.Repeat("9", 65)) {
-			t.Errorf("%s", a.Body)
-		}
 	}
 }
 

@@ -5,10 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -198,105 +196,6 @@ func (h *harness) leaseOne(queue string) string {
 	require.NotEqual(h, lease, "", "nothing came")
 	h.do("POST", "/v1/queues/"+queue+"/ack", fmt.Sprintf(`{"lease_ids":[%q]}`, lease)).want(200)
 	return fmt.Sprint(a.get("messages.0.payload"))
-}
-
-// A task whose target is gone fails and says so.
-func TestTaskFails(t *testing.T) {
-	h, _ := onMachine(t)
-	h.queue("q", "fifo", "")
-	h.do("PUT", "/v1/queues/b", `{"retention":{"max_depth":1}}`).want(201)
-	h.died("0", "1", "2")
-	id := h.replay(`{"filter":{},"to":"b","rate_per_second":2}`).want(202).str("id")
-	h.leaseOne("b")
-	h.do("DELETE", "/v1/queues/b?force=true", "").want(204)
-	a := h.ended(id, "failed")
-	require.Contains(t, a.str("error"), "queue b does not exist", "%s", a.Body)
-}
-
-// TestFirstDesign checks the shapes of contract.md section 8 literally.
-func TestFirstDesign(t *testing.T) {
-	h, m := onMachine(t)
-	h.do("PUT", "/v1/queues/other", "").want(201)
-	h.do("PUT", "/v1/queues/q", `{"namespace":"acme","delivery":{"dead_letter_queue":"other"},
-		"message_schema":{"type":"object"}}`).want(201)
-	for i := range 3 {
-		h.put("q", "", fmt.Sprintf(`{"n":%d,"text":%q}`, i, strings.Repeat("ä", 300)))
-	}
-	first := h.die("q", "boom 0")
-	m.pass(time.Second)
-	h.die("q", "boom 1")
-	got := h.do("GET", "/admin/queues?tenant_id=acme", "").want(200).Body.String()
-	head := `{"queues":[{"name":"q","depth":1,"in_flight":0,"oldest_message_age_seconds":`
-	tail := `,"messages_per_minute":0,"dlq_size":2}]}`
-	if !strings.HasPrefix(got, head) || !strings.HasSuffix(got, tail) {
-		t.Fatal(got)
-	}
-	a := h.do("GET", "/admin/queues/q/dlq", "").want(200)
-	dead := h.dead("q", "", "id")
-	same(t, a.each("dead_letters", "id"), dead[1], dead[0])
-	at := h.do("GET", "/v1/queues/q/dead", "").str("dead.1.dead.failed_at")
-	when, err := time.Parse(time.RFC3339, at)
-	require.NoError(t, err)
-	a.with("dead_letters.0.failed_at", float64(when.Unix()), "dead_letters.0.error", "boom 1",
-		"dead_letters.0.attempts", 1.0)
-	preview := a.str("dead_letters.0.preview")
-	if len([]rune(preview)) != 200 || !strings.HasPrefix(preview, `{"n":1,"text":"ä`) {
-		t.Fatalf("%s", a.Body)
-	}
-	a = h.do("POST", "/admin/queues/q/dlq/"+first+"/replay", "").want(200)
-	id := a.str("new_message_id")
-	if a.Body.String() != fmt.Sprintf(`{"ok":true,"new_message_id":%q}`, id) || len(id) != 26 {
-		t.Fatalf("%s", a.Body)
-	}
-	a = h.do("DELETE", "/admin/queues/q/dlq/"+dead[1], "").want(200)
-	require.Equal(t, a.Body.String(), `{"ok":true}`, "%s", a.Body)
-	h.do("DELETE", "/admin/queues/q/dlq/"+dead[1], "").want(404).
-		with("code", "message_not_found", "outcome", "not_applied", "field", "message_id")
-	h.do("GET", "/admin/queues/nowhere/dlq", "").want(404)
-	h.do("POST", "/admin/queues/q/dlq/x/replay", "").want(400)
-	h.do("GET", "/admin/queues?x=1", "").want(400)
-}
-
-// A task edits as a replay at once does, and skips what does not fit.
-func TestTaskEdits(t *testing.T) {
-	h, _ := onMachine(t)
-	h.queue("q", "fifo", "")
-	h.do("PUT", "/v1/queues/b", `{"ordering":"fifo","message_schema":{"type":"object"}}`).want(201)
-	ids := h.died("1", `{"n":2}`, "3")
-	id := h.replay(`{"filter":{},"to":"b","rate_per_second":2,"edit":{"` + ids[2] +
-		`":{"payload":{"n":3}}}}`).want(202).str("id")
-	h.ended(id, "completed").with("done", 2.0, "skipped", 1.0)
-	same(t, h.payloads("b"), "map[n:2]", "map[n:3]")
-	same(t, h.dead("q", "", "id"), ids[0])
-	h.replay(`{`+named(ids[0])+`,"rate_per_second":1}`).want(200).with("replayed", 1.0)
-}
-
-// An Idempotency-Key that comes for the first time hides no mistake.
-func TestReplayKeyHidesNothing(t *testing.T) {
-	h, m := onMachine(t)
-	h.queue("q", "unordered", "")
-	dead := h.died("1", "1", "1")
-	h.purge(`{` + named(dead[:2]...) + `}`).want(200)
-	before := m.proposals()
-	for i, c := range []struct {
-		body   string
-		status int
-	}{
-		// As a task, which would not say that nothing of it is there.
-		{`{` + named(dead[:2]...) + `,"rate_per_second":1}`, 404},
-		{`{"filter":{"key":"other"},"edit":{"` + dead[2] + `":{"payload":2}}}`, 400},
-		{`{"filter":{},"edit":{"` + dead[0] + `":{"payload":2}}}`, 404},
-		{`{"filter":{},"to":"nowhere"}`, 404},
-	} {
-		h.replay(c.body, fmt.Sprint("Idempotency-Key: ", i)).want(c.status)
-	}
-	assert.Equal(t, m.proposals(), before, "left an entry")
-	// A task is the answer to a repeated request, though nothing is left.
-	h.died("1")
-	body := `{"filter":{},"rate_per_second":1}`
-	a := h.replay(body, "Idempotency-Key: t").want(202)
-	h.ended(a.str("id"), "completed").with("done", 2.0)
-	h.replay(body, "Idempotency-Key: t").repeats(a)
 }
 
 // The state keeps a thousand ended tasks; an answer is kept for a day.

@@ -81,6 +81,7 @@ type fakeNode struct {
 	proposer
 	*fakeCluster
 	unready   []string
+	clock     func() int64
 	age       func() (time.Duration, bool)
 	leader    string
 	askLeader func(context.Context, string, []byte) ([]byte, error)
@@ -95,7 +96,7 @@ type proposer interface {
 
 func (n *fakeNode) Ready() (bool, []string) { return len(n.unready) == 0, n.unready }
 func (n *fakeNode) Load() (int, float64)    { return 0, 0 }
-func (n *fakeNode) Clock() int64            { return time.Now().UnixMilli() }
+func (n *fakeNode) Clock() int64            { return n.clock() }
 func (n *fakeNode) LeaderHTTP() string      { return n.leader }
 
 func (n *fakeNode) Age() (time.Duration, bool) {
@@ -143,7 +144,8 @@ func build(opts ...func(*Options)) *harness {
 		fn(&o)
 	}
 	c := newFakeCluster()
-	n := &fakeNode{proposer: f, fakeCluster: c}
+	n := &fakeNode{proposer: f, fakeCluster: c,
+		clock: func() int64 { return time.Now().UnixMilli() }}
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log
 	f.machine.s = New(Deps{

@@ -43,12 +43,17 @@ func newMachine(s *Server) *machine {
 	return &machine{Machine: fsm.New(projections.New(), log), log: log, s: s}
 }
 
-// onMachine is a harness with a runner of tasks, whose time stops.
+// onMachine is a harness with a runner of tasks, where it is noon until time passes.
 func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	t.Helper()
 	h := setup(t, opts...)
 	m := h.machine
-	m.now = time.Now().Add(-time.Hour).UnixMilli()
+	m.now = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC).UnixMilli()
+	h.node.clock = func() int64 {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.now
+	}
 	mover := dead.Mover{
 		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: m.log.Head, Wait: m.log.Wait,
 	}

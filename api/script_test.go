@@ -36,6 +36,8 @@ import (
 //		stats.depth = 2            a member of the answer as JSON; null: none
 //		dead[].id = ["1"]          a member of each element of a list
 //		@Allow = "GET"             a header of the answer
+//		@X-Request-Id != a         another value
+//		@Retry-After               a header that is there
 //		detail ~ not exist         a part of a member, or of the whole answer: . ~ text
 //		detail !~ exist            no part of it
 //		$id = messages.0.id        $id is the value of a member from here on; . is all
@@ -109,6 +111,10 @@ func (s *script) expand(text string) string {
 		}
 		return name
 	})
+	return repeat(text)
+}
+
+func repeat(text string) string {
 	return repeated.ReplaceAllStringFunc(text, func(of string) string {
 		m := repeated.FindStringSubmatch(of)
 		n, _ := strconv.Atoi(m[2])
@@ -188,6 +194,7 @@ func (s *script) request(status int, line string, below []string) {
 	for _, c := range checks {
 		where, want, equal := strings.Cut(c, " = ")
 		part, has, contains := strings.Cut(c, " ~ ")
+		other, not, unequal := strings.Cut(c, " != ")
 		lacking, lacks, without := strings.Cut(c, " !~ ")
 		switch {
 		case c == "repeats":
@@ -198,6 +205,8 @@ func (s *script) request(status int, line string, below []string) {
 			s.vars[where] = fmt.Sprint(a.get(want))
 		case equal && where[0] == '@':
 			s.equal(c, a.Header().Get(where[1:]), s.expand(want))
+		case unequal && a.text(other) != s.expand(not):
+		case c[0] == '@' && !strings.Contains(c, " ") && a.text(c) != "":
 		case equal && strings.Contains(where, "[]."):
 			list, member, _ := strings.Cut(where, "[].")
 			s.equal(c, a.each(list, member), s.expand(want))
@@ -214,11 +223,14 @@ func (s *script) request(status int, line string, below []string) {
 	}
 }
 
-// text returns a member that is a text, or the whole answer.
+// text returns a member that is a text, a header, or the whole answer.
 func (a answer) text(path string) string {
 	a.t.Helper()
 	if path == "." {
 		return a.Body.String()
+	}
+	if name, ok := strings.CutPrefix(path, "@"); ok {
+		return a.Header().Get(name)
 	}
 	return a.str(path)
 }

@@ -15,8 +15,7 @@ func (b *bench) erase(task event.ID, items ...event.EraseItem) event.Result {
 // item is a message as who erases it sees it.
 func (b *bench) item(text string) event.EraseItem {
 	b.t.Helper()
-	l := b.ids[text]
-	id := l[len(l)-1]
+	id := b.newest(text)
 	it := event.EraseItem{ID: id, Refs: []event.Ref{event.RefOf(id)}}
 	if _, live := b.m.Message(id); !live {
 		for _, e := range b.log.events() {

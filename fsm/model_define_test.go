@@ -209,6 +209,10 @@ func (w *model) endHooks(b *bench) {
 	}
 }
 
+func hook(name, queue, definition string) *event.PutWebhook {
+	return &event.PutWebhook{Name: name, Queue: queue, Definition: []byte(definition)}
+}
+
 func (c *chaos) hook() *event.PutWebhook {
 	return hook(draw(c, "webhook", "w1", "w2", "w2", "w/3"), draw(c, "feeds", "", "a", "b", "c", "dlq", "a.dlq"), draw(c, "definition", `{}`, `{"n":1}`))
 }

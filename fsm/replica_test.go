@@ -188,27 +188,6 @@ func TestSkip(t *testing.T) {
 	}
 }
 
-// TestEmptyBlock: every entry leaves a block, also one that causes nothing.
-func TestEmptyBlock(t *testing.T) {
-	b := setup(t)
-	b.tick(5)
-	b.one(&event.Command{PurgeQueue: &event.PurgeQueue{Name: "none"}})
-	if len(b.log.blocks) != 2 || len(b.log.events()) != 0 {
-		t.Fatalf("%d blocks, %d events", len(b.log.blocks), len(b.log.events()))
-	}
-}
-
-// TestNewerRules: a node that does not know the rules of an entry stops.
-func TestNewerRules(t *testing.T) {
-	b := setup(t)
-	e := event.Entry{Rules: known + 1, Time: epoch}
-	_, err := b.m.Apply(1, e.Encode())
-	mustEqual(t, err, fmt.Sprintf("entry 1 requires rules version %d, this binary supports up to %d", known+1, known))
-	if len(b.log.blocks) != 0 || b.m.Index() != 0 {
-		t.Fatal("it was applied all the same")
-	}
-}
-
 // TestLoadedStateWakesAlike: messages that were purged while they waited for
 // their time must not use up, after a restart, what wakes others.
 func TestLoadedStateWakesAlike(t *testing.T) {
@@ -217,11 +196,7 @@ func TestLoadedStateWakesAlike(t *testing.T) {
 	b.t = t
 	b.mustQueue("q", nil)
 	for range 14 {
-		ms := make([]event.NewMessage, 1000)
-		for i := range ms {
-			ms[i] = msg("x", delay(1000))
-		}
-		b.put("q", ms...)
+		b.many("q", 1000, delay(1000))
 	}
 	mustEqual(t, b.purge("q"), 14_000)
 	b.tick(1000) // the first ones come due

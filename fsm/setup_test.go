@@ -416,15 +416,9 @@ func (b *bench) purge(queue string) int64 {
 	return b.ok(b.one(&event.Command{PurgeQueue: &event.PurgeQueue{Name: queue}})).Count
 }
 
-func (b *bench) drop(queue string, force bool) event.Result {
-	b.t.Helper()
-	return b.one(&event.Command{DeleteQueue: &event.DeleteQueue{Name: queue, Force: force}})
-}
-
 func (b *bench) remove(text string) event.Result {
 	b.t.Helper()
-	l := b.ids[text]
-	return b.one(&event.Command{Delete: &event.DeleteMessage{ID: l[len(l)-1]}})
+	return b.one(&event.Command{Delete: &event.DeleteMessage{ID: b.newest(text)}})
 }
 
 // mustEqual compares two values by what %v prints.
@@ -437,3 +431,21 @@ func mustEqual(t tb, got, want any) {
 
 // must fails the test on an error.
 var must = require.NoError
+
+// many enqueues n equal messages.
+func (b *bench) many(queue string, n int, set ...func(*event.NewMessage)) {
+	b.t.Helper()
+	ms := make([]event.NewMessage, n)
+	for i := range ms {
+		ms[i] = msg("x", set...)
+	}
+	b.put(queue, ms...)
+}
+
+// newest is the newest id of the message with this text.
+func (b *bench) newest(text string) event.ID {
+	b.t.Helper()
+	l := b.ids[text]
+	require.NotEqual(b.t, len(l), 0, "there was no %q", text)
+	return l[len(l)-1]
+}

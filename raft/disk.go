@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/qlogd/qlogd/event"
@@ -58,6 +60,14 @@ func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
 	detail := fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed",
 		d.o.NodeID)
 	return refused(CodeInsufficientStorage, detail, 5000)
+}
+
+// outOfSpace reports whether a checkpoint failed because the disk was full. hashicorp/raft keeps
+// only the text of the cause.
+func outOfSpace(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, syscall.ENOSPC.Error()) ||
+		strings.Contains(text, syscall.EDQUOT.Error())
 }
 
 // full reports whether this node's disk takes no produce.

@@ -1,10 +1,15 @@
 package raft
 
 import (
+	"io/fs"
+	"strings"
 	"sync/atomic"
+	"syscall"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // One full disk of three stops nobody: a leader whose disk takes no produce
@@ -26,4 +31,24 @@ func leaderWithoutRoomHandsOver(t *testing.T) {
 	c.put("through another one", l.name)
 	assert.NotEqual(t, c.leader(), l, "the node without room leads again")
 	c.level()
+}
+
+// noRoom is a disk on which no checkpoint has room.
+type noRoom struct{ vfs.FS }
+
+func (d noRoom) Create(name string) (vfs.File, error) {
+	if strings.HasPrefix(name, "/checkpoints/") {
+		return nil, &fs.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
+	}
+	return d.FS.Create(name)
+}
+
+func TestCheckpointOnAFullDisk(t *testing.T) {
+	n := boot(t, on(noRoom{memdisk.New()}))
+	n.put("a")
+	_, err := n.SnapshotAll(t.Context())
+	p := asProblem(t, err)
+	assert.Equal(t, p.Code, CodeInsufficientStorage)
+	assert.True(t, strings.HasPrefix(p.Detail, "the disk is full: node n1 "), "%s", p.Detail)
+	n.put("it goes on")
 }

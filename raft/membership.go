@@ -271,7 +271,11 @@ func (r *Replica) serveJoin(ctx context.Context, from peer.Identity, q adminRequ
 func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse {
 	if q.Do == "snapshot" {
 		if err := r.Snapshot(); err != nil {
-			return responseOf(notNow("node %s wrote no checkpoint: %v", r.o.NodeID, err))
+			p := notNow("node %s wrote no checkpoint: %v", r.o.NodeID, err)
+			if outOfSpace(err) {
+				p.Code, p.Detail = CodeInsufficientStorage, "the disk is full: "+p.Detail
+			}
+			return responseOf(p)
 		}
 		newest, _ := r.stores.snaps.newest()
 		return adminResponse{Index: newest.Index}

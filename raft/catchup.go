@@ -58,10 +58,8 @@ var errFetching = errors.New("the other node is fetching the checkpoint")
 // stream, restore and response, while the receiver's main loop is blocked. So bulk never goes
 // that way (I17): the receiver is offered the newest checkpoint, fetches what it lacks in the
 // background, and opens its directory again. This call returns when it has done that.
-func (r *Replica) offer(
-	id hraft.ServerID, addr hraft.ServerAddress,
-	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse,
-) error {
+func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
+	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse) error {
 	for {
 		meta, ok := r.stores.snaps.newest()
 		if !ok {
@@ -145,20 +143,16 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 
 // compareOffer returns an error if this node's event log is not the checkpoint's.
 func (r *Replica) compareOffer(meta checkpoint.Meta) error {
-	p := r.fsm.progress()
-	if p.head < meta.HeadIndex {
+	if r.fsm.progress().head < meta.HeadIndex {
 		return nil
 	}
-	chain := p.chain
-	if meta.HeadIndex < p.head {
-		var err error
-		if chain, err = r.o.Machine.ChainAt(meta.HeadIndex); errors.Is(err, log.ErrGone) {
-			return nil
-		} else if err != nil {
-			return err
-		}
-	}
-	if chain != meta.Chain {
+	chain, err := r.o.Machine.ChainAt(meta.HeadIndex)
+	switch {
+	case errors.Is(err, log.ErrGone):
+		return nil
+	case err != nil:
+		return err
+	case chain != meta.Chain:
 		return fmt.Errorf("%w: at index %d this node's event log has chain %x, the leader's %x",
 			ErrDiverged, meta.HeadIndex, chain, meta.Chain)
 	}

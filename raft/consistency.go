@@ -127,14 +127,8 @@ func (ms marks) add(m mark) marks {
 	return append(ms[max(0, len(ms)-keepMarks+1):len(ms):len(ms)], m)
 }
 
-// undecided returns why this node is not ready as far as comparisons go; "" if it is.
-func (a *agreement) undecided() string {
-	f := a.found.Load()
-	if f == nil || !f.undecided {
-		return ""
-	}
-	return "nodes differ, and no majority decides which is right: " + f.String()
-}
+// noMajority is why a node is not ready where a finding is undecided.
+const noMajority = "nodes differ, and no majority decides which is right"
 
 // conclude compares this node's marks with those that others have reported.
 func (r *Replica) conclude(own marks, others []MemberStatus) finding {
@@ -181,7 +175,7 @@ func (r *Replica) agree() {
 			logged = time.Now()
 			text := "another node differs from the majority and is expected to stop"
 			if f.undecided {
-				text = "nodes differ, and no majority decides which is right"
+				text = noMajority
 			}
 			r.o.Logger.Error(text, "found", f.String())
 		}

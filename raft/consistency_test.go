@@ -240,7 +240,7 @@ func twoThatDifferAreNotReady(t *testing.T) {
 	for _, m := range c.members() {
 		until(t, "it is not ready", func() bool { ok, _ := m.Ready(); return !ok })
 		_, why := m.Ready()
-		if len(why) != 1 || why[0] != m.agreement.undecided() {
+		if len(why) != 1 || why[0] != fmt.Sprintf("%s: %v", noMajority, m.agreement.found.Load()) {
 			t.Errorf("%s: %q", m.name, why)
 		}
 	}

@@ -112,7 +112,7 @@ type checkpoints struct {
 
 // Open starts a replica on what is on disk. The Machine must have recovered
 // before. It returns before a leader is known: see Ready.
-func Open(o Options) (_ *Replica, err error) {
+func Open(o Options) (*Replica, error) {
 	if o.NodeID == "" || o.Dir == "" || o.CheckpointDir == "" || o.Machine == nil {
 		return nil, errors.New("raft: NodeID, Dir, CheckpointDir and Machine are needed")
 	}
@@ -128,23 +128,15 @@ func Open(o Options) (_ *Replica, err error) {
 	r.membership.changing = make(chan struct{}, 1)
 	r.checkpoints.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
 	r.agreement.wake = make(chan struct{}, 1)
-	defer func() {
-		if err != nil {
-			r.run.end()
+	var err error
+	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err == nil {
+		if err = r.start(); err == nil {
+			return r, nil
 		}
-	}()
-	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err != nil {
-		return nil, err
+		r.stores.close()
 	}
-	defer func() {
-		if err != nil {
-			r.stores.close()
-		}
-	}()
-	if err = r.start(); err != nil {
-		return nil, err
-	}
-	return r, nil
+	r.run.end()
+	return nil, err
 }
 
 func (r *Replica) start() error {
@@ -406,9 +398,8 @@ func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 
 // HandleMembers answers the calls of that name that members of the cluster make;
 // nil: nobody does any more.
-func (r *Replica) HandleMembers(
-	name string, h func(ctx context.Context, body []byte) ([]byte, error),
-) {
+func (r *Replica) HandleMembers(name string,
+	h func(ctx context.Context, body []byte) ([]byte, error)) {
 	var serve peer.Handler
 	if h != nil {
 		serve = r.forMembers(func(ctx context.Context, _ peer.Identity, b []byte) ([]byte, error) {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"maps"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -55,7 +56,7 @@ func openSnapshots(o Options) (*snapshots, error) {
 func (s *snapshots) metas() []checkpoint.Meta {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return append([]checkpoint.Meta(nil), s.have...)
+	return slices.Clone(s.have)
 }
 
 func (s *snapshots) newest() (checkpoint.Meta, bool) {
@@ -149,10 +150,8 @@ func (s *snapshots) Open(id string) (*hraft.SnapshotMeta, io.ReadCloser, error) 
 }
 
 // Create implements hraft.SnapshotStore.
-func (s *snapshots) Create(
-	version hraft.SnapshotVersion, index, term uint64,
-	c hraft.Configuration, cIndex uint64, _ hraft.Transport,
-) (hraft.SnapshotSink, error) {
+func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64,
+	c hraft.Configuration, cIndex uint64, _ hraft.Transport) (hraft.SnapshotSink, error) {
 	return &sink{store: s, meta: checkpoint.Meta{
 		Index: index, Term: term, SnapshotVersion: uint16(version),
 		Configuration: hraft.EncodeConfiguration(c), ConfigurationIndex: cIndex,

@@ -394,8 +394,8 @@ func (r *Replica) Ready() (bool, []string) {
 	if err := r.run.dead.Load(); err != nil {
 		not("failed: %v", *err)
 	}
-	if why := r.agreement.undecided(); why != "" {
-		not("%s", why)
+	if f := r.agreement.found.Load(); f != nil && f.undecided {
+		not("%s: %v", noMajority, f)
 	}
 	lead := r.b.leading()
 	if lead.closing {

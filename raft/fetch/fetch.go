@@ -70,24 +70,17 @@ type fetcher struct {
 // Fetch transfers what is missing into <data>/incoming, asking each node once, and returns
 // what Install is to move in place. After an error the files that have arrived stay, and the
 // next Fetch continues from them. Only one may run for a directory, whose engine may be open.
-func Fetch(ctx context.Context, o Options) (*Plan, error) {
+func Fetch(ctx context.Context, o Options) (p *Plan, err error) {
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
-	p, err := f.run(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("fetch: %w", err)
-	}
-	return p, nil
-}
-
-func (f *fetcher) run(ctx context.Context) (*Plan, error) {
 	if err := f.FS.MkdirAll(f.dir); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("fetch: %w", err)
 	}
 	var differ, others []error
 	for _, to := range f.From {
-		p, err := f.from(ctx, to)
-		if err == nil || ctx.Err() != nil {
-			return p, err
+		if p, err = f.from(ctx, to); err == nil {
+			return p, nil
+		} else if ctx.Err() != nil {
+			return nil, fmt.Errorf("fetch: %w", err)
 		}
 		f.Logger.Warn("fetch failed", "from", to.Node, "addr", to.Addr, "error", err)
 		err = fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err)
@@ -101,10 +94,10 @@ func (f *fetcher) run(ctx context.Context) (*Plan, error) {
 			break // the same with every node
 		}
 	}
-	if len(others) > 0 { // not all have said that this log is another one
-		return nil, errors.Join(others...)
+	if len(others) == 0 { // all have said that this log is another one
+		others = differ
 	}
-	return nil, errors.Join(differ...)
+	return nil, fmt.Errorf("fetch: %w", errors.Join(others...))
 }
 
 // from transfers the missing segments from one node, and the checkpoint from the leader.
@@ -144,32 +137,18 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 
 // plan asks a node for its segments and compares them with the local log. It returns what is
 // to be fetched, and the local block that the first segment continues; nil: none.
-func (f *fetcher) plan(
-	ctx context.Context, to peer.Target,
-) (r *Plan, after *log.SegmentInfo, err error) {
+func (f *fetcher) plan(ctx context.Context, to peer.Target) (
+	r *Plan, after *log.SegmentInfo, err error) {
 	c := &f.Checkpoint
 	r = &Plan{Cluster: c.ClusterID, Checkpoint: checkpointOf(c)}
-	local, err := openLocal(f.FS, f.DataDir)
+	have, chain, err := local(f.FS, f.DataDir, c.HeadIndex)
 	if err != nil {
 		return nil, nil, err
 	}
-	var have []log.SegmentInfo
-	var head log.SegmentInfo
-	if local != nil {
-		defer local.Close()
-		if have = local.Segments(); len(have) > 0 {
-			head = have[len(have)-1]
-			r.head = head.Last
-		}
-	}
+	head := newest(have)
+	r.head = head.Last
 	if head.Last >= c.HeadIndex {
 		// Only the checkpoint is missing.
-		var chain [32]byte
-		if local != nil {
-			if chain, err = local.ChainAt(c.HeadIndex); err != nil {
-				return nil, nil, err
-			}
-		}
 		if chain != c.Chain {
 			return nil, nil, differs(c.HeadIndex, chain, c.Chain)
 		}
@@ -212,13 +191,30 @@ func differs(index uint64, here, there [32]byte) error {
 		ErrDiffers, index, here, there)
 }
 
-// openLocal opens the local log for reading, while the engine may write to it; nil: none.
-func openLocal(fsys vfs.FS, dataDir string) (*log.Log, error) {
+// local returns the segments of the local log, to which the engine may write, and its chain at
+// an index, where it reaches that.
+func local(fsys vfs.FS, dataDir string, index uint64) (
+	have []log.SegmentInfo, chain checkpoint.Chain, err error) {
 	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dataDir, datadir.LogDir)})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
+		return nil, chain, nil
+	} else if err != nil {
+		return nil, chain, err
 	}
-	return l, err
+	defer l.Close()
+	have = l.Segments()
+	if newest(have).Last >= index {
+		chain, err = l.ChainAt(index)
+	}
+	return have, chain, err
+}
+
+// newest returns the segment in which a log ends; the zero segment for none.
+func newest(have []log.SegmentInfo) (s log.SegmentInfo) {
+	if len(have) > 0 {
+		s = have[len(have)-1]
+	}
+	return s
 }
 
 // prepare removes files that are not wanted, and checks that the rest has room.
@@ -267,9 +263,8 @@ func (f *fetcher) prepare(r *Plan) error {
 
 // file fetches one file and verifies it. Bytes that are there from an earlier attempt, and
 // are wrong, are fetched again.
-func (f *fetcher) file(
-	ctx context.Context, from peer.Target, dir, name string, size int64, verify func() error,
-) error {
+func (f *fetcher) file(ctx context.Context, from peer.Target, dir, name string, size int64,
+	verify func() error) error {
 	for {
 		had, err := f.download(ctx, from, dir+"/"+name, size)
 		if err != nil {
@@ -285,9 +280,8 @@ func (f *fetcher) file(
 }
 
 // download completes a file and makes it durable. It returns how many bytes were there before.
-func (f *fetcher) download(
-	ctx context.Context, from peer.Target, name string, size int64,
-) (had int64, err error) {
+func (f *fetcher) download(ctx context.Context, from peer.Target, name string, size int64) (
+	had int64, err error) {
 	local := path.Join(f.dir, path.Base(name))
 	file, err := f.FS.OpenReadWrite(local)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -324,9 +318,8 @@ func syncFile(file vfs.File) error {
 }
 
 // copy fetches the bytes off..size of a file.
-func (f *fetcher) copy(
-	ctx context.Context, from peer.Target, name string, file vfs.File, off, size int64,
-) error {
+func (f *fetcher) copy(ctx context.Context, from peer.Target, name string, file vfs.File,
+	off, size int64) error {
 	for synced := off; off < size; {
 		b, err := f.read(ctx, from, readRequest{name, off, size - off})
 		if err == nil {
@@ -363,9 +356,8 @@ func (f *fetcher) read(ctx context.Context, from peer.Target, q readRequest) ([]
 
 // verifySegment verifies a segment, and writes the side file of one that will be sealed, so
 // that opening the log need not compute it.
-func (f *fetcher) verifySegment(
-	ctx context.Context, r *Plan, i int, after *log.SegmentInfo,
-) (end log.SegmentInfo, err error) {
+func (f *fetcher) verifySegment(ctx context.Context, r *Plan, i int, after *log.SegmentInfo) (
+	end log.SegmentInfo, err error) {
 	s := &r.Segments[i]
 	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, after)
 	_, corrupt := errors.AsType[*log.CorruptionError](err)

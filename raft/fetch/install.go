@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math"
 	"path"
 	"slices"
 
@@ -76,17 +77,11 @@ func (i *installer) outdated(p *Plan) (why string, err error) {
 			return "files are missing", err
 		}
 	}
-	local, err := openLocal(i.FS, i.dataDir)
+	have, _, err := local(i.FS, i.dataDir, math.MaxUint64)
 	if err != nil {
 		return "", err
 	}
-	var head log.SegmentInfo
-	if local != nil {
-		defer local.Close()
-		if have := local.Segments(); len(have) > 0 {
-			head = have[len(have)-1]
-		}
-	}
+	head := newest(have)
 	if head.Last != p.head {
 		return "the event log has changed", nil
 	}

@@ -78,9 +78,8 @@ func (n *Net) newClient() *http.Transport {
 // Call calls the node at to and waits for its response, until ctx ends or that node does not
 // answer anything for some seconds. It never repeats a request that a handler may have seen:
 // see NotSent. from is the node that responded, as far as known.
-func (n *Net) Call(
-	ctx context.Context, to Target, name string, body []byte,
-) (out []byte, from Identity, err error) {
+func (n *Net) Call(ctx context.Context, to Target, name string, body []byte) (
+	out []byte, from Identity, err error) {
 	if len(body) > maxCall {
 		err = &notSent{tooLarge(int64(len(body)))}
 	} else {
@@ -147,9 +146,8 @@ func (n *Net) watch(ctx context.Context, to Target) error {
 	return nil
 }
 
-func (n *Net) call(
-	ctx context.Context, to Target, name string, body []byte,
-) (out []byte, from Identity, err error) {
+func (n *Net) call(ctx context.Context, to Target, name string, body []byte) (
+	out []byte, from Identity, err error) {
 	connected := false
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {

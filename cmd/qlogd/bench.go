@@ -47,21 +47,21 @@ type benchLoad struct {
 // benchResult is what a load measured. Rates and latencies are of the measured
 // time, the totals include warm-up and draining.
 type benchResult struct {
-	Seconds       float64   `json:"seconds"`
-	Produced      int64     `json:"produced"`
-	Acked         int64     `json:"acked"`
-	ProduceRate   float64   `json:"produce_per_second"`
-	AckRate       float64   `json:"ack_per_second"`
-	Produce       quantiles `json:"produce_ms"`
-	Delivery      quantiles `json:"delivery_ms"` // from when a message was sent or due
-	Take          quantiles `json:"take_ms"`
-	Ack           quantiles `json:"ack_ms"`
-	Cycle         quantiles `json:"cycle_ms"` // from sent or due until acked
-	Late          quantiles `json:"late_ms"`  // of the load generator, with a rate
-	TotalProduced int64     `json:"total_produced"`
-	TotalAcked    int64     `json:"total_acked"`
-	Duplicates    int64     `json:"duplicates"`
-	Lost          int64     `json:"lost"` // -1: without workers
+	Seconds       float64 `json:"seconds"`
+	Produced      int64   `json:"produced"`
+	Acked         int64   `json:"acked"`
+	ProduceRate   float64 `json:"produce_per_second"`
+	AckRate       float64 `json:"ack_per_second"`
+	Produce       latency `json:"produce_ms"`
+	Delivery      latency `json:"delivery_ms"` // from when a message was sent or due
+	Take          latency `json:"take_ms"`
+	Ack           latency `json:"ack_ms"`
+	Cycle         latency `json:"cycle_ms"` // from sent or due until acked
+	Late          latency `json:"late_ms"`  // of the load generator, with a rate
+	TotalProduced int64   `json:"total_produced"`
+	TotalAcked    int64   `json:"total_acked"`
+	Duplicates    int64   `json:"duplicates"`
+	Lost          int64   `json:"lost"` // -1: without workers
 }
 
 // minBenchSize holds a payload's origin: the time it was sent or due, in nanoseconds since the run
@@ -90,8 +90,8 @@ func (l benchLoad) check() error {
 	return nil
 }
 
-// quantiles are latencies in milliseconds.
-type quantiles struct {
+// latency is measured durations, and their quantiles in milliseconds.
+type latency struct {
 	Count int     `json:"count"`
 	Mean  float64 `json:"mean"`
 	P50   float64 `json:"p50"`
@@ -99,27 +99,25 @@ type quantiles struct {
 	P99   float64 `json:"p99"`
 	P999  float64 `json:"p999"`
 	Max   float64 `json:"max"`
+
+	all []time.Duration
 }
 
-// samples are measured durations.
-type samples []time.Duration
-
-func (s samples) quantiles() quantiles {
-	n := len(s)
+// sum computes the quantiles.
+func (l *latency) sum() {
+	n := len(l.all)
 	if n == 0 {
-		return quantiles{}
+		return
 	}
-	slices.Sort(s)
+	slices.Sort(l.all)
 	var sum time.Duration
-	for _, d := range s {
+	for _, d := range l.all {
 		sum += d
 	}
 	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
-	at := func(q float64) float64 { return ms(s[min(int(q*float64(n)), n-1)]) }
-	return quantiles{
-		Count: n, Mean: ms(sum / time.Duration(n)),
-		P50: at(.50), P90: at(.90), P99: at(.99), P999: at(.999), Max: ms(s[n-1]),
-	}
+	at := func(q float64) float64 { return ms(l.all[min(int(q*float64(n)), n-1)]) }
+	l.Count, l.Mean, l.Max = n, ms(sum/time.Duration(n)), at(1)
+	l.P50, l.P90, l.P99, l.P999 = at(.50), at(.90), at(.99), at(.999)
 }
 
 // bench runs a load on a queue that it creates and deletes.
@@ -167,12 +165,12 @@ func (a *app) bench(ctx context.Context, c *client.Client, queue string,
 	if load.Backlog > 0 {
 		r.room = make(chan struct{}, load.Backlog)
 	}
-	result, err := r.run(ctx)
+	err = r.run(ctx)
 	r.bar.done()
 	if err != nil {
 		return err
 	}
-	return a.printBench(queue, load, result)
+	return a.printBench(queue, load, &r.out)
 }
 
 // benchRun is one run of a load.
@@ -187,16 +185,14 @@ type benchRun struct {
 	room   chan struct{} // bounds messages produced and not acked; nil: no limit
 	seq    atomic.Uint64 // number of the next message
 
-	mu                           sync.Mutex
-	seen                         []bool // delivered messages
-	produced, acked, duplicates  int64
-	measuring                    bool // the samples are taken
-	produce, delivery, take, ack samples
-	cycle, late                  samples
+	mu        sync.Mutex
+	seen      []bool // delivered messages
+	measuring bool   // latencies are taken
+	out       benchResult
 }
 
 // run applies the load and waits until all messages are acked.
-func (r *benchRun) run(ctx context.Context) (*benchResult, error) {
+func (r *benchRun) run(ctx context.Context) error {
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
 	sends, stopSends := context.WithCancel(ctx)
@@ -226,41 +222,37 @@ func (r *benchRun) run(ctx context.Context) (*benchResult, error) {
 	}
 
 	r.wait(sends, r.Warmup)
-	out := &benchResult{Lost: -1}
-	r.measure(out, true)
+	r.out.Lost = -1
+	r.measure(true)
 	if r.Duration > 0 {
 		r.wait(sends, r.Warmup+r.Duration)
-		r.measure(out, false)
+		r.measure(false)
 		stopSends()
 	}
 	producing.Wait()
 	if r.Workers > 0 {
-		out.Lost, _ = await(ctx, func() (int64, error) {
+		r.out.Lost, _ = await(ctx, func() (int64, error) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			return r.produced - (r.acked - r.duplicates), nil
+			return r.out.TotalProduced - (r.out.TotalAcked - r.out.Duplicates), nil
 		})
 	}
 	if r.Duration == 0 {
-		r.measure(out, false)
+		r.measure(false)
 	}
 	stopTakes()
 	working.Wait()
-	if err := context.Cause(ctx); err != nil {
-		return nil, err
-	}
-	if out.Lost == 0 {
+	err := context.Cause(ctx)
+	if err == nil && r.out.Lost == 0 {
 		// A Worker acks after its handler returned.
-		var err error
-		if out.Lost, err = await(ctx, func() (int64, error) {
+		if r.out.Lost, err = await(ctx, func() (int64, error) {
 			q, err := r.c.Queue(ctx, r.queue)
 			return q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight, err
 		}); err != nil {
-			return nil, fmt.Errorf("count remaining messages: %w", err)
+			err = fmt.Errorf("count remaining messages: %w", err)
 		}
 	}
-	out.TotalProduced, out.TotalAcked, out.Duplicates = r.produced, r.acked, r.duplicates
-	return out, nil
+	return err
 }
 
 // wait waits until some time after the beginning, and shows the progress.
@@ -272,36 +264,30 @@ func (r *benchRun) wait(ctx context.Context, until time.Duration) {
 }
 
 // measure begins or ends measuring.
-func (r *benchRun) measure(out *benchResult, on bool) {
+func (r *benchRun) measure(on bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.measuring = on
-	seconds := time.Since(r.began).Seconds()
+	out := &r.out
+	out.Seconds = time.Since(r.began).Seconds() - out.Seconds
+	out.Produced, out.Acked = out.TotalProduced-out.Produced, out.TotalAcked-out.Acked
 	if on {
-		out.Seconds, out.Produced, out.Acked = seconds, r.produced, r.acked
 		return
 	}
-	out.Seconds = seconds - out.Seconds
-	out.Produced, out.Acked = r.produced-out.Produced, r.acked-out.Acked
 	out.ProduceRate = float64(out.Produced) / out.Seconds
 	out.AckRate = float64(out.Acked) / out.Seconds
-	out.Produce, out.Delivery = r.produce.quantiles(), r.delivery.quantiles()
-	out.Take, out.Ack = r.take.quantiles(), r.ack.quantiles()
-	out.Cycle, out.Late = r.cycle.quantiles(), r.late.quantiles()
-}
-
-// add adds a sample while measuring. r.mu is held.
-func (r *benchRun) add(s *samples, d time.Duration) {
-	if r.measuring {
-		*s = append(*s, d)
+	for _, l := range []*latency{
+		&out.Produce, &out.Delivery, &out.Take, &out.Ack, &out.Cycle, &out.Late,
+	} {
+		l.sum()
 	}
 }
 
-// sample is add without r.mu.
-func (r *benchRun) sample(s *samples, d time.Duration) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.add(s, d)
+// add adds a duration while measuring. r.mu is held.
+func (r *benchRun) add(l *latency, d time.Duration) {
+	if r.measuring {
+		l.all = append(l.all, d)
+	}
 }
 
 // await waits until a count is 0, and returns what it is if it no longer changes.
@@ -332,7 +318,9 @@ func (r *benchRun) producer(ctx, sends context.Context) error {
 			sent = time.Duration(float64(seq) / r.Rate * float64(time.Second))
 			if early := sent - time.Since(r.began); early > 0 && n > 0 {
 				pause(sends, early)
-				r.sample(&r.late, time.Since(r.began)-sent)
+				r.mu.Lock()
+				r.add(&r.out.Late, time.Since(r.began)-sent)
+				r.mu.Unlock()
 			}
 		}
 		for i := uint64(0); i < n && r.room != nil && sends.Err() == nil; i++ {
@@ -361,8 +349,8 @@ func (r *benchRun) producer(ctx, sends context.Context) error {
 			return err
 		}
 		r.mu.Lock()
-		r.produced += int64(n)
-		r.add(&r.produce, time.Since(r.began)-sent)
+		r.out.TotalProduced += int64(n)
+		r.add(&r.out.Produce, time.Since(r.began)-sent)
 		r.mu.Unlock()
 	}
 }
@@ -416,7 +404,9 @@ func (r *benchRun) worker(ctx, takes context.Context) error {
 		}
 		acking := time.Since(arrived)
 		r.delivered(arrived.Sub(r.began), acking, got)
-		r.sample(&r.take, arrived.Sub(asked))
+		r.mu.Lock()
+		r.add(&r.out.Take, arrived.Sub(asked))
+		r.mu.Unlock()
 	}
 	return nil
 }
@@ -425,7 +415,7 @@ func (r *benchRun) worker(ctx, takes context.Context) error {
 func (r *benchRun) delivered(arrived, acking time.Duration, got []wire.LeasedMessage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.acked += int64(len(got))
+	r.out.TotalAcked += int64(len(got))
 	oldest := arrived
 	for _, m := range got {
 		p := m.PayloadBytes
@@ -433,11 +423,9 @@ func (r *benchRun) delivered(arrived, acking time.Duration, got []wire.LeasedMes
 			continue
 		}
 		seq := int(binary.LittleEndian.Uint64(p[16:]))
-		if missing := seq + 1 - len(r.seen); missing > 0 {
-			r.seen = append(r.seen, make([]bool, missing)...)
-		}
+		r.seen = append(r.seen, make([]bool, max(0, seq+1-len(r.seen)))...)
 		if r.seen[seq] {
-			r.duplicates++
+			r.out.Duplicates++
 			continue
 		}
 		r.seen[seq] = true
@@ -446,10 +434,10 @@ func (r *benchRun) delivered(arrived, acking time.Duration, got []wire.LeasedMes
 		}
 		sent := time.Duration(binary.LittleEndian.Uint64(p))
 		oldest = min(oldest, sent)
-		r.add(&r.delivery, arrived-sent)
+		r.add(&r.out.Delivery, arrived-sent)
 	}
-	r.add(&r.ack, acking)
-	r.add(&r.cycle, arrived+acking-oldest)
+	r.add(&r.out.Ack, acking)
+	r.add(&r.out.Cycle, arrived+acking-oldest)
 }
 
 // pause returns after d, or when ctx is cancelled.
@@ -472,7 +460,7 @@ func (a *app) printBench(queue string, load benchLoad, r *benchResult) error {
 		}
 	} else {
 		var rows [][]any
-		row := func(what string, rate float64, q quantiles) {
+		row := func(what string, rate float64, q latency) {
 			if q.Count == 0 {
 				return
 			}

@@ -433,7 +433,7 @@ func detect(t *testing.T, dir string, heads []wire.LogHead) (by string, diff *Di
 	d, err := Open(dir)
 	require.NoError(t, err)
 	defer d.Close()
-	r, err := d.Chain().Compare(t.Context(), heads)
+	r, err := compareHeads(t, d, heads)
 	if errors.As(err, &diff) {
 		return "heads", diff
 	}
@@ -441,6 +441,13 @@ func detect(t *testing.T, dir string, heads []wire.LogHead) (by string, diff *Di
 		t.Fatalf("%s: %+v, %v", dir, r, err)
 	}
 	return "", nil
+}
+
+func compareHeads(t *testing.T, d *Dir, heads []wire.LogHead) (HeadsReport, error) {
+	t.Helper()
+	chain, err := d.Chain()
+	require.NoError(t, err)
+	return chain.Compare(t.Context(), heads)
 }
 
 // What heads tell is told in words.
@@ -467,7 +474,7 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 		"two of the heads contradict":    {first, last, other},
 		"the log's tail was cut off, or": {beyond},
 	} {
-		_, err := d.Chain().Compare(t.Context(), heads)
+		_, err := compareHeads(t, d, heads)
 		if want == "" && err != nil || want != "" &&
 			(err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v", want, err)
@@ -482,10 +489,10 @@ func TestHeadsTellWhatWasDone(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	first.ClusterID, last.ClusterID = d.Node.ClusterID, d.Node.ClusterID
-	if _, err := c.Chain().Compare(t.Context(), []wire.LogHead{first}); err != nil {
+	if _, err := compareHeads(t, c, []wire.LogHead{first}); err != nil {
 		t.Error(err)
 	}
-	if _, err := c.Chain().Compare(t.Context(), []wire.LogHead{first, last}); err == nil ||
+	if _, err := compareHeads(t, c, []wire.LogHead{first, last}); err == nil ||
 		!strings.Contains(err.Error(), "a copy that was made at index") {
 		t.Error(err)
 	}

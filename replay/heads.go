@@ -57,24 +57,24 @@ type HeadsReport struct {
 
 // Chain is the hash chain of a log that is compared with heads: a directory's, or a server's.
 type Chain struct {
-	ClusterID string        // "" unknown
-	Fork      *datadir.Fork // of a copy: its log is the original's up to there
-	End       uint64        // index of the log's newest block
-	// At returns the chain at an index up to End in hex, or log.ErrGone if retention deleted it.
+	Head wire.LogHead
+	Fork *datadir.Fork // of a copy: its log is the original's up to there
+	// At returns the chain at an index up to the head's in hex, or log.ErrGone if retention deleted it.
 	At func(index uint64) (string, error)
 }
 
 // Chain returns the chain of the directory's log. It assumes that the chain is that of the log's
 // blocks: see Verify.
-func (d *Dir) Chain() Chain {
-	c := Chain{End: d.Log.Head(), At: func(index uint64) (string, error) {
+func (d *Dir) Chain() (c Chain, err error) {
+	if d.Node != nil {
+		c.Fork = d.Node.Fork
+	}
+	c.At = func(index uint64) (string, error) {
 		chain, err := d.Log.ChainAt(index)
 		return hexOf(chain), err
-	}}
-	if d.Node != nil {
-		c.ClusterID, c.Fork = d.Node.ClusterID, d.Node.Fork
 	}
-	return c
+	c.Head, err = HeadAt(d.Log, d.Node, d.Log.Head())
+	return c, err
 }
 
 // Compare compares heads that were kept elsewhere with the chain. The first thing wrong is a
@@ -99,22 +99,22 @@ func (c Chain) Compare(ctx context.Context, heads []wire.LogHead) (HeadsReport, 
 		if err := ctx.Err(); err != nil {
 			return r, err
 		}
-		known := h.ClusterID != "" && c.ClusterID != ""
+		known := h.ClusterID != "" && c.Head.ClusterID != ""
 		switch {
-		case known && h.ClusterID != c.ClusterID && (forked == 0 || h.ClusterID != original):
+		case known && h.ClusterID != c.Head.ClusterID && (forked == 0 || h.ClusterID != original):
 			return r, differ(h.Index, "this is a foreign log: the head of index %d is of cluster "+
-				"%s, the log of cluster %s", h.Index, h.ClusterID, c.ClusterID)
+				"%s, the log of cluster %s", h.Index, h.ClusterID, c.Head.ClusterID)
 		case forked > 0 && h.ClusterID == original && h.Index > forked:
 			return r, differ(forked+1, "the head of index %d is of cluster %s, of which this log "+
 				"is a copy that was made at index %d: what came later is not in it",
 				h.Index, h.ClusterID, forked)
-		case h.Index > c.End:
+		case h.Index > c.Head.Index:
 			at := ""
 			if h.Time > 0 {
 				at = ", written at " + log.Stamp(int64(h.Time))
 			}
-			return r, differ(c.End+1, "the log's tail was cut off, or this is an older copy: "+
-				"it ends at index %d, but there is a head of index %d%s", c.End, h.Index, at)
+			return r, differ(c.Head.Index+1, "the log's tail was cut off, or this is an older copy: "+
+				"it ends at index %d, but there is a head of index %d%s", c.Head.Index, h.Index, at)
 		case h.Index == 0:
 			r.Equal++ // of an empty log, which every log once was
 			continue

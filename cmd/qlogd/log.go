@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -9,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"strings"
 	"time"
 
@@ -287,7 +285,7 @@ func (x *headExporter) run(ctx context.Context) error {
 
 // newHead returns the log's head, once the log has been compared with the last one.
 func (x *headExporter) newHead(ctx context.Context, last []wire.LogHead) (*wire.LogHead, error) {
-	chain, d, head, err := x.chain(ctx)
+	chain, d, err := x.chain(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -296,58 +294,52 @@ func (x *headExporter) newHead(ctx context.Context, last []wire.LogHead) (*wire.
 	}
 	if last != nil {
 		r, err := chain.Compare(ctx, last)
-		if err != nil && r.Deleted == 0 { // what retention has deleted can't be compared
-			return nil, err
+		if r.Deleted > 0 {
+			err = nil // what retention has deleted can't be compared
 		}
-		return head, nil
+		return &chain.Head, err
 	}
 	if !x.All {
-		return head, nil
+		return &chain.Head, nil
 	}
 	for _, s := range d.Log.Segments() {
-		if !s.Sealed {
-			continue
-		}
 		h, err := replay.HeadAt(d.Log, d.Node, s.Last)
-		if err == nil {
+		if err == nil && s.Sealed {
 			err = x.wire(h)
 		}
 		if err != nil {
 			return nil, err
 		}
 	}
-	return head, nil
+	return &chain.Head, nil
 }
 
-// chain returns the log's chain and its head, and the directory if it is not a server's.
-func (s *logSource) chain(ctx context.Context) (
-	chain replay.Chain, d *replay.Dir, head *wire.LogHead, err error) {
+// chain returns the log's chain, and the directory if it is not a server's.
+func (s *logSource) chain(ctx context.Context) (c replay.Chain, d *replay.Dir, err error) {
 	if s.local() {
 		if d, err = s.open(ctx); err != nil {
-			return chain, nil, nil, err
+			return c, nil, err
 		}
-		h, err := replay.HeadAt(d.Log, d.Node, math.MaxUint64)
-		if err != nil {
-			return chain, nil, nil, errors.Join(err, d.Close())
+		if c, err = d.Chain(); err != nil {
+			return c, nil, errors.Join(err, d.Close())
 		}
-		return d.Chain(), d, &h, nil
+		return c, d, nil
 	}
 	if s.asked == nil {
 		if s.asked, err = s.server(); err != nil {
-			return chain, nil, nil, err
+			return c, nil, err
 		}
 	}
-	if head, err = s.asked.LogHead(ctx); err != nil {
-		return chain, nil, nil, err
-	}
-	at := func(index uint64) (string, error) {
+	head, err := s.asked.LogHead(ctx)
+	c.Head = *head
+	c.At = func(index uint64) (string, error) {
 		h, err := s.asked.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
 		if errors.Is(err, client.ErrHistoryExpired) {
 			err = log.ErrGone
 		}
 		return h.ChainHash, cmp.Or(err, checkHead(h))
 	}
-	return replay.Chain{ClusterID: head.ClusterID, End: head.Index, At: at}, nil, head, nil
+	return c, nil, err
 }
 
 // headsBody is the result of comparing with heads, with --output json.
@@ -379,7 +371,7 @@ func (v *logVerifier) run(ctx context.Context) error {
 		if v.Heads == "" {
 			return usagef("--addr wants --heads: only a data directory can be checked by itself")
 		}
-		chain, _, _, err := v.chain(ctx)
+		chain, _, err := v.chain(ctx)
 		if err != nil {
 			return refusal(err)
 		}
@@ -396,7 +388,11 @@ func (v *logVerifier) run(ctx context.Context) error {
 		return err
 	}
 	defer d.Close()
-	return v.compareHeads(ctx, d.Chain(), kept)
+	chain, err := d.Chain()
+	if err != nil {
+		return err
+	}
+	return v.compareHeads(ctx, chain, kept)
 }
 
 // checkHead checks the texts of a head.
@@ -412,11 +408,9 @@ func checkHead(h *wire.LogHead) error {
 
 // parseHeads reads what export-heads has written.
 func parseHeads(name string, b []byte) (out []wire.LogHead, err error) {
-	sc := bufio.NewScanner(bytes.NewReader(b))
-	sc.Buffer(nil, 1<<20)
-	for line := 1; sc.Scan(); line++ {
-		text := bytes.TrimSpace(sc.Bytes())
-		if len(text) == 0 {
+	line := 0
+	for text := range bytes.Lines(b) {
+		if line++; len(bytes.TrimSpace(text)) == 0 {
 			continue
 		}
 		var h wire.LogHead
@@ -425,9 +419,6 @@ func parseHeads(name string, b []byte) (out []wire.LogHead, err error) {
 		}
 		h.ChainHash = strings.ToLower(h.ChainHash)
 		out = append(out, h)
-	}
-	if err := sc.Err(); err != nil {
-		return nil, usagef("%s: %w", name, err)
 	}
 	if len(out) == 0 {
 		return nil, usagef("%s has no heads", name)

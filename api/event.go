@@ -64,8 +64,7 @@ func EventOf(e *event.Event) wire.Event {
 		}
 	}
 	if e.Policy != nil {
-		p := policyOf(e.Policy)
-		out.Policy = &p
+		out.Policy = new(policyOf(e.Policy))
 	}
 	return out
 }

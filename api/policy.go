@@ -6,8 +6,6 @@ import (
 	"math"
 	"slices"
 
-	"github.com/go-json-experiment/json/jsontext"
-
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
@@ -92,25 +90,22 @@ func UpdatePolicy(
 		p.DeadLetterQueue, auto = name+".dlq", true
 	}
 	if u.MessageSchema.Set {
-		p.MessageSchema = nil
-		if !u.MessageSchema.Null {
-			p.MessageSchema = bytes.TrimSpace(u.MessageSchema.Value)
-			if err := checkSchema("message_schema", p.MessageSchema); err != nil {
-				return false, err
-			}
+		p.MessageSchema = bytes.TrimSpace(u.MessageSchema.Or(nil))
+		if p.MessageSchema != nil {
+			err = checkSchema("message_schema", p.MessageSchema)
 		}
 	}
-	if u.Push.Set {
+	if u.Push.Set && err == nil {
 		p.Push = nil
 		if to := u.Push.Value.AnswerTo; to != "" && to == name {
-			return false, bad("push.answer_to", "push.answer_to must be another queue: "+
+			err = bad("push.answer_to", "push.answer_to must be another queue: "+
 				"answers would be delivered, and answered, for ever")
+		} else if !u.Push.Null {
+			p.Push, err = wire.Marshal(&u.Push.Value)
 		}
-		if !u.Push.Null {
-			if p.Push, err = wire.Marshal(&u.Push.Value); err != nil {
-				return false, err
-			}
-		}
+	}
+	if err != nil {
+		return false, err
 	}
 	if p := p.Validate(name); p != nil {
 		return false, p
@@ -161,7 +156,7 @@ func millionths(lo, hi float64) func(float64) (int64, bool) {
 
 // policyOf returns a policy's view.
 func policyOf(p *event.Policy) wire.Policy {
-	out := wire.Policy{
+	return wire.Policy{
 		Ordering: p.Ordering.String(),
 		Retention: wire.Retention{
 			MaxAgeSeconds: p.MaxAgeSeconds, MaxDepth: p.MaxDepth, MaxBytes: p.MaxBytes,
@@ -171,21 +166,13 @@ func policyOf(p *event.Policy) wire.Policy {
 			InitialBackoffMS: p.InitialBackoffMS, MaxBackoffMS: p.MaxBackoffMS,
 			BackoffMultiplier: float64(p.BackoffMultiplier) / event.Million,
 			BackoffJitter:     float64(p.BackoffJitter) / event.Million,
+			BackoffScheduleMS: slices.Clone(p.BackoffScheduleMS),
 			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
+			DeadLetterQueue: unlessZero(p.DeadLetterQueue),
 		},
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),
 		},
-		Push: pushOf(p), Namespace: p.Namespace, Description: p.Description,
+		MessageSchema: p.MessageSchema, Push: pushOf(p), Namespace: p.Namespace, Description: p.Description,
 	}
-	if len(p.BackoffScheduleMS) > 0 {
-		out.Delivery.BackoffScheduleMS = slices.Clone(p.BackoffScheduleMS)
-	}
-	if p.DeadLetterQueue != "" {
-		out.Delivery.DeadLetterQueue = &p.DeadLetterQueue
-	}
-	if len(p.MessageSchema) > 0 {
-		out.MessageSchema = jsontext.Value(p.MessageSchema)
-	}
-	return out
 }

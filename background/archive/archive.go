@@ -395,7 +395,11 @@ func (a *Archive) writeCheckpoints(src *Source, w *Written, segments []log.Segme
 		if !needed && between < checkpointStep {
 			continue
 		}
-		size, err := a.putCheckpoint(src, m.Name())
+		meta, err := checkpoint.Verify(src.FS, src.Checkpoints, m.Name())
+		if err == nil {
+			from := path.Join(src.Checkpoints, m.Name())
+			err = a.putFile(path.Join(checkpointFolder, m.Name()), src.FS, from, meta.Size)
+		}
 		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, checkpoint.ErrCorrupt) {
 			continue // deleted meanwhile, or damaged: another one serves
 		}
@@ -403,19 +407,10 @@ func (a *Archive) writeCheckpoints(src *Source, w *Written, segments []log.Segme
 			return err
 		}
 		w.Checkpoints++
-		w.Bytes += size
+		w.Bytes += meta.Size
 		newest = m.HeadIndex
 	}
 	return nil
-}
-
-func (a *Archive) putCheckpoint(src *Source, name string) (size int64, err error) {
-	meta, err := checkpoint.Verify(src.FS, src.Checkpoints, name)
-	if err != nil {
-		return 0, err
-	}
-	from := path.Join(src.Checkpoints, name)
-	return meta.Size, a.putFile(path.Join(checkpointFolder, name), src.FS, from, meta.Size)
 }
 
 // putFile puts the first size bytes of another file.

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 
@@ -43,40 +44,52 @@ func table(t *testing.T, name string, columns int) (out [][]string) {
 // TestBadInput is the list of reliability.md section 5 as far as it is HTTP's: each is answered
 // as a problem and none reaches the Proposer.
 func TestBadInput(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
 	for _, c := range table(t, "bad", 5) {
-		t.Run(c[0], func(t *testing.T) { refused(t, c[1], c[2], c[3], c[4]) })
+		t.Run(c[0], func(t *testing.T) {
+			h := *h
+			h.T = t
+			h.refused(c[1], c[2], c[3], c[4])
+		})
 	}
 }
 
-// refused sends a request that is wrong; want is the problem's status, code, field and index.
-func refused(t *testing.T, want, call, header, body string) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
+// refused sends a request that is wrong, with headers that " ; " separates; want is the problem's
+// status, code, field and index.
+func (h *harness) refused(want, call, header, body string) {
+	h.Helper()
 	before := h.proposals()
 	method, target, _ := strings.Cut(call, " ")
 	w := append(strings.Fields(want), "", "")
 	status, _ := strconv.Atoi(w[0])
 	var headers []string
 	if header != "" {
-		headers = append(headers, header)
+		headers = strings.Split(header, " ; ")
 	}
 	a := h.do(method, target, body, headers...).want(status)
-	assert.Equal(t, h.proposals()-before+h.cluster.asked(), 0,
+	assert.Equal(h, h.proposals()-before+h.cluster.asked(), 0,
 		"commands or changes of the cluster were proposed")
 	var p wire.Problem
-	require.NoError(t, wire.Decode(a.Body.Bytes(), &p), "%s", a.Body)
-	if p.Code != w[1] || w[2] != "" && p.Field != w[2] || p.Status != status || p.Title == "" ||
-		p.Detail == "" || w[3] != "" && (p.Index == nil || strconv.Itoa(*p.Index) != w[3]) {
-		t.Errorf("want %s: %s", want, a.Body)
+	require.NoError(h, wire.Decode(a.Body.Bytes(), &p), "%s", a.Body)
+	index := ""
+	if p.Index != nil {
+		index = strconv.Itoa(*p.Index)
 	}
+	if p.Code != w[1] || w[2] != "" && p.Field != w[2] || index != w[3] || p.Status != status ||
+		p.Title == "" || p.Detail == "" {
+		h.Errorf("want %s: %s", want, a.Body)
+	}
+	event := p.Code == event.CodeInvalidArgument && strings.Contains(header, "cloudevents")
+	assert.True(h, !event || strings.Contains(p.Detail, p.Field), "does not name it: %s", p.Detail)
 	if applied := map[bool]string{false: "not_applied"}; p.Outcome != applied[method == "GET"] {
-		t.Errorf("outcome %q: %s", p.Outcome, a.Body)
+		h.Errorf("outcome %q: %s", p.Outcome, a.Body)
 	}
 	head := a.Header()
 	if head.Get("Content-Type") != "application/problem+json" || len(head.Get("X-Request-Id")) < 16 {
-		t.Errorf("%v", head)
+		h.Errorf("%v", head)
 	}
-	assert.True(t, a.Body.Len() <= 1500, "%d bytes of answer", a.Body.Len())
+	assert.True(h, a.Body.Len() <= 1500, "%d bytes of answer", a.Body.Len())
 }
 
 func TestPanicTellsNothing(t *testing.T) {

@@ -66,7 +66,7 @@ func TestMsgpackInAndOut(t *testing.T) {
 	// A problem is always JSON.
 	h.do("POST", "/v1/queues/nope/lease", "\x80", in, out).want(404).with("field", "queue")
 	deep := "\x81\xa8messages" + strings.Repeat("\x91", 10_000) + "\xc0"
-	refused(t, "400 invalid_msgpack", "POST /v1/queues/q/messages", in, deep)
+	h.refused("400 invalid_msgpack", "POST /v1/queues/q/messages", in, deep)
 }
 
 // FuzzBody puts bodies, as JSON and as msgpack, to every call that takes one:

@@ -39,25 +39,6 @@ func (n *node) async(ctx context.Context, c *event.Command) <-chan error {
 	return done
 }
 
-func TestClassesAndOrder(t *testing.T) {
-	n, release := stuck(t, Limits{})
-	var all []<-chan error
-	// One after another, so that the order within a class is known.
-	for i, c := range []*event.Command{
-		background("b1"), leaseOf("l1"), produceOf("p1"), put("s1"),
-		background("b2"), leaseOf("l2"), produceOf("p2"), put("s2"),
-	} {
-		all = append(all, n.async(context.Background(), c))
-		n.waitFor(func(l load) bool { return l.Waiting == i+1 })
-	}
-	release()
-	for _, done := range all {
-		require.NoError(t, <-done)
-	}
-	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
-	assert.EqualSlices(t, n.m.names(), want, "applied")
-}
-
 func TestNobodyStarves(t *testing.T) {
 	l := Limits{GroupBytes: 1 << 20, GroupCommands: 8, GroupWeight: 1 << 20}
 	var q queues

@@ -181,62 +181,6 @@ func unreached(t testing.TB) error {
 	return err
 }
 
-// What surely was not proposed goes back to the front, in its order, and comes
-// to the next leader once.
-func TestForwardComesBack(t *testing.T) {
-	lost := unreached(t)
-	for name, call := range map[string]func(context.Context, []byte) ([]byte, error){
-		"not sent":       func(context.Context, []byte) ([]byte, error) { return nil, lost },
-		"not the leader": allBack,
-	} {
-		t.Run(name, func(t *testing.T) {
-			n := boot(t, on(memdisk.New()))
-			f := newFollower(t, Limits{GroupCommands: 2})
-			// The first calls wait until all commands are there, several groups
-			// under way, the rest in the queue.
-			gate := make(chan struct{})
-			f.follow(func(ctx context.Context, body []byte) ([]byte, error) {
-				<-gate
-				return call(ctx, body)
-			})
-			var all []<-chan reply
-			var want []string
-			for i := range 40 {
-				want = append(want, fmt.Sprint(i))
-				all = append(all, f.async(t.Context(), put(want[i])))
-			}
-			f.until(t.Context(), func() bool { return len(f.flight) == maxForwards })
-			close(gate)
-			f.until(t.Context(), func() bool { return f.lead.failed && len(f.flight) <= 1 })
-			var orders [][]string
-			f.until(t.Context(), func() bool { // nothing under way: look at the order
-				if len(f.flight) > 0 {
-					return false
-				}
-				var names []string
-				for _, d := range f.queues.class[event.ClassSettle] {
-					c, _ := event.DecodeCommand(d.data)
-					names = append(names, nameOf(c))
-				}
-				orders = append(orders, names)
-				return true
-			})
-			assert.EqualSlices(t, orders[0], want, "they wait in the order")
-			f.apply(1 << 40)
-			f.follow(toNode(n))
-			for i, done := range all {
-				if got := <-done; got.err != nil {
-					t.Errorf("%d: %v", i, got.err)
-				}
-			}
-			names := n.m.names()
-			slices.Sort(names)
-			slices.Sort(want)
-			assert.EqualSlices(t, names, want, "applied")
-		})
-	}
-}
-
 // Anything else than a clear answer is unknown, and the command is not taken to
 // anybody again.
 func TestForwardUnknown(t *testing.T) {
@@ -469,56 +413,6 @@ func TestServeForward(t *testing.T) {
 	}
 	want := []string{"blocker", "s1", "s2", "p1", "p2", "l1", "l2", "b1", "b2"}
 	assert.EqualSlices(t, n.m.names(), want, "applied")
-}
-
-// A leader that loses its leadership gives back what it did not propose; what
-// nobody waits for any more it drops.
-func TestServeForwardNoLonger(t *testing.T) {
-	n, release := stuck(t, Limits{})
-	body := event.AppendGroup(nil, []event.Forwarded{{Class: event.ClassSettle, Weight: 1,
-		Data: event.EncodeCommand(put("a"))}})
-	serve := func(ctx context.Context) chan []byte {
-		done := make(chan []byte, 1)
-		go func() {
-			b, err := n.b.serveForward(ctx, peer.Identity{}, body)
-			if err != nil && !errors.Is(err, context.Canceled) {
-				t.Error(err)
-			}
-			done <- b
-		}()
-		return done
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	hungUp := serve(ctx)
-	n.waitFor(func(l load) bool { return l.Waiting == 1 })
-	cancel()
-	<-hungUp
-	if l := n.load(); l.Waiting != 0 {
-		t.Errorf("%+v", l)
-	}
-
-	isBack := func(what string, b []byte) {
-		t.Helper()
-		answers, err := event.DecodeAnswers(b, 1)
-		if err != nil || !answers[0].Back {
-			t.Errorf("%s: %+v, %v", what, answers, err)
-		}
-	}
-	waits := serve(t.Context())
-	n.waitFor(func(l load) bool { return l.Waiting == 1 })
-	n.b.setLeader(false)
-	isBack("lost", <-waits)
-	isBack("not the leader", <-serve(t.Context()))
-	n.b.setLeader(true)
-	waits = serve(t.Context())
-	n.waitFor(func(l load) bool { return l.Waiting == 1 })
-	giveUp := n.b.hold()
-	isBack("handing over", <-waits)
-	isBack("handing over", <-serve(t.Context()))
-	giveUp()
-	n.b.close()
-	isBack("shutting down", <-serve(t.Context()))
-	release()
 }
 
 func TestServeForwardBadGroup(t *testing.T) {

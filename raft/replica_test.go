@@ -22,17 +22,6 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/hashicorp/raft.(*deferError).Error"))
 }
 
-func TestProposeAppliesAndAnswers(t *testing.T) {
-	n := boot(t, on(memdisk.New()))
-	first, second := n.put("a"), n.put("b")
-	assert.True(t, second.Index > first.Index, "indexes %d, %d", first.Index, second.Index)
-	assert.EqualSlices(t, n.m.names(), []string{"a", "b"}, "applied")
-	require.NoError(t, n.Barrier(context.Background()))
-	if ok, why := n.Ready(); !ok {
-		t.Error(why)
-	}
-}
-
 func TestOnRealFiles(t *testing.T) {
 	dir := t.TempDir()
 	o := on(vfs.OS{})

@@ -331,17 +331,3 @@ func TestPushFailover(t *testing.T) {
 	delivered(t, s, ids)
 	t.Logf("%d requests for %d messages", len(s.all()), len(ids))
 }
-
-// TestPushPrivate: without the flag no policy can point inside.
-func TestPushPrivate(t *testing.T) {
-	t.Parallel()
-	cl := cluster.Start(t, cluster.Options{}).Client()
-	for _, url := range []string{"http://localhost/", "http://169.254.169.254/latest/"} {
-		var p wire.PolicyUpdate
-		require.NoError(t, wire.Unmarshal(fmt.Appendf(nil, `{"push":{"url":%q}}`, url), &p))
-		if _, _, err := cl.PutQueue(t.Context(), "r", p); err == nil ||
-			!strings.Contains(err.Error(), "push.url") {
-			t.Errorf("%s: %v", url, err)
-		}
-	}
-}

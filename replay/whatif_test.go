@@ -11,7 +11,6 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -97,12 +96,6 @@ func (w *world) run(o WhatIfOptions) (*WhatIfSummary, map[event.ID]*Divergence) 
 	s, err := WhatIf(w.t.Context(), w.source(), o)
 	must(w.t, err)
 	return s, told
-}
-
-// under plays the log with another policy of queue jobs.
-func (w *world) under(fn func(*event.Policy)) (*WhatIfSummary, map[event.ID]*Divergence) {
-	w.t.Helper()
-	return w.run(WhatIfOptions{Change: change("jobs", fn)})
 }
 
 func change(queue string, fn func(*event.Policy)) func(string, *event.Policy) (bool, error) {
@@ -267,150 +260,6 @@ func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 	}
 }
 
-func TestFewerAttemptsDeadLetter(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) { p.DeadLetterQueue = "auto" })
-	a := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(1000)
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(2000)
-	w.try("jobs", 100, event.OpAck)
-	b := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 50, event.OpAck)
-	s, told := w.under(func(p *event.Policy) { p.MaxAttempts = 2 })
-	d := told[a]
-	if d == nil || d.Effect != DeadLettered || d.First.Step != 4 ||
-		d.First.Real.Type != event.Retried.String() ||
-		d.First.WhatIf.Type != event.DeadLettered.String() ||
-		d.First.WhatIf.Reason != event.ReasonMaxAttempts.String() || d.WhatIf.Assumed {
-		t.Errorf("%+v", d)
-	}
-	if told[b] != nil || s.All.Effects[DeadLettered] != 1 || s.All.Same != 1 ||
-		s.Queues["jobs"].Messages != 2 {
-		t.Errorf("%+v, %+v", told[b], s.All)
-	}
-}
-
-func TestMoreAttemptsSpare(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) { p.DeadLetterQueue, p.MaxAttempts = "auto", 2 })
-	a := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(1000)
-	w.try("jobs", 100, event.OpRetry) // dead
-	w.pass(60_000)
-	w.do()
-	s, told := w.under(func(p *event.Policy) { p.MaxAttempts = 3 })
-	// The third is taken to fail like the second: dead all the same, but later.
-	if d := told[a]; d == nil || d.Effect != Delayed || !d.WhatIf.Assumed ||
-		d.WhatIf.State != "dead_lettered" || s.All.Assumed != 1 {
-		t.Errorf("%+v", d)
-	}
-	if _, told = w.under(func(p *event.Policy) { p.MaxAttempts = 0 }); told[a] == nil ||
-		told[a].Effect != Spared {
-		t.Errorf("%+v", told[a])
-	}
-}
-
-func TestLongerWaitsDelay(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) {})
-	a := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(1000)
-	w.try("jobs", 100, event.OpAck)
-	w.pass(60_000)
-	w.do()
-	s, told := w.run(WhatIfOptions{ToleranceMS: 1000,
-		Change: change("jobs", func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} })})
-	if d := told[a]; d == nil || d.Effect != Delayed ||
-		d.First.Real.Type != event.Leased.String() || s.All.DelayMedianMS != 29_000 {
-		t.Errorf("%+v, %+v", d, s.All)
-	}
-	if _, told = w.run(WhatIfOptions{ToleranceMS: 500, Change: change("jobs",
-		func(p *event.Policy) { p.BackoffScheduleMS = []int64{0} })}); told[a] == nil ||
-		told[a].Effect != Sooner {
-		t.Errorf("%+v", told[a])
-	}
-	// What the worker itself asked for stays.
-	b := w.produce("jobs", event.NewMessage{})
-	_, lease := w.take("jobs")
-	w.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpRetry,
-		Lease: lease, DelayMS: 77}}}})
-	w.pass(77)
-	w.try("jobs", 1, event.OpAck)
-	if _, told = w.under(func(p *event.Policy) { p.BackoffScheduleMS = []int64{30_000} }); told[b] != nil {
-		t.Errorf("%+v", told[b])
-	}
-}
-
-func TestFullQueuesRefuse(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) {})
-	a := w.produce("jobs", event.NewMessage{})
-	b := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 100, event.OpAck)
-	c := w.produce("jobs", event.NewMessage{})
-	s, told := w.under(func(p *event.Policy) { p.MaxDepth = 1 })
-	if told[a] != nil || told[b] == nil || told[b].Effect != Refused ||
-		told[b].First.WhatIf.Code != event.CodeQueueFull || told[c] != nil {
-		t.Errorf("%+v %+v %+v", told[a], told[b], told[c])
-	}
-	assert.Equal(t, s.All.Effects[Refused], 1, "%+v", s.All)
-}
-
-func TestWindowsMakeDuplicates(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) { p.DedupWindowSeconds = 1 })
-	key := event.Hash{7}
-	a := w.produce("jobs", event.NewMessage{DedupKey: key})
-	w.pass(5000)
-	b := w.produce("jobs", event.NewMessage{DedupKey: key})
-	_, told := w.under(func(p *event.Policy) { p.DedupWindowSeconds = 60 })
-	if told[a] != nil || told[b] == nil || told[b].Effect != Duplicate {
-		t.Errorf("%+v %+v", told[a], told[b])
-	}
-}
-
-// A lease shorter than the work runs out in the middle of it; the worker comes
-// too late, again and again.
-func TestLeasesShorterThanTheWork(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) { p.MaxAttempts = 2 })
-	a := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 20_000, event.OpAck)
-	w.pass(60_000)
-	w.do()
-	s, told := w.under(func(p *event.Policy) { p.LeaseMS = 10_000 })
-	if d := told[a]; d == nil || d.Effect != Discarded ||
-		d.First.WhatIf.Type != event.LeaseExpired.String() || !d.WhatIf.Assumed ||
-		s.LateSettles != 2 {
-		t.Errorf("%+v, %+v", d, s)
-	}
-}
-
-// One that does not block lets those behind it go on.
-func TestOnRetryHeadLetsOthersGo(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) {
-		p.Ordering, p.InitialBackoffMS,
-			p.MaxBackoffMS = event.FIFO, 50_000, 50_000
-	})
-	w.produce("jobs", event.NewMessage{})
-	b := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(50_000)
-	w.try("jobs", 100, event.OpAck)
-	w.pass(5)
-	w.try("jobs", 100, event.OpAck)
-	_, told := w.run(WhatIfOptions{ToleranceMS: 1000,
-		Change: change("jobs", func(p *event.Policy) { p.OnRetry = event.RetryHead })})
-	if d := told[b]; d == nil || d.Effect != Sooner || d.Real.Time-d.WhatIf.Time < 49_000 {
-		t.Errorf("%+v", d)
-	}
-}
-
 // deadOf returns the only message that is dead in a queue.
 func (w *world) deadOf(queue string) event.ID {
 	w.t.Helper()
@@ -431,110 +280,7 @@ func (w *world) replay(queue string, dead event.ID) event.ID {
 	return r[0].Moved[0].To
 }
 
-// What was replayed is played where it would have died then too, and is then
-// told of like any other message; where it would not have died there is nothing
-// to bring back.
-func TestReplaysArePlayed(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) { p.DeadLetterQueue, p.MaxAttempts = "auto", 2 })
-	a := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(1000)
-	w.try("jobs", 100, event.OpRetry) // dead
-	w.pass(5000)
-	back := w.replay("jobs", w.deadOf("jobs"))
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(1000)
-	w.try("jobs", 100, event.OpAck)
-	b := w.produce("jobs", event.NewMessage{})
-	w.try("jobs", 100, event.OpDeadLetter)
-	gone := w.deadOf("jobs")
-	w.do(&event.Command{PurgeDead: &event.PurgeDead{Queue: "jobs", Strict: true,
-		IDs: []event.ID{gone}}})
-	w.pass(60_000)
-	w.do()
-
-	s, told := w.run(WhatIfOptions{})
-	if s.All.Messages != 3 || s.All.Same != 3 || s.Unneeded != 0 || len(told) != 0 {
-		t.Errorf("as it was: %+v", s)
-	}
-	// One attempt less: what was replayed would have died again.
-	s, told = w.under(func(p *event.Policy) { p.MaxAttempts = 1 })
-	if d := told[back]; d == nil || d.Effect != DeadLettered || d.First.Step != 2 ||
-		d.Real.State != "acked" || d.Queue != "jobs" {
-		t.Errorf("one attempt less: %+v", d)
-	}
-	if told[b] != nil || s.Unneeded != 0 {
-		t.Errorf("one attempt less: %+v, %+v", told[b], s)
-	}
-	// Any number of attempts: nothing to replay.
-	s, told = w.under(func(p *event.Policy) { p.MaxAttempts = 0 })
-	if told[a] == nil || told[a].Effect != Spared || told[back] != nil || s.Unneeded != 1 ||
-		s.All.Messages != 2 {
-		t.Errorf("no limit: %+v, %+v, %+v", told[a], told[back], s)
-	}
-	// Where the queue would have been full, a replay is refused.
-	s, told = w.under(func(p *event.Policy) { p.MaxBytes = 5 })
-	if s.All.Effects[Refused] != 2 { // a and b, with 10 bytes each; nothing to replay then
-		t.Errorf("full: %+v", s)
-	}
-	if told[back] != nil || s.Unneeded != 1 {
-		t.Errorf("full: %+v", told[back])
-	}
-}
-
-// What was resurrected is played where it has left its queue then too; what was
-// imported is played by its source id.
-func TestResurrectionsAndImportsArePlayed(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) { p.MaxAttempts = 2 })
-	a := w.produce("jobs", event.NewMessage{Key: "k"})
-	w.try("jobs", 100, event.OpRetry)
-	w.pass(1000)
-	w.try("jobs", 100, event.OpRetry) // discarded: there is no dead-letter queue
-	w.pass(5000)
-	history, err := w.log.History(t.Context(), a)
-	must(t, err)
-	r := w.do(&event.Command{Resurrect: &event.Resurrect{
-		ID: a, Last: event.RefOf(history[len(history)-1].ID), Queue: "jobs", Key: "k", Priority: 5,
-		Size: 10, First: a,
-	}})
-	if r[0].Problem != nil {
-		t.Fatal(r[0].Problem)
-	}
-	back := r[0].ID
-	w.try("jobs", 100, event.OpAck)
-	source := func() event.Result {
-		return w.do(&event.Command{Produce: &event.Produce{Queue: "jobs", Import: true,
-			Messages: []event.NewMessage{{Priority: 5, SourceID: "s-1",
-				DedupKey: event.Hash{9}}}}})[0]
-	}
-	imported := source().Produced[0].ID
-	w.try("jobs", 100, event.OpAck)
-	if p := source().Produced[0]; !p.Duplicate || p.ID != imported {
-		t.Fatalf("%+v", p)
-	}
-	w.pass(60_000)
-	w.do()
-	s, told := w.run(WhatIfOptions{})
-	if s.All.Messages != 3 || s.All.Same != 3 || s.Unneeded != 0 || len(told) != 0 {
-		t.Errorf("as it was: %+v", s)
-	}
-	s, told = w.under(func(p *event.Policy) { p.MaxAttempts = 3 })
-	// The third try is taken to fail like the second: it is discarded later.
-	if told[a] == nil || told[a].Effect != Delayed {
-		t.Errorf("one attempt more: %+v", told[a])
-	}
-	if told[back] != nil && told[back].Effect == Refused || s.All.Messages+s.Unneeded != 3 {
-		t.Errorf("one attempt more: %+v, %+v", told[back], s)
-	}
-	s, _ = w.under(func(p *event.Policy) { p.MaxAttempts = 0 })
-	if s.Unneeded != 1 || s.All.Messages != 2 {
-		t.Errorf("no limit: %+v", s)
-	}
-}
-
-func TestWhatCantBePlayedIsTold(t *testing.T) {
+func TestWhatCantBePlayedIsRefused(t *testing.T) {
 	w := begin(t, 1)
 	w.queue("jobs", func(p *event.Policy) {})
 	w.produce("jobs", event.NewMessage{})
@@ -546,9 +292,6 @@ func TestWhatCantBePlayedIsTold(t *testing.T) {
 		"ordering can't change while the queue holds messages") {
 		t.Error(err)
 	}
-	// A dead-letter queue that there never was is made.
-	s, _ := w.under(func(p *event.Policy) { p.DeadLetterQueue = "graveyard" })
-	assert.Equal(t, s.All.Same, 1, "%+v", s.All)
 }
 
 func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {

@@ -69,7 +69,7 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 			queue, prev = m.q.name, event.RefOf(e.ID)
 		}
 		e := w.emit(event.Event{Type: event.Erased, Subject: it.ID, Queue: queue})
-		if e.Task != c.Task || e.Prev != prev || len(e.Refs) != len(it.Refs) || e.Content.Digest != c.Why.Digest {
+		if e.Task != c.Task || e.Prev != prev || !slices.Equal(e.Refs, it.Refs) || e.Content.Digest != c.Why.Digest {
 			w.fatal("%+v should be erased behind %v, the machine tells %+v", it, prev, e)
 		}
 		w.did(c.Task, event.TaskErase)

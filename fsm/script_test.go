@@ -19,7 +19,7 @@ import (
 // must come of its last command:
 //
 //	= ANSWER          the texts leased, statuses, what was moved, or a count
-//	! CODE: DETAIL    it is refused, and nothing is told but by a "told"; without DETAIL any will do
+//	! CODE: DETAIL    it is refused, telling nothing but what a "told" has; DETAIL is optional
 //	field NAME        the field that the refusal is about
 //	told EVENTS       the entry's events; "N events", "at most N events", "... the last ones"
 //	holds QUEUE ...   messages and states

@@ -366,11 +366,6 @@ func (b *bench) holds(queue string) string {
 	return strings.Join(out, " ")
 }
 
-func (b *bench) wantHolds(queue, want string) {
-	b.t.Helper()
-	require.Equal(b.t, b.holds(queue), want, "queue %q holds", queue)
-}
-
 // tells lists the newest block's events: type, text, reason.
 func (b *bench) tells() string {
 	var out []string

@@ -109,16 +109,11 @@ func TestOverloadedByBytes(t *testing.T) {
 	n, release := stuck(t, Limits{WaitingBytes: 4096, CommandBytes: 5000})
 	first := n.async(context.Background(), put(fmt.Sprintf("%03000d", 1)))
 	n.waitFor(func(l load) bool { return l.Waiting == 1 })
-	if p := n.refused(context.Background(), put(fmt.Sprintf("%03000d",
-		2))); p.Code != CodeOverloaded {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, n.refused(t.Context(), put(fmt.Sprintf("%03000d", 2))), CodeOverloaded)
 	release()
 	require.NoError(t, <-first)
-	if p := n.refused(context.Background(), put(string(make([]byte,
-		6000)))); p.Code != CodePayloadTooLarge {
-		t.Errorf("%+v", p)
-	}
+	large := put(string(make([]byte, 6000)))
+	notApplied(t, n.refused(t.Context(), large), CodePayloadTooLarge)
 }
 
 func TestContextEnds(t *testing.T) {
@@ -128,9 +123,7 @@ func TestContextEnds(t *testing.T) {
 	dropped := n.async(ctx, put("dropped"))
 	n.waitFor(func(l load) bool { return l.Waiting == under+1 })
 	cancel()
-	if p := asProblem(t, <-dropped); p.Unknown || p.Code != CodeOverloaded {
-		t.Errorf("before it was grouped: %+v", p)
-	}
+	notApplied(t, <-dropped, CodeOverloaded)
 	if l := n.load(); l.Waiting != 0 || l.WaitingBytes != 0 {
 		t.Errorf("a dropped command still counts: %+v", l)
 	}
@@ -144,17 +137,13 @@ func TestContextEnds(t *testing.T) {
 	unknown := n.async(ctx, put("unknown"))
 	n.waitFor(func(l load) bool { return l.InFlight == 1 })
 	cancel()
-	if p := asProblem(t, <-unknown); !p.Unknown {
-		t.Errorf("under way: %+v", p)
-	}
+	outcomeUnknown(t, <-unknown)
 	close(gate)
 	n.put("last")
 	assert.EqualSlices(t, n.m.names(), []string{"blocker", "unknown", "last"}, "applied")
 	ended, cancel := context.WithCancel(context.Background())
 	cancel()
-	if p := n.refused(ended, put("x")); p.Unknown {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, n.refused(ended, put("x")), "")
 }
 
 func TestOutcomes(t *testing.T) {
@@ -178,10 +167,7 @@ func TestDiskNearlyFull(t *testing.T) {
 	o := on(memdisk.New())
 	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return free, nil }, 1001
 	n := boot(t, o)
-	if p := n.refused(context.Background(), produceOf("p")); p.Code != CodeInsufficientStorage ||
-		p.Unknown {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, n.refused(context.Background(), produceOf("p")), CodeInsufficientStorage)
 	n.put("settles go on")
 	if _, err := n.Propose(context.Background(), leaseOf("l")); err != nil {
 		t.Error(err)
@@ -199,18 +185,12 @@ func TestShutdown(t *testing.T) {
 			break
 		}
 	}
-	if p := n.refused(context.Background(), put("late")); p.Code != CodeShuttingDown || p.Unknown {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, n.refused(context.Background(), put("late")), CodeShuttingDown)
 	release()
 	assert.NoError(t, <-waiting, "what was taken is drained")
 	require.NoError(t, <-ended)
-	if p := n.refused(context.Background(), put("later")); p.Code != CodeShuttingDown {
-		t.Errorf("%+v", p)
-	}
-	if p := asProblem(t, n.Barrier(context.Background())); p.Code != CodeShuttingDown {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, n.refused(context.Background(), put("later")), CodeShuttingDown)
+	notApplied(t, n.Barrier(context.Background()), CodeShuttingDown)
 }
 
 // A drain that takes too long is cut short, and nobody is left without an answer.
@@ -222,9 +202,7 @@ func TestShutdownCutShort(t *testing.T) {
 	cancel()
 	ended := make(chan error)
 	go func() { ended <- n.Shutdown(ctx) }()
-	if p := asProblem(t, <-waiting); p.Unknown || p.Code != CodeShuttingDown {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, <-waiting, CodeShuttingDown)
 	release()
 	require.NoError(t, <-ended)
 }
@@ -232,15 +210,11 @@ func TestShutdownCutShort(t *testing.T) {
 func TestApplyErrorIsFatal(t *testing.T) {
 	n := boot(t, on(memdisk.New()))
 	n.put("a")
-	if p := n.refused(context.Background(), put("fail")); !p.Unknown {
-		t.Errorf("%+v", p)
-	}
+	outcomeUnknown(t, n.refused(context.Background(), put("fail")))
 	if err := <-n.died; err == nil {
 		t.Error("no reason")
 	}
-	if p := n.refused(context.Background(), put("b")); p.Unknown {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, n.refused(context.Background(), put("b")), "")
 	if ok, _ := n.Ready(); ok {
 		t.Error("a failed replica is ready")
 	}

@@ -97,17 +97,8 @@ func walk(t *testing.T, at int, loss memdisk.Loss) {
 			return
 		}
 		n.ready()
-		next := 0
-		for _, name := range n.m.names() {
-			switch {
-			case next < len(acked) && acked[next] == name:
-				next++
-			case !maybe[name]:
-				fail("%q was applied, which was never proposed, or not here", name)
-			}
-		}
-		if next != len(acked) {
-			fail("%d of %d acknowledged entries are left: %v", next, len(acked), n.m.names())
+		if wrong := n.lacks(acked, maybe); wrong != "" {
+			fail("%s", wrong)
 		}
 		last := int64(0)
 		for _, ms := range n.m.times() {
@@ -116,8 +107,8 @@ func walk(t *testing.T, at int, loss memdisk.Loss) {
 			}
 			last = ms
 		}
-		acked = append(acked, fmt.Sprintf("after-%d", next))
-		n.put(acked[next])
+		acked = append(acked, fmt.Sprintf("after-%d", len(acked)))
+		n.put(acked[len(acked)-1])
 		if err := n.Snapshot(); err != nil {
 			fail("snapshot: %v", err)
 		}
@@ -128,6 +119,23 @@ func walk(t *testing.T, at int, loss memdisk.Loss) {
 		}
 		n.down()
 	}
+}
+
+// lacks returns what is wrong where a node has not applied all that was acknowledged, in order, and
+// nothing else but what may have been.
+func (n *node) lacks(acked []string, maybe map[string]bool) string {
+	next := 0
+	for _, name := range n.m.names() {
+		if next < len(acked) && acked[next] == name {
+			next++
+		} else if !maybe[name] {
+			return fmt.Sprintf("%q was applied, which was never proposed, or not here", name)
+		}
+	}
+	if next != len(acked) {
+		return fmt.Sprintf("%d of %d acknowledged entries are left", next, len(acked))
+	}
+	return ""
 }
 
 // TestFailAnywhere lets each write and sync fail once with an error, as a full
@@ -149,17 +157,7 @@ func TestFailAnywhere(t *testing.T) {
 		n, err := tryBoot(t, small(on(disk.Clone())))
 		require.NoError(t, err, "failure at operation %d: restart", at)
 		n.ready()
-		next := 0
-		for _, name := range n.m.names() {
-			if next < len(acked) && acked[next] == name {
-				next++
-			} else if !maybe[name] {
-				t.Fatalf("failure at operation %d: %q was applied", at, name)
-			}
-		}
-		if next != len(acked) {
-			t.Fatalf("failure at operation %d: %d of %d acknowledged entries are left", at, next, len(acked))
-		}
+		require.Equal(t, n.lacks(acked, maybe), "", "failure at operation %d", at)
 		n.down()
 	}
 }
@@ -180,8 +178,6 @@ func TestStalledDiskIsFatal(t *testing.T) {
 	if err := <-n.died; err == nil {
 		t.Error("no reason given")
 	}
-	if p := asProblem(t, <-done); !p.Unknown {
-		t.Errorf("the outcome is unknown, not %+v", p)
-	}
+	outcomeUnknown(t, <-done)
 	close(stall.gate)
 }

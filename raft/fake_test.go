@@ -432,3 +432,18 @@ func asProblem(t testing.TB, err error) *event.Problem {
 	require.True(t, errors.As(err, &p), "%v is no problem", err)
 	return p
 }
+
+// notApplied holds an error against a problem's code, "" any, whose command was surely not applied.
+func notApplied(t testing.TB, err error, code string) {
+	t.Helper()
+	if p := asProblem(t, err); p.Unknown || code != "" && p.Code != code {
+		t.Errorf("%+v", p)
+	}
+}
+
+func outcomeUnknown(t testing.TB, err error) {
+	t.Helper()
+	if p := asProblem(t, err); !p.Unknown {
+		t.Errorf("%+v", p)
+	}
+}

@@ -217,9 +217,7 @@ func TestForwardUnknown(t *testing.T) {
 		return nil, &peer.Error{Code: codeBadGroup}
 	})
 	got := <-f.async(t.Context(), put("a"))
-	if p := asProblem(t, got.err); p.Unknown || p.Code != CodeNoLeader {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, got.err, CodeNoLeader)
 }
 
 // While no leader is known a command waits for so long, each by its own clock,
@@ -277,10 +275,7 @@ func TestALeaderComes(t *testing.T) {
 		done := f.async(t.Context(), put("a"))
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		if p := asProblem(t, (<-f.async(short, put("b"))).err); p.Code != CodeNoLeader ||
-			p.Unknown {
-			t.Errorf("%+v", p)
-		}
+		notApplied(t, (<-f.async(short, put("b"))).err, CodeNoLeader)
 		time.Sleep(f.o.LeaderWait - time.Second - time.Millisecond)
 		f.follow(toNode(n))
 		require.NoError(t, (<-done).err)
@@ -320,9 +315,7 @@ func TestForwardToTheCutOff(t *testing.T) {
 			t.Errorf("the next leader was asked after %v", d)
 		}
 		for _, hangs := range hang {
-			if p := asProblem(t, (<-hangs).err); !p.Unknown {
-				t.Errorf("%+v", p)
-			}
+			outcomeUnknown(t, (<-hangs).err)
 		}
 		if d := time.Since(began); d > f.o.LeaderWait {
 			t.Errorf("after %v", d)
@@ -356,9 +349,7 @@ func TestForwardCancelled(t *testing.T) {
 	away := f.async(ctx, put("away"))
 	<-entered
 	cancel()
-	if p := asProblem(t, (<-away).err); !p.Unknown {
-		t.Errorf("on its way: %+v", p)
-	}
+	outcomeUnknown(t, (<-away).err)
 	// It comes back, and nobody waits for it: it is not proposed for nobody.
 	n := boot(t, on(memdisk.New()))
 	f.lose()
@@ -374,9 +365,7 @@ func TestForwardCancelled(t *testing.T) {
 	landing := f.async(ctx, put("c"))
 	f.until(t.Context(), func() bool { return f.answered() == 1 })
 	cancel()
-	if p := asProblem(t, (<-landing).err); !p.Unknown {
-		t.Errorf("not applied here: %+v", p)
-	}
+	outcomeUnknown(t, (<-landing).err)
 	f.apply(1 << 40)
 	f.until(t.Context(), func() bool { return len(f.flight) == 0 })
 }
@@ -460,11 +449,9 @@ func TestBeginTogether(t *testing.T) {
 
 	s, release := stuck(t, Limits{CommandBytes: 100})
 	answers := s.Begin(produceOf(strings.Repeat("p", 101)), []*event.Command{leaseOf("l")})
-	for i, answer := range answers {
+	for _, answer := range answers {
 		_, err := answer(t.Context())
-		if p := asProblem(t, err); p.Code != CodePayloadTooLarge || p.Unknown {
-			t.Errorf("%d: %+v", i, p)
-		}
+		notApplied(t, err, CodePayloadTooLarge)
 	}
 	if l := s.load(); l.Waiting != 0 {
 		t.Errorf("%+v", l)

@@ -58,13 +58,8 @@ func deposedLeaderAnswersNobody(t *testing.T) {
 	written.Store(true)
 	<-ended
 	// In bounded time, and as something that can be asked again.
-	if p := asProblem(t, old.Barrier(t.Context())); p.Code != CodeNoLeader || p.Unknown {
-		t.Errorf("%+v", p)
-	}
-	p := old.refused(t.Context(), put("late"))
-	if p.Code != CodeNoLeader || p.Unknown {
-		t.Errorf("%+v", p)
-	}
+	notApplied(t, old.Barrier(t.Context()), CodeNoLeader)
+	notApplied(t, old.refused(t.Context(), put("late")), CodeNoLeader)
 	c.isolate(old.name, false)
 	until(t, "the old leader is back", func() bool { return old.Barrier(t.Context()) == nil })
 	assert.True(t, old.has("after"), "a reader does not see what was written meanwhile")

@@ -152,7 +152,8 @@ func (s *story) tell(sum *WhatIfSummary, diverged map[event.ID]*Divergence) (out
 	require.Equal(s.t, len(diverged), 0, "others differ")
 	require.Equal(s.t, sum.Queues["jobs"].Messages, sum.All.Messages, "messages of jobs")
 	slices.Sort(out)
+	all := sum.All
 	return append(out, fmt.Sprintf("%d of %d are the same, %d assumed; the median is %d ms later; "+
-		"%d settled too late, %d were not replayed", sum.All.Same, sum.All.Messages, sum.All.Assumed,
-		sum.All.DelayMedianMS, sum.LateSettles, sum.Unneeded))
+		"%d settled too late, %d were not replayed", all.Same, all.Messages, all.Assumed,
+		all.DelayMedianMS, sum.LateSettles, sum.Unneeded))
 }

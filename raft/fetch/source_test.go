@@ -6,7 +6,6 @@ import (
 	"errors"
 	"io/fs"
 	"maps"
-	"net"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -223,34 +222,6 @@ func TestServeRefuses(t *testing.T) {
 			t.Errorf("answered %s", body)
 		}
 	}
-}
-
-// Over the real network, with a source that is stopped and served again.
-func TestOverTheNetwork(t *testing.T) {
-	start := func(name string) *peer.Net {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		must(t, err)
-		p, err := peer.New(peer.Options{Listener: l, Self: peer.Identity{Cluster: cluster, Node: name, Incarnation: name, Raft: l.Addr().String()}})
-		must(t, err)
-		t.Cleanup(func() { p.Close() })
-		return p
-	}
-	a, b := start("a"), start("b")
-	n := newNode(t, 19).grow(200)
-	meta := n.checkpoint()
-	Serve(a, n.source())()
-	disk := memdisk.New()
-	to := peer.Target{Addr: a.Addr(), Node: "a"}
-	o := optionsOf(b, disk, meta)
-	o.From = []peer.Target{{Addr: "127.0.0.1:1", Node: "nobody"}, to}
-	if _, err := Fetch(t.Context(), o); err == nil {
-		t.Fatal("fetched from a source that was stopped")
-	}
-	defer Serve(a, n.source())()
-	p, err := Fetch(t.Context(), o)
-	must(t, err)
-	require.True(t, install(t, disk, p), "not installed")
-	must(t, errors.Join(sameAsSource(t, disk, n, meta), verify(t, disk)))
 }
 
 // A source that answers no read is given up.

@@ -53,8 +53,8 @@ func (s *story) add(op Op) *Op {
 	return &s.ops[len(s.ops)-1]
 }
 
-// play adds what a line of testdata/mistakes.txt says: what a client asked, and with NAME=VALUE what
-// is otherwise than usual. A key "-" is none.
+// play adds what a line of testdata/mistakes.txt says: what a client asked, and with NAME=VALUE
+// what is otherwise than usual. A key "-" is none.
 func (s *story) play(line string) error {
 	var args []string
 	set := map[string]string{}

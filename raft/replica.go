@@ -372,13 +372,16 @@ func (r *Replica) Self() string { return string(r.id) }
 // member of it as far as this node knows. Nothing was done.
 const codeNoMember = "no_member"
 
+func stranger(format string, args ...any) error {
+	return &peer.Error{Code: codeNoMember, Detail: fmt.Sprintf(format, args...)}
+}
+
 // forCluster accepts calls only from nodes of this cluster; they need not be members.
 func (r *Replica) forCluster(h peer.Handler) peer.Handler {
 	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		if from.Cluster != r.o.ClusterID {
-			return nil, &peer.Error{Code: codeNoMember,
-				Detail: fmt.Sprintf("node %q is of cluster %q, not of %q", from.Node,
-					from.Cluster, r.o.ClusterID)}
+			return nil, stranger("node %q is of cluster %q, not of %q",
+				from.Node, from.Cluster, r.o.ClusterID)
 		}
 		return h(ctx, from, body)
 	}
@@ -389,8 +392,7 @@ func (r *Replica) forCluster(h peer.Handler) peer.Handler {
 func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 	return r.forCluster(func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		if !r.member(serverID(from.Node, from.Incarnation)) && !r.member(serverID(from.Node, "")) {
-			detail := fmt.Sprintf("node %q is no member", from.Node)
-			return nil, &peer.Error{Code: codeNoMember, Detail: detail}
+			return nil, stranger("node %q is no member", from.Node)
 		}
 		return h(ctx, from, body)
 	})
@@ -463,13 +465,12 @@ func (r *Replica) end() error {
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
 	r.b.until(ctx, func() bool { return !r.b.busyLocked() })
 	cancel()
-	errs := []error{r.raft.Shutdown().Error()}
+	err := r.raft.Shutdown().Error()
 	r.run.wg.Wait()
 	r.b.giveUp()
 	r.b.forward.serving.Wait()
 	r.trans.wait()
-	errs = append(errs, r.stores.close())
-	return errors.Join(errs...)
+	return errors.Join(err, r.stores.close())
 }
 
 // settleTime is how long committed entries may take to be applied at the end.

@@ -206,6 +206,7 @@ func (r *Replica) DropCheckpoints(index uint64) error {
 
 // sink is a checkpoint that frozen.Persist writes.
 type sink struct {
+	hraft.DiscardSnapshotSink
 	store *snapshots
 	meta  checkpoint.Meta
 }
@@ -220,12 +221,6 @@ func (s *sink) ID() string { return s.meta.Name() }
 
 // Write implements hraft.SnapshotSink, for a snapshot that a leader sends: none does.
 func (s *sink) Write([]byte) (int, error) { return 0, errNoBulk }
-
-// Close implements hraft.SnapshotSink.
-func (s *sink) Close() error { return nil }
-
-// Cancel implements hraft.SnapshotSink.
-func (s *sink) Cancel() error { return nil }
 
 // stoppable is a long write that fails once the flag is set.
 type stoppable struct {

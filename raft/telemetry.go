@@ -4,11 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
-	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 	hashi "github.com/hashicorp/go-metrics"
@@ -115,25 +115,17 @@ func metricName(key []string) string {
 	if made, ok := metricNames.Load(joined); ok {
 		return made.(string)
 	}
-	var b strings.Builder
-	for i, r := range joined {
-		switch {
-		case unicode.IsUpper(r):
-			if i > 0 && joined[i-1] != '_' {
-				b.WriteByte('_')
-			}
-			b.WriteRune(unicode.ToLower(r))
-		case unicode.IsLetter(r), unicode.IsDigit(r):
-			b.WriteRune(r)
-		default:
-			b.WriteByte('_')
-		}
-	}
-	metricNames.Store(joined, b.String())
-	return b.String()
+	words := strings.ToLower(upperCase.ReplaceAllString(joined, "_$0"))
+	name := strings.Trim(separators.ReplaceAllString(words, "_"), "_")
+	metricNames.Store(joined, name)
+	return name
 }
 
-var metricNames sync.Map // of string to string
+var (
+	metricNames sync.Map // of string to string
+	upperCase   = regexp.MustCompile(`[A-Z]`)
+	separators  = regexp.MustCompile(`[^a-z0-9]+`)
+)
 
 // hashiSink passes hashicorp/raft's metrics on. go-metrics calls the methods with labels only.
 type hashiSink struct {

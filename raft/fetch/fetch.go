@@ -297,8 +297,24 @@ func (f *fetcher) download(ctx context.Context, from peer.Target, name string, s
 	if had > size { // from an attempt at a newer checkpoint
 		had, err = size, file.Truncate(size)
 	}
-	if err == nil && had < size {
-		err = f.copy(ctx, from, name, file, had, size)
+	for off := had; err == nil && off < size; {
+		b, err := f.read(ctx, from, readRequest{name, off, size - off})
+		if err == nil {
+			_, err = file.WriteAt(b, off)
+		}
+		if err != nil {
+			return had, fmt.Errorf("at %d of %d bytes: %w", off, size, err)
+		}
+		began := off
+		if off += int64(len(b)); off/syncBytes > began/syncBytes {
+			if err := syncFile(file); err != nil {
+				return had, err
+			}
+		}
+		if time.Since(f.logged) >= logEvery {
+			f.logged = time.Now()
+			f.Logger.Info("fetching", "file", name, "bytes", off, "of", size)
+		}
 	}
 	if err == nil {
 		// Also where nothing was added: after a kill it may be in the page cache only.
@@ -315,32 +331,6 @@ func syncFile(file vfs.File) error {
 		err = errors.Join(err, file.Truncate(0))
 	}
 	return err
-}
-
-// copy fetches the bytes off..size of a file.
-func (f *fetcher) copy(ctx context.Context, from peer.Target, name string, file vfs.File,
-	off, size int64) error {
-	for synced := off; off < size; {
-		b, err := f.read(ctx, from, readRequest{name, off, size - off})
-		if err == nil {
-			_, err = file.WriteAt(b, off)
-		}
-		if err != nil {
-			return fmt.Errorf("at %d of %d bytes: %w", off, size, err)
-		}
-		off += int64(len(b))
-		if off-synced >= syncBytes {
-			if err := syncFile(file); err != nil {
-				return err
-			}
-			synced = off
-		}
-		if time.Since(f.logged) >= logEvery {
-			f.logged = time.Now()
-			f.Logger.Info("fetching", "file", name, "bytes", off, "of", size)
-		}
-	}
-	return nil
 }
 
 // read asks for bytes of a file, and returns the first of them.

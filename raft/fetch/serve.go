@@ -202,24 +202,21 @@ func (s *server) read(ctx context.Context, _ peer.Identity, body []byte) ([]byte
 // open opens a file and returns how much of it may be sent: whole blocks of a segment only,
 // because one may be being written after them.
 func (s *server) open(dir, name string) (f vfs.File, size int64, err error) {
+	segments := s.Log.Segments()
+	i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
+	isSegment := dir == datadir.LogDir+"/" && i >= 0
 	_, _, isCheckpoint := checkpoint.ParseName(name)
-	switch {
-	case dir == datadir.LogDir+"/":
-		segments := s.Log.Segments()
-		i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
-		if i < 0 {
-			return nil, 0, fs.ErrNotExist
-		}
-		f, err = s.FS.OpenRead(path.Join(s.DataDir, datadir.LogDir, name))
-		return f, segments[i].Size, err
-	case dir == datadir.CheckpointDir+"/" && isCheckpoint:
-		if f, err = s.FS.OpenRead(path.Join(s.DataDir, datadir.CheckpointDir, name)); err != nil {
-			return nil, 0, err
-		}
-		if size, err = f.Size(); err != nil {
-			f.Close()
-		}
-		return f, size, err
+	if !isSegment && (!isCheckpoint || dir != datadir.CheckpointDir+"/") {
+		return nil, 0, fs.ErrNotExist
 	}
-	return nil, 0, fs.ErrNotExist
+	if f, err = s.FS.OpenRead(path.Join(s.DataDir, dir, name)); err != nil {
+		return nil, 0, err
+	}
+	if isSegment {
+		return f, segments[i].Size, nil
+	}
+	if size, err = f.Size(); err != nil {
+		f.Close()
+	}
+	return f, size, err
 }

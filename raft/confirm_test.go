@@ -13,7 +13,7 @@ import (
 // hashicorp/raft's VerifyLeader in confirm's place, reads here are stale.)
 func answersOnASlowLineConfirmNothing(t *testing.T) {
 	c := cluster(t, 3, func(o *Options) {
-		o.HeartbeatTimeout, o.ElectionTimeout = 3*time.Second, 3*time.Second
+		o.HeartbeatTimeout = 3 * time.Second
 		o.LeaderLeaseTimeout = 1500 * time.Millisecond
 	})
 	c.put("before")

@@ -85,8 +85,7 @@ type Options struct {
 	TrailingLogs    uint64 // default 4096
 	KeepCheckpoints int    // default checkpoint.Keep
 
-	HeartbeatTimeout   time.Duration // default 700 ms
-	ElectionTimeout    time.Duration // default HeartbeatTimeout
+	HeartbeatTimeout   time.Duration // and that of elections; default 700 ms
 	LeaderLeaseTimeout time.Duration // default 500 ms
 	CommitTimeout      time.Duration // default 50 ms
 	StoreDeadline      time.Duration // default 5 s
@@ -160,7 +159,6 @@ func (o Options) withDefaults() Options {
 	def(&o.TrailingLogs, 4096)
 	def(&o.KeepCheckpoints, checkpoint.Keep)
 	def(&o.HeartbeatTimeout, 700*time.Millisecond)
-	def(&o.ElectionTimeout, o.HeartbeatTimeout)
 	def(&o.LeaderLeaseTimeout, min(o.HeartbeatTimeout, 500*time.Millisecond))
 	def(&o.CommitTimeout, 50*time.Millisecond)
 	def(&o.StoreDeadline, 5*time.Second)

@@ -2,6 +2,7 @@ package raft
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -210,11 +211,10 @@ func (r *Replica) confirmLeadership(ctx context.Context, term uint64) error {
 
 // askReadIndex asks the leader, if it is another node.
 func (r *Replica) askReadIndex(ctx context.Context) (index uint64, err error) {
-	to := r.otherLeader()
-	if to.ID == "" {
-		return 0, errNotLeader
+	b, err := r.AskLeader(ctx, callReadIndex, []byte("null"))
+	if err == nil {
+		err = json.Unmarshal(b, &index)
 	}
-	_, err = peer.Ask(ctx, r.o.Net, to.target(), callReadIndex, nil, &index)
 	return index, err
 }
 

@@ -203,7 +203,7 @@ func (r *Replica) start() error {
 		// Nobody else can be leader: a heartbeat timeout that is lowered makes hashicorp/raft stand
 		// for election at once, rather than after up to two of them.
 		rc := r.raft.ReloadableConfig()
-		rc.HeartbeatTimeout, rc.ElectionTimeout = r.o.HeartbeatTimeout, r.o.ElectionTimeout
+		rc.HeartbeatTimeout, rc.ElectionTimeout = r.o.HeartbeatTimeout, r.o.HeartbeatTimeout
 		if err := r.raft.ReloadConfig(rc); err != nil {
 			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
 		}
@@ -241,7 +241,7 @@ func (r *Replica) config() *hraft.Config {
 	c.NotifyCh = r.run.leads
 	// One millisecond more than wanted: see start.
 	c.HeartbeatTimeout = r.o.HeartbeatTimeout + time.Millisecond
-	c.ElectionTimeout = r.o.ElectionTimeout + time.Millisecond
+	c.ElectionTimeout = c.HeartbeatTimeout
 	c.LeaderLeaseTimeout = r.o.LeaderLeaseTimeout
 	c.CommitTimeout = r.o.CommitTimeout
 	// 0 would look like a removal of all: logStore.DeleteRange.
@@ -528,12 +528,12 @@ func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 	drained, cancel := context.WithTimeout(ctx, quiesce)
 	b.until(drained, func() bool { return !b.busyLocked() || !b.lead.leader })
 	cancel()
-	r.membership.yielding.Store(time.Now().Add(3 * r.o.ElectionTimeout).UnixNano())
+	r.membership.yielding.Store(time.Now().Add(3 * r.o.HeartbeatTimeout).UnixNano())
 	// Its future is not awaited: hashicorp/raft does not complete it in every case.
 	r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())
 	// The library's attempt ends within an election timeout; then the other node stands
 	// for election, and may still lose it.
-	won, cancel := context.WithTimeout(ctx, 3*r.o.ElectionTimeout)
+	won, cancel := context.WithTimeout(ctx, 3*r.o.HeartbeatTimeout)
 	defer cancel()
 	if !b.until(won, func() bool { return !b.lead.leader }) {
 		r.run.wg.Go(r.unstick)

@@ -20,7 +20,7 @@ import (
 // entries that it acknowledged, votes, terms. If it voted, or acknowledged entries to a leader
 // that others have replaced, committed entries could be lost. It cannot detect that alone, but
 // each promise was made to another node, which remembers it (evidence). So after a start a node
-// takes no part in Raft (it neither votes nor stands for election, and takes no entries, which
+// takes no part in Raft (it neither votes nor becomes a candidate, and takes no entries, which
 // would change what it is compared by) until enough of the others admit it: they have compared
 // what it shows with what it has promised them, and do not object (I16).
 

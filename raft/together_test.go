@@ -18,7 +18,7 @@ func (m *member) has(name string) bool { return slices.Contains(m.m.names(), nam
 
 // calm makes leadership change only by what a test does, also where the machine
 // is busy.
-func calm(o *Options) { o.HeartbeatTimeout, o.ElectionTimeout = 2*time.Second, 2*time.Second }
+func calm(o *Options) { o.HeartbeatTimeout = 2 * time.Second }
 
 // settled waits until the cluster has a leader that every node knows.
 func (c *nodes) settled() *member {

@@ -52,7 +52,7 @@ func openStack(disk vfs.FS) (*stack, error) {
 		OnFatal:          func(error) { die() },
 		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1,
 		KeepCheckpoints: 2, SegmentBytes: 4096, HeartbeatTimeout: 20 * time.Millisecond,
-		ElectionTimeout: 20 * time.Millisecond, LeaderLeaseTimeout: 20 * time.Millisecond,
+		LeaderLeaseTimeout: 20 * time.Millisecond,
 	}
 	err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log"))
 	if err != nil {

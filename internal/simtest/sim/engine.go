@@ -113,8 +113,8 @@ func openEngine(l *life) (_ *engine, err error) {
 		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1,
 		TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,
-		HeartbeatTimeout: w.o.Heartbeat, ElectionTimeout: w.o.Heartbeat,
-		LeaderLeaseTimeout: w.o.Heartbeat / 2, CommitTimeout: w.o.Commit,
+		HeartbeatTimeout: w.o.Heartbeat, LeaderLeaseTimeout: w.o.Heartbeat / 2,
+		CommitTimeout: w.o.Commit,
 		FreeBytes: func() (uint64, error) {
 			if l.n.full.Load() > 0 {
 				return 1 << 20, nil

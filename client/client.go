@@ -54,11 +54,10 @@ type Client struct {
 
 	sleep func(time.Duration) <-chan time.Time // time.After, but in tests
 
-	lanes   sync.Map // *lane by laneKey
-	ctx     context.Context
+	lanes   sync.Map        // *lane by laneKey
+	ctx     context.Context // ends when the client is closed
 	end     context.CancelCauseFunc
-	mu      sync.Mutex
-	closed  bool
+	mu      sync.Mutex     // held to start a sender, and to end ctx
 	senders sync.WaitGroup // of all lanes; they end with ctx
 }
 
@@ -183,10 +182,11 @@ func New(addr string, opts ...Option) (*Client, error) {
 func (c *Client) start(run func()) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if !c.closed {
-		c.senders.Go(run)
+	if c.ctx.Err() != nil {
+		return false
 	}
-	return !c.closed
+	c.senders.Go(run)
+	return true
 }
 
 // Close cancels the shared requests (Enqueue, Settle) in flight: their callers get
@@ -194,9 +194,8 @@ func (c *Client) start(run func()) bool {
 // the client's own. Only programs that create many clients need it; end Workers first.
 func (c *Client) Close() {
 	c.mu.Lock()
-	c.closed = true
-	c.mu.Unlock()
 	c.end(ErrClosed)
+	c.mu.Unlock()
 	c.senders.Wait()
 	if c.transport != nil {
 		c.transport.CloseIdleConnections()

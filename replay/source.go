@@ -202,32 +202,27 @@ func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter,
 	if last, err = s.Log.To(to); err != nil {
 		return 0, 0, err
 	}
-	each := func(events []event.Event) error {
-		for i := range events {
-			e, index := &events[i], event.RefOf(events[i].ID).Index
-			if index < first || index > last ||
-				f.Queue != "" && e.Queue != f.Queue && e.ToQueue != f.Queue {
-				continue
-			}
-			if err := fn(index, e); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
+	events := s.Log.Events(ctx, first, last)
 	if f.Message != (event.ID{}) {
-		events, err := s.Log.History(ctx, f.Message)
-		if err == nil {
-			err = each(events)
-		}
-		return first, last, err
-	}
-	for b, err := range s.Log.Blocks(ctx, first, last) {
-		if err == nil {
-			err = each(b.Events)
-		}
+		history, err := s.Log.History(ctx, f.Message)
 		if err != nil {
 			return first, last, err
+		}
+		events = func(yield func(*event.Event, error) bool) {
+			for i := 0; i < len(history) && yield(&history[i], nil); i++ {
+			}
+		}
+	}
+	for e, err := range events {
+		if err != nil {
+			return first, last, err
+		}
+		index := event.RefOf(e.ID).Index
+		inQueue := f.Queue == "" || e.Queue == f.Queue || e.ToQueue == f.Queue
+		if inQueue && index >= first && index <= last {
+			if err := fn(index, e); err != nil {
+				return first, last, err
+			}
 		}
 	}
 	return first, last, nil

@@ -75,12 +75,6 @@ type facts struct {
 	usual       map[string]int64 // by queue: the median time from lease to ack
 }
 
-// queueNow is a queue as it is while the facts are gathered.
-type queueNow struct {
-	number uint32
-	policy event.Policy
-}
-
 type partitionKey struct{ queue, key string }
 
 type unblocking struct {
@@ -93,7 +87,7 @@ type unblocking struct {
 type gatherer struct {
 	*facts
 	byID      map[event.ID]*life
-	queues    map[string]*queueNow
+	queues    map[string]event.QueueView // their policies as they are while facts are gathered
 	unblocked map[partitionKey]unblocking
 	open      map[event.ID]*life // by lease
 	took      map[string][]int64
@@ -102,7 +96,7 @@ type gatherer struct {
 func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) {
 	g := &gatherer{
 		facts: &facts{usual: map[string]int64{}}, byID: map[event.ID]*life{},
-		queues: map[string]*queueNow{}, unblocked: map[partitionKey]unblocking{},
+		queues: map[string]event.QueueView{}, unblocked: map[partitionKey]unblocking{},
 		open: map[event.ID]*life{}, took: map[string][]int64{},
 	}
 	from, err := beginning(src, o.From)
@@ -118,7 +112,7 @@ func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) 
 	g.first, g.startClock = g.start.Index()+1, g.start.Clock()
 	g.endClock = g.startClock
 	for _, q := range g.start.Queues() {
-		g.queues[q.Name] = &queueNow{q.Number, q.Policy}
+		g.queues[q.Name] = q
 	}
 	g.start.All(func(m event.MessageView) bool {
 		l := &life{
@@ -210,14 +204,11 @@ func (g *gatherer) queueEvent(e *event.Event) {
 	switch e.Type {
 	case event.QueueCreated, event.QueueUpdated:
 		q := g.queues[e.Queue]
-		if q == nil {
-			q = &queueNow{}
-			g.queues[e.Queue] = q
-		}
 		if e.Type == event.QueueCreated {
-			q.number = e.Number
+			q.Number = e.Number
 		}
-		q.policy = *e.Policy
+		q.Policy = *e.Policy
+		g.queues[e.Queue] = q
 		name, policy := e.Queue, e.Policy.Clone()
 		g.give(e, func(s *stage) error { return s.put(name, policy.Clone(), "") })
 	case event.QueueDeleted:
@@ -300,8 +291,8 @@ func (g *gatherer) enqueued(e *event.Event, at int64) *life {
 	if e.Expires > 0 {
 		m.TTLMS = max(e.Expires-at, 1)
 	}
-	if q := g.queues[e.Queue]; q != nil && !e.Alias.IsZero() {
-		m.DedupKey = e.Alias.Of(q.number) // its own inverse
+	if q := g.queues[e.Queue]; q.Number > 0 && !e.Alias.IsZero() {
+		m.DedupKey = e.Alias.Of(q.Number) // its own inverse
 		m.PayloadHash = m.DedupKey
 	}
 	actor := e.Actor
@@ -312,7 +303,7 @@ func (g *gatherer) enqueued(e *event.Event, at int64) *life {
 // asked returns the lease length that a worker asked for, 0 if it was the policy's.
 func (g *gatherer) asked(e *event.Event, at int64) int64 {
 	ms := e.LeaseExpires - at
-	if q := g.queues[e.Queue]; q != nil && q.policy.LeaseMS == ms {
+	if g.queues[e.Queue].Policy.LeaseMS == ms {
 		return 0
 	}
 	return ms
@@ -322,12 +313,9 @@ func (g *gatherer) asked(e *event.Event, at int64) int64 {
 func (g *gatherer) ownWait(e *event.Event, at int64) int64 {
 	wait := e.Due - at
 	q := g.queues[e.Queue]
-	if q == nil {
-		return -1
-	}
-	usual := fsm.Backoff(&q.policy, e.Attempt)
-	spread := usual * q.policy.BackoffJitter / event.Million
-	if wait >= usual-spread && wait <= usual+spread {
+	usual := fsm.Backoff(&q.Policy, e.Attempt)
+	spread := usual * q.Policy.BackoffJitter / event.Million
+	if q.Number == 0 || wait >= usual-spread && wait <= usual+spread {
 		return -1
 	}
 	return wait
@@ -364,11 +352,10 @@ func (g *gatherer) extended(l *life, e *event.Event, at int64) {
 
 // partition returns the partition in which a message waits, zero if it waits for no other message.
 func (g *gatherer) partition(l *life) partitionKey {
-	q := g.queues[l.queue]
-	switch {
-	case q == nil || q.policy.Ordering == event.Unordered:
+	switch q := g.queues[l.queue]; {
+	case q.Policy.Ordering == event.Unordered:
 		return partitionKey{}
-	case q.policy.Ordering == event.FIFO:
+	case q.Policy.Ordering == event.FIFO:
 		return partitionKey{queue: l.queue}
 	}
 	return partitionKey{l.queue, l.key}

@@ -59,7 +59,7 @@ type HeadsReport struct {
 type Chain struct {
 	Head wire.LogHead
 	Fork *datadir.Fork // of a copy: its log is the original's up to there
-	// At returns the chain at an index up to the head's in hex, or log.ErrGone if retention deleted it.
+	// At returns the chain at an index up to the head's, or log.ErrGone if that is deleted.
 	At func(index uint64) (string, error)
 }
 
@@ -83,7 +83,9 @@ func (d *Dir) Chain() (c Chain, err error) {
 func (c Chain) Compare(ctx context.Context, heads []wire.LogHead) (HeadsReport, error) {
 	r := HeadsReport{Heads: len(heads)}
 	heads = slices.Clone(heads)
-	slices.SortStableFunc(heads, func(a, b wire.LogHead) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(heads, func(a, b wire.LogHead) int {
+		return cmp.Compare(a.Index, b.Index)
+	})
 	for i := 1; i < len(heads); i++ {
 		if a, b := heads[i-1], heads[i]; a.Index == b.Index && a.ChainHash != b.ChainHash {
 			return r, differ(a.Index, "two of the heads contradict each other: at index %d the "+
@@ -113,8 +115,8 @@ func (c Chain) Compare(ctx context.Context, heads []wire.LogHead) (HeadsReport, 
 			if h.Time > 0 {
 				at = ", written at " + log.Stamp(int64(h.Time))
 			}
-			return r, differ(c.Head.Index+1, "the log's tail was cut off, or this is an older copy: "+
-				"it ends at index %d, but there is a head of index %d%s", c.Head.Index, h.Index, at)
+			return r, differ(c.Head.Index+1, "the log's tail was cut off, or this is an older "+
+				"copy: it ends at index %d, but there is a head of index %d%s", c.Head.Index, h.Index, at)
 		case h.Index == 0:
 			r.Equal++ // of an empty log, which every log once was
 			continue

@@ -43,17 +43,14 @@ var deadCommands = group("dead",
 	remote("dead show", func(c request, _ *none) error {
 		m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
 		d := deadOf(m)
-		var replayed, result any
-		if m.ReplayedAt != 0 {
-			replayed, result = c.when(m.ReplayedAt)+" as "+m.NewMessageID, m.ReplayResult
-		}
 		payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
 		return c.show(m, err, "dead message", m.ID, [][]any{
 			{"died in", d.Queue + " as " + d.MessageID}, {"failed", c.when(d.FailedAt)},
 			{"reason", d.Reason}, {"attempts", d.Attempts},
 			{"first enqueued", c.when(d.FirstEnqueuedAt)}, {"replays", d.ReplayCount},
 			{"now in", m.Queue + ", " + m.State}, {"key", short(m.Key, 80)}, {"kind", m.Kind},
-			{"replayed", replayed}, {"which is", result},
+			{"replayed", onlyIf(m.ReplayedAt != 0, c.when(m.ReplayedAt)+" as "+m.NewMessageID)},
+			{"which is", onlyIf(m.ReplayedAt != 0, m.ReplayResult)},
 			{"error", short(d.Error, 2000)}, {"payload", short(payload, 2000)},
 		})
 	}),
@@ -242,11 +239,10 @@ func (a *app) task(t *wire.Task, err error) error {
 		{"done", fmt.Sprintf("%d of about %d", t.Done, t.Total)}, {"skipped", t.Skipped},
 		{"actor", t.Actor}, {"created", a.when(t.CreatedAt)}, {"updated", a.when(t.UpdatedAt)},
 		{"ended", a.when(t.EndedAt)},
+		{"rate", onlyIf(t.RatePerSecond != nil,
+			fmt.Sprintf("%d a second", *cmp.Or(t.RatePerSecond, new(int64))))},
+		{"error", optional(short(t.Error, 200))},
 	}
-	if t.RatePerSecond != nil {
-		rows = append(rows, []any{"rate", fmt.Sprintf("%d a second", *t.RatePerSecond)})
-	}
-	rows = append(rows, []any{"error", optional(short(t.Error, 200))})
 	for _, n := range t.Nodes {
 		if n.Complete {
 			rows = append(rows, []any{"carried out by", n.Node + " " + a.when(n.At)})

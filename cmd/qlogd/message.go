@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"encoding/base64"
 	"fmt"
 	"os"
@@ -100,33 +101,24 @@ func (a *app) message(m *wire.Message, err error) error {
 	if m.Erased {
 		payload = "(erased, or deleted by retention)"
 	}
+	to, d := cmp.Or(m.MovedTo, &wire.Moved{}), deadOf(m)
 	rows := [][]any{
 		{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)},
 		{"kind", m.Kind}, {"priority", m.Priority}, {"attempt", m.Attempt},
 		{"enqueued", a.when(m.EnqueuedAt)},
-	}
-	add := func(set bool, row ...any) {
-		if set {
-			rows = append(rows, row)
-		}
-	}
-	add(m.AvailableAt != 0, "available", a.when(m.AvailableAt))
-	add(m.LeaseID != "", "lease", m.LeaseID)
-	add(m.LeaseID != "", "until", a.when(m.LeaseExpiresAt))
-	if to := m.MovedTo; to != nil {
-		add(true, "moved to", to.Queue+" as "+to.MessageID)
-	}
-	if d := m.Dead; d != nil {
-		add(true, "dead from", d.Queue+" ("+d.Reason+")")
-		add(true, "error", short(d.Error, 80))
+		{"available", onlyIf(m.AvailableAt != 0, a.when(m.AvailableAt))},
+		{"lease", optional(m.LeaseID)},
+		{"until", onlyIf(m.LeaseID != "", a.when(m.LeaseExpiresAt))},
+		{"moved to", onlyIf(m.MovedTo != nil, to.Queue+" as "+to.MessageID)},
+		{"dead from", onlyIf(m.Dead != nil, d.Queue+" ("+d.Reason+")")},
+		{"error", onlyIf(m.Dead != nil, short(d.Error, 80))},
 	}
 	for _, r := range m.ResurrectedAs {
-		add(true, "resurrected", "in "+r.Queue+" as "+r.MessageID)
+		rows = append(rows, []any{"resurrected", "in " + r.Queue + " as " + r.MessageID})
 	}
 	if o := m.Origin; o != nil {
-		add(true, "came from", o.FromMessageID)
-		add(true, "first", o.FirstMessageID)
-		add(true, "replays", o.Replays)
+		rows = append(rows, []any{"came from", o.FromMessageID}, []any{"first", o.FirstMessageID},
+			[]any{"replays", o.Replays})
 	}
 	rows = append(rows, []any{"payload", short(payload, 200)})
 	if err := a.show(m, err, "message", m.ID, rows); err != nil || a.output == "json" {

@@ -105,11 +105,14 @@ func (a *app) show(v any, err error, what, name string, rows [][]any) error {
 }
 
 // optional returns nil, so that show leaves it out, if text is empty.
-func optional(text string) any {
-	if text == "" {
+func optional(text string) any { return onlyIf(text != "", text) }
+
+// onlyIf returns v if it is set, or nil, so that show leaves it out.
+func onlyIf(set bool, v any) any {
+	if !set {
 		return nil
 	}
-	return text
+	return v
 }
 
 // table writes rows under a header, its columns separated by commas. Nothing is cut

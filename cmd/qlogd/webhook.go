@@ -88,24 +88,19 @@ func signedBy(w *wire.Webhook) string {
 }
 
 func (a *app) webhook(w *wire.Webhook, err error) error {
-	rows := [][]any{{"to", cmp.Or(w.Queue, w.Target)}, {"signed", signedBy(w)}}
-	if v := w.VerifyHMAC; v != nil {
-		rows = append(rows,
-			[]any{"header", optional(v.Header)}, []any{"prefix", optional(v.Prefix)},
-			[]any{"secret from environment", optional(strings.Join(v.SecretEnv, ", "))},
-			[]any{"secret from file", optional(strings.Join(v.SecretFile, ", "))})
-		if w.MaxAgeSeconds != nil {
-			rows = append(rows,
-				[]any{"signed time may be off by", fmt.Sprintf("%d s", *w.MaxAgeSeconds)})
-		}
-	}
-	rows = append(rows, []any{"from", cmp.Or(strings.Join(w.AllowIPs, ", "), "anywhere")},
-		[]any{"filter", cmp.Or(w.Filter, "-")},
-		[]any{"idempotency key", cmp.Or(w.IdempotencyKey, "-")},
-		[]any{"key", cmp.Or(w.Key, "-")}, []any{"kind", cmp.Or(w.Kind, "-")},
-		[]any{"priority", cmp.Or(string(w.Priority), "-")})
-	if len(w.PayloadSchema) > 0 {
-		rows = append(rows, []any{"schema", "set"})
+	v, age := cmp.Or(w.VerifyHMAC, &wire.VerifyHMAC{}), cmp.Or(w.MaxAgeSeconds, new(int64))
+	rows := [][]any{
+		{"to", cmp.Or(w.Queue, w.Target)}, {"signed", signedBy(w)},
+		{"header", optional(v.Header)}, {"prefix", optional(v.Prefix)},
+		{"secret from environment", optional(strings.Join(v.SecretEnv, ", "))},
+		{"secret from file", optional(strings.Join(v.SecretFile, ", "))},
+		{"signed time may be off by", onlyIf(w.VerifyHMAC != nil && w.MaxAgeSeconds != nil,
+			fmt.Sprintf("%d s", *age))},
+		{"from", cmp.Or(strings.Join(w.AllowIPs, ", "), "anywhere")},
+		{"filter", cmp.Or(w.Filter, "-")}, {"idempotency key", cmp.Or(w.IdempotencyKey, "-")},
+		{"key", cmp.Or(w.Key, "-")}, {"kind", cmp.Or(w.Kind, "-")},
+		{"priority", cmp.Or(string(w.Priority), "-")},
+		{"schema", onlyIf(len(w.PayloadSchema) > 0, "set")},
 	}
 	if w.MapTo != nil {
 		for _, name := range sortedKeys(w.MapTo.Input) {

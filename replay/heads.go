@@ -116,7 +116,8 @@ func (c Chain) Compare(ctx context.Context, heads []wire.LogHead) (HeadsReport, 
 				at = ", written at " + log.Stamp(int64(h.Time))
 			}
 			return r, differ(c.Head.Index+1, "the log's tail was cut off, or this is an older "+
-				"copy: it ends at index %d, but there is a head of index %d%s", c.Head.Index, h.Index, at)
+				"copy: it ends at index %d, but there is a head of index %d%s",
+				c.Head.Index, h.Index, at)
 		case h.Index == 0:
 			r.Equal++ // of an empty log, which every log once was
 			continue

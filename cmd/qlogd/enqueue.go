@@ -121,40 +121,34 @@ func (e *enqueuer) send(c request, in iter.Seq[input]) error {
 func (e *enqueuer) sendBatch(c request, batch []wire.ImportMessage) error {
 	if e.Import {
 		out, err := c.Import(c.ctx, e.Queue, batch)
-		if err != nil {
-			return err
+		for i := 0; err == nil && i < len(out.Messages); i++ {
+			m := &out.Messages[i]
+			err = e.sent(c, m.ID, m.Status, m)
 		}
-		e.enqueued += int(out.Imported)
-		e.dups += int(out.Ignored)
-		for _, m := range out.Messages {
-			if c.output != "json" && m.Status != wire.Enqueued {
-				continue
-			}
-			if err := c.say(m, "%s", m.ID); err != nil {
-				return err
-			}
-		}
-		return nil
+		return err
 	}
 	plain := make([]wire.NewMessage, len(batch))
 	for i := range batch {
 		plain[i] = batch[i].NewMessage
 	}
 	out, err := c.Produce(c.ctx, e.Queue, plain...)
-	if err != nil {
-		return err
+	for i := 0; err == nil && i < len(out); i++ {
+		err = e.sent(c, out[i].ID, out[i].Status, &out[i])
 	}
-	for _, p := range out {
-		if p.Status == wire.Duplicate {
-			e.dups++
-		} else {
-			e.enqueued++
-		}
-		if err := c.say(p, "%s", p.ID); err != nil {
-			return err
-		}
+	return err
+}
+
+// sent counts and prints what became of a message. Ignored ones have no line of text.
+func (e *enqueuer) sent(c request, id, status string, answer any) error {
+	if status == wire.Duplicate {
+		e.dups++
+	} else {
+		e.enqueued++
 	}
-	return nil
+	if e.Import && c.output != "json" && status != wire.Enqueued {
+		return nil
+	}
+	return c.say(answer, "%s", id)
 }
 
 // input is one JSON value and where it came from.

@@ -126,8 +126,7 @@ func (c *Client) Message(ctx context.Context, id string,
 
 // History returns every event of a message, oldest first, including those in
 // dead-letter queues and of replays.
-func (c *Client) History(ctx context.Context, id string,
-	opts ...CallOption) ([]wire.Event, error) {
+func (c *Client) History(ctx context.Context, id string, opts ...CallOption) ([]wire.Event, error) {
 	out, err := do[wire.History](ctx, c, newCall(get, messagePath(id, "/history"), nil), opts)
 	return out.Events, err
 }

@@ -277,8 +277,7 @@ func (a *app) addr() string {
 func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error) {
 	// A person waits: fail soon where no server answers.
 	retry := client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}
-	opts = append(opts, client.WithRetry(retry),
-		client.WithUserAgent("qlogd-cli/"+build().Version))
+	opts = append(opts, client.WithRetry(retry), client.WithUserAgent("qlogd-cli/"+build().Version))
 	if file := cmp.Or(a.reach.caCert, a.getenv("QLOGD_CA_CERT")); file != "" {
 		opts = append(opts, client.WithCACert(file))
 	}

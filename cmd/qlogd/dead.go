@@ -140,9 +140,8 @@ func moved(d *wire.DeadMoved) string {
 }
 
 // move replays or purges dead messages of the queue, once that is confirmed.
-func (c request) move(
-	verb string, wait bool, do func(dryRun bool) (*wire.DeadMoved, *wire.Task, error),
-) error {
+func (c request) move(verb string, wait bool,
+	do func(dryRun bool) (*wire.DeadMoved, *wire.Task, error)) error {
 	queue := c.args[0]
 	what := verb + " dead messages of " + queue
 	if c.dryRun || !c.yes && terminal(c.stdin) {
@@ -225,8 +224,7 @@ var taskCommands = group("task",
 		}
 		what := fmt.Sprintf("cancel the %s of %s after %d of about %d",
 			t.Type, t.Queue, t.Done, t.Total)
-		return c.destroy(what, id+" cancelled",
-			func() error { return c.CancelTask(c.ctx, id) })
+		return c.destroy(what, id+" cancelled", func() error { return c.CancelTask(c.ctx, id) })
 	}, (*app).destroyFlags),
 	remote("task resume", func(c request, _ *none) error {
 		return c.task(c.ResumeTask(c.ctx, c.args[0]))

@@ -15,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/background/retention"
 	"github.com/qlogd/qlogd/background/task"
@@ -140,9 +141,7 @@ func openEngine(n *node) (_ *engine, err error) {
 func (e *engine) start(changed <-chan struct{}) {
 	for _, run := range []func(context.Context){
 		e.tasks.Run, e.archiver.Run, e.eraser.Run, e.retention(e.c.HistoryRetention).Run,
-		func(ctx context.Context) { e.observe(ctx, changed) },
-		func(context.Context) { e.follow() },
-		func(context.Context) { e.fetchLacking() },
+		e.follow, e.fetchLacking, func(ctx context.Context) { e.observe(ctx, changed) },
 	} {
 		e.work.Go(func() { run(e.background) })
 	}
@@ -167,8 +166,7 @@ const keepForRaft = 3 * time.Second
 func (e *engine) retention(limit time.Duration) *retention.Retention {
 	return &retention.Retention{
 		Limit: limit, Log: e.log, State: e.machine, Replica: e.replica,
-		KeepFrom: e.archiver.KeepFrom,
-		Logger:   e.logger,
+		KeepFrom: e.archiver.KeepFrom, Logger: e.logger,
 	}
 }
 
@@ -267,19 +265,11 @@ const followAgain = 10 * time.Second
 
 // follow keeps the read models up to date with the log. They can be rebuilt, so an error of theirs
 // (a full disk) stops nothing else.
-func (e *engine) follow() {
-	for {
-		err := e.models.Follow(e.background, e.log)
-		if e.background.Err() != nil {
-			return
-		}
+func (e *engine) follow(ctx context.Context) {
+	work := func(ctx context.Context) error { return e.models.Follow(ctx, e.log) }
+	loop.New(followAgain, followAgain).Run(ctx, work, func(err error) {
 		e.logger.Error("projection store stopped, retrying", "error", err, "in", followAgain)
-		select {
-		case <-time.After(followAgain):
-		case <-e.background.Done():
-			return
-		}
-	}
+	})
 }
 
 // pushActor is the actor, in events, of the cluster's own deliveries.
@@ -325,17 +315,12 @@ func (e *engine) newTasks() *task.Runner {
 		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait,
 	}
 	return task.New(task.Options{
-		Propose: e.replica.Propose,
-		Barrier: e.replica.Barrier,
-		Tasks:   e.machine.Tasks,
-		Content: e.taskContent,
-		Leader:  e.replica.Leader,
+		Propose: e.replica.Propose, Barrier: e.replica.Barrier, Leader: e.replica.Leader,
+		Tasks: e.machine.Tasks, Content: e.taskContent, Logger: e.logger,
 		Run: map[event.TaskKind]task.Run{
-			event.TaskReplay: mover.Replay,
-			event.TaskPurge:  mover.Purge,
-			event.TaskErase:  e.eraser.RunTask,
+			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge,
+			event.TaskErase: e.eraser.RunTask,
 		},
-		Logger: e.logger,
 	})
 }
 

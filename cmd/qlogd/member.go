@@ -220,24 +220,24 @@ func (n *node) joined() {
 }
 
 // fetchLacking fetches what this node lacks when the leader offers it, and has it installed.
-func (e *engine) fetchLacking() {
+func (e *engine) fetchLacking(ctx context.Context) {
 	for {
 		var offer raft.Offer
 		select {
 		case offer = <-e.replica.Offers():
-		case <-e.background.Done():
+		case <-ctx.Done():
 			return
 		}
 		from := e.replica.Sources(offer)
 		e.fetching.Lock()
-		plan, err := fetch.Fetch(e.background, fetch.Options{
+		plan, err := fetch.Fetch(ctx, fetch.Options{
 			Net: e.peers, From: from, Checkpoint: offer.Meta,
 			FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
 			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
 		})
 		e.fetching.Unlock()
 		switch {
-		case e.background.Err() != nil:
+		case ctx.Err() != nil:
 			return
 		case errors.Is(err, fetch.ErrDiffers) && e.majority(from):
 			e.fail(fmt.Errorf("%w: %w", raft.ErrDiverged, err)) // this node is the one that differs

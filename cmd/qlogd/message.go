@@ -66,8 +66,7 @@ var messageCommands = group("message",
 			r.Edit = &wire.ReplayEdit{Payload: v}
 		}
 		out, err := c.Resurrect(c.ctx, c.args[0], r)
-		return c.answer(out, err, "%s is in %s as %s",
-			out.MessageID, out.Queue, out.NewMessageID)
+		return c.answer(out, err, "%s is in %s as %s", out.MessageID, out.Queue, out.NewMessageID)
 	}),
 	remote("message edits", func(c request, _ *none) error {
 		edits, err := c.Edits(c.ctx, c.args[0])

@@ -161,9 +161,8 @@ func (n *node) checkJoin(addrs []string) (left []string, err error) {
 // keepCheckingJoin asks the addresses that are left until all have answered.
 func (n *node) keepCheckingJoin(left []string) {
 	for len(left) > 0 {
-		select {
-		case <-time.After(joinCheckEvery):
-		case <-n.background.Done():
+		pause(n.background, joinCheckEvery)
+		if n.background.Err() != nil {
 			return
 		}
 		var err error

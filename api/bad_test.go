@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"errors"
 	"html"
 	"net/http/httptest"
 	"os"
@@ -92,15 +93,19 @@ func (h *harness) refused(want, call, header, body string) {
 	assert.True(h, a.Body.Len() <= 1500, "%d bytes of answer", a.Body.Len())
 }
 
-func TestPanicTellsNothing(t *testing.T) {
+func TestFailuresTellNothing(t *testing.T) {
 	h := setup(t)
-	h.fake.before = func() { panic("secret") }
-	a := h.do("PUT", "/v1/queues/q", "").want(500)
-	text := a.Body.String()
-	if a.str("code") != "internal" || strings.Contains(text, "secret") ||
-		strings.Contains(text, ".go") {
-		t.Errorf("%s", a.Body)
+	fails := func(code string) {
+		a := h.do("PUT", "/v1/queues/q", "").want(500)
+		text := a.refused(code, "").with("outcome", "unknown").Body.String()
+		if strings.Contains(text, "secret") || strings.Contains(text, ".go") {
+			t.Errorf("%s", text)
+		}
 	}
+	h.fake.err = errors.New("secret")
+	fails("internal")
+	h.fake.before = func() { panic("secret") }
+	fails("internal")
 }
 
 // TestDeepBodyIsFlat shows that a bomb of brackets is refused before it is

@@ -45,10 +45,13 @@ import (
 //	die q an error                 leases a message of a queue and dead-letters it
 //	acks q ["1", 2]                leases and acks all that there is, by their payloads
 //	pass 2m                        waits, in simulated time
+//	stale 3                        the next writes come too late for what they were checked against
+//	fail writes no_leader unknown  what is proposed fails from here on, with an unknown outcome;
+//	fail reads overloaded          so do linearizable reads, and changes of the cluster
 //	entries                        counts the entries from here on
 //	entries 0                      of which there were so many until here
 //
-// {{x*257}} is a text of 257 x.
+// {{x*257}} is a text of 257 x; a request with {{a|b}} is made with a, and then with b.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/scripts/*.txt")
 	require.NoError(t, err)
@@ -92,6 +95,7 @@ type script struct {
 
 var (
 	repeated = regexp.MustCompile(`\{\{(.+?)\*(\d+)\}\}`)
+	either   = regexp.MustCompile(`\{\{([^{}]*\|[^{}]*)\}\}`)
 	variable = regexp.MustCompile(`\$\w+`)
 	header   = regexp.MustCompile(`^[A-Z][\w-]*: `)
 )
@@ -137,6 +141,25 @@ func (s *script) step(line string, below []string) {
 		d, err := time.ParseDuration(name)
 		require.NoError(s.T, err)
 		s.m.pass(d)
+	case "stale":
+		n, err := strconv.Atoi(name)
+		require.NoError(s.T, err)
+		s.stale = n
+	case "fail":
+		code, outcome, _ := strings.Cut(arg, " ")
+		var err error
+		if code != "" {
+			err = &event.Problem{Code: code, Index: -1, QueueDepth: 7,
+				Unknown: outcome == "unknown"}
+		}
+		switch name {
+		case "writes":
+			s.err = err
+		case "reads":
+			s.barrier = err
+		case "cluster":
+			s.cluster.err = err
+		}
 	case "acks":
 		s.equal(line, s.payloads(name), arg)
 	case "entries":
@@ -148,7 +171,14 @@ func (s *script) step(line string, below []string) {
 	default:
 		status, err := strconv.Atoi(word)
 		require.NoError(s.T, err)
-		s.request(status, rest, below)
+		all := either.FindStringSubmatch(rest)
+		if all == nil {
+			s.request(status, rest, below)
+			return
+		}
+		for one := range strings.SplitSeq(all[1], "|") {
+			s.request(status, strings.Replace(rest, all[0], one, 1), below)
+		}
 	}
 }
 

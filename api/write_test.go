@@ -1,8 +1,6 @@
 package api
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -15,38 +13,6 @@ import (
 
 const oneMessage = `{"messages":[{"payload":1}]}`
 
-func TestOperations(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "", "Idempotency-Key: k").want(201)
-	h.do("POST", "/v1/queues/q/messages", oneMessage, "Idempotency-Key: k").want(201)
-	h.fake.before = func() {
-		h.fake.before = nil
-		if a := h.do("GET", "/v1/operations/p", ""); a.str("operations.0.status") != "pending" || a.get("operations.0.position") != 0.0 {
-			t.Errorf("%s", a.Body)
-		}
-	}
-	h.do("POST", "/v1/queues/q/messages", oneMessage, "Idempotency-Key: p").want(201)
-	a := h.do("GET", "/v1/operations/k", "").want(200)
-	if a.str("operations.0.type") != "put_queue" || a.str("operations.1.type") != "produce" || a.str("operations.1.status") != "completed" || a.get("operations.1.index") != 2.0 {
-		t.Errorf("%s", a.Body)
-	}
-	h.fake.err = &event.Problem{Code: "overloaded", Index: -1, QueueDepth: 7, Detail: "d"}
-	a = h.do("POST", "/v1/queues/q/messages", oneMessage, "Idempotency-Key: f").want(429)
-	if a.get("queue_depth") != 7.0 || a.Header().Get("Retry-After") != "1" || a.str("outcome") != "not_applied" || a.get("retryable") != true {
-		t.Errorf("%s", a.Body)
-	}
-	a = h.do("GET", "/v1/operations/f", "").want(200)
-	if a.str("operations.0.status") != "failed" || a.str("operations.0.error") != "overloaded" {
-		t.Errorf("%s", a.Body)
-	}
-	if a = h.do("GET", "/v1/operations/none", "").want(200); len(a.get("operations").([]any)) != 0 {
-		t.Errorf("%s", a.Body)
-	}
-	if a = h.do("GET", "/v1/operations/stats", "").want(200); len(a.get("stats").([]any)) != 3 {
-		t.Errorf("%s", a.Body)
-	}
-}
-
 func TestTrackerIsBounded(t *testing.T) {
 	tr := newTracker()
 	for range keepOperations + 100 {
@@ -55,48 +21,6 @@ func TestTrackerIsBounded(t *testing.T) {
 	if n := len(tr.find(operationKey{"", "k"})); n != keepOperations || len(tr.pending) != 0 {
 		t.Errorf("%d kept, %d pending", n, len(tr.pending))
 	}
-}
-
-func TestOutcomes(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	for _, c := range []struct {
-		err     error
-		status  int
-		outcome string
-	}{
-		{&event.Problem{Code: "no_leader", Index: -1, Unknown: true, RetryAfterMS: 2500}, 503, "unknown"},
-		{&event.Problem{Code: "no_leader", Index: -1}, 503, "not_applied"},
-		{&event.Problem{Code: "insufficient_storage", Index: -1}, 507, "not_applied"},
-		{&event.Problem{Code: "shutting_down", Index: -1}, 503, "not_applied"},
-		{errors.New("odd"), 500, "unknown"},
-	} {
-		h.fake.err = c.err
-		a := h.do("POST", "/v1/queues/q/messages", oneMessage).want(c.status)
-		if a.str("outcome") != c.outcome || c.status != 500 && a.get("retryable") != true {
-			t.Errorf("%v: %s", c.err, a.Body)
-		}
-		if c.status == 503 && a.Header().Get("Retry-After") == "" {
-			t.Errorf("%v: no Retry-After", c.err)
-		}
-	}
-	h.fake.err = errors.New("secret detail")
-	if a := h.do("PUT", "/v1/queues/q", ""); strings.Contains(a.Body.String(), "secret") {
-		t.Errorf("%s", a.Body)
-	}
-}
-
-func TestStaleRevisionIsCheckedAnew(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	h.fake.stale = 3
-	h.do("POST", "/v1/queues/q/messages", oneMessage).want(201)
-	h.fake.stale = 3
-	h.do("PATCH", "/v1/queues/q", `{"description":"x"}`).want(200)
-	h.fake.stale = 1000
-	h.do("POST", "/v1/queues/q/messages", oneMessage).want(409)
-	h.do("POST", "/v1/transactions", `{"produce":[{"queue":"q","messages":[{"payload":1}]}]}`).want(409)
-	h.do("PATCH", "/v1/queues/q", `{}`).want(409)
 }
 
 func TestDeduplicationWindowIsBoundedByRetention(t *testing.T) {

@@ -6,8 +6,6 @@ import (
 	"hash/crc32"
 	"strings"
 	"testing"
-
-	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func sampleLeased() LeasedMessage {
@@ -19,8 +17,8 @@ func sampleLeased() LeasedMessage {
 	}}
 }
 
-func sampleAnswers() map[string]*[]Answer {
-	return map[string]*[]Answer{
+func TestGoldenAnswers(t *testing.T) {
+	answers := map[string]*[]Answer{
 		"nothing": {},
 		"one":     {{Result: Result{Index: 42, Created: true}}},
 		"several": {
@@ -37,30 +35,12 @@ func sampleAnswers() map[string]*[]Answer {
 			{Result: Result{Index: 42, Digest: [16]byte(hashOf(9))}},
 		},
 	}
-}
-
-func TestGoldenAnswers(t *testing.T) {
-	answers := sampleAnswers()
-	names, out := encodeAll(answers, func(a *[]Answer) []byte { return EncodeAnswers(*a) })
-	golden(t, "answers", names, out)
+	answersCodec.golden(t, answers)
 	for n, a := range answers {
-		got, err := DecodeAnswers(out[n], len(*a))
-		require.NoError(t, err, "%s", n)
-		same(t, n, got, *a)
-		if _, err := DecodeAnswers(out[n], len(*a)+1); err == nil {
+		if _, err := DecodeAnswers(EncodeAnswers(*a), len(*a)+1); err == nil {
 			t.Errorf("%s: taken for one command more", n)
 		}
 	}
-}
-
-func FuzzDecodeAnswers(f *testing.F) {
-	want := func(b []byte) int { // as many as are claimed, within reason
-		if len(b) > 5 && b[4] == 1 && b[5]&0xf0 == 0x90 {
-			return int(b[5] & 0x0f)
-		}
-		return 0
-	}
-	fuzz(f, "answers", func(b []byte) ([]Answer, error) { return DecodeAnswers(b, want(b)) }, EncodeAnswers)
 }
 
 func TestGoldenGroups(t *testing.T) {
@@ -69,21 +49,23 @@ func TestGoldenGroups(t *testing.T) {
 		"one":     {{Class: ClassSettle, Weight: 1, Data: purge}},
 		"several": {{Class: ClassBackground, Weight: 1 << 31, Data: purge}, {Class: ClassProduce, Weight: 100, Data: []byte{Version}}},
 	}
-	encode := func(g *[]Forwarded) []byte { return AppendGroup([]byte("before"), *g)[len("before"):] }
-	names, out := encodeAll(groups, encode)
-	golden(t, "groups", names, out)
+	c := codec[[]Forwarded]{"groups", func(g *[]Forwarded) []byte {
+		return AppendGroup([]byte("before"), *g)[len("before"):]
+	}, func(b []byte) (*[]Forwarded, error) {
+		g, err := DecodeGroup(b, 2, len(purge))
+		return &g, err
+	}}
+	c.golden(t, groups)
 	for n, g := range groups {
-		got, err := DecodeGroup(out[n], 2, len(purge))
-		require.NoError(t, err, "%s", n)
-		same(t, n, got, *g)
-		if len(out[n]) != GroupSize(*g) {
-			t.Errorf("%s: %d bytes, foretold %d", n, len(out[n]), GroupSize(*g))
+		b := c.encode(g)
+		if len(b) != GroupSize(*g) {
+			t.Errorf("%s: %d bytes, foretold %d", n, len(b), GroupSize(*g))
 		}
-		for i := range out[n] {
-			if _, err := DecodeGroup(out[n][:i], 2, 1000); err == nil {
+		for i := range b {
+			if _, err := DecodeGroup(b[:i], 2, 1000); err == nil {
 				t.Errorf("%s cut at %d is taken", n, i)
 			}
-			flipped := bytes.Clone(out[n])
+			flipped := bytes.Clone(b)
 			flipped[i] ^= 4
 			if _, err := DecodeGroup(flipped, 2, 1000); err == nil {
 				t.Errorf("%s is taken with byte %d flipped", n, i)
@@ -126,10 +108,14 @@ func TestGroupLimits(t *testing.T) {
 }
 
 func FuzzDecodeGroup(f *testing.F) {
-	fuzz(f, "groups", func(b []byte) ([]Forwarded, error) {
+	codec[[]Forwarded]{"groups", func(g *[]Forwarded) []byte {
+		return AppendGroup(nil, *g)
+	}, func(b []byte) (*[]Forwarded, error) {
 		if len(b) >= groupTail { // else hardly anything would pass
-			b = binary.BigEndian.AppendUint32(b[:len(b)-groupTail:len(b)-groupTail], crc32.Checksum(b[:len(b)-groupTail], castagnoli))
+			b = b[: len(b)-groupTail : len(b)-groupTail]
+			b = binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
 		}
-		return DecodeGroup(b, 1000, 1<<20)
-	}, func(g []Forwarded) []byte { return AppendGroup(nil, g) })
+		g, err := DecodeGroup(b, 1000, 1<<20)
+		return &g, err
+	}}.fuzz(f)
 }

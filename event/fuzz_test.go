@@ -11,8 +11,8 @@ import (
 // fuzz holds a decoder to this: no panic, no memory out of proportion, and what
 // it accepts comes out the same when written and read again; canonical bytes come
 // out as they went in.
-func fuzz[T any](f *testing.F, golden string, decode func([]byte) (T, error), encode func(T) []byte) {
-	for _, b := range goldenBytes(f, golden) {
+func (c codec[T]) fuzz(f *testing.F) {
+	for _, b := range readGolden(f, c.file) {
 		f.Add(b)
 	}
 	f.Add([]byte{})
@@ -23,7 +23,7 @@ func fuzz[T any](f *testing.F, golden string, decode func([]byte) (T, error), en
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)
-		v, err := decode(b)
+		v, err := c.decode(b)
 		runtime.ReadMemStats(&after)
 		if n := after.TotalAlloc - before.TotalAlloc; n > 8<<20+uint64(len(b))*1024 {
 			t.Fatalf("%d bytes took %d bytes of memory", len(b), n)
@@ -31,33 +31,25 @@ func fuzz[T any](f *testing.F, golden string, decode func([]byte) (T, error), en
 		if err != nil {
 			return
 		}
-		once := encode(v)
-		again, err := decode(once)
+		once := c.encode(v)
+		again, err := c.decode(once)
 		require.NoError(t, err, "what was taken is refused when written anew")
-		if twice := encode(again); !bytes.Equal(once, twice) {
+		if twice := c.encode(again); !bytes.Equal(once, twice) {
 			t.Fatalf("written %x, then %x", once, twice)
 		}
 	})
 }
 
-func FuzzDecodeCommand(f *testing.F) { fuzz(f, "commands", DecodeCommand, EncodeCommand) }
+func FuzzDecodeCommand(f *testing.F) { commandCodec.fuzz(f) }
 
-func FuzzDecodeHeader(f *testing.F) {
-	fuzz(f, "headers", func(b []byte) (*Event, error) {
-		e := &Event{}
-		if err := DecodeHeader(b, e); err != nil {
-			return nil, err
-		}
-		return e, nil
-	}, EncodeHeader)
-}
+func FuzzDecodeHeader(f *testing.F) { headerCodec.fuzz(f) }
 
-func FuzzDecodeContent(f *testing.F) {
-	fuzz(f, "contents", DecodeContent, func(c *Content) []byte { return EncodeContent(c).Bytes })
-}
+func FuzzDecodeContent(f *testing.F) { contentCodec.fuzz(f) }
 
-func FuzzDecodeEntry(f *testing.F) { fuzz(f, "entries", DecodeEntry, (*Entry).Encode) }
+func FuzzDecodeEntry(f *testing.F) { entryCodec.fuzz(f) }
 
-func FuzzDecodeResult(f *testing.F) { fuzz(f, "results", DecodeResult, EncodeResult) }
+func FuzzDecodeResult(f *testing.F) { resultCodec.fuzz(f) }
 
-func FuzzDecodePolicy(f *testing.F) { fuzz(f, "policies", DecodePolicy, EncodePolicy) }
+func FuzzDecodePolicy(f *testing.F) { policyCodec.fuzz(f) }
+
+func FuzzDecodeAnswers(f *testing.F) { answersCodec.fuzz(f) }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -22,6 +20,12 @@ type tokens map[string]string
 
 // withAuth is setup with an auth file of these roles and patterns.
 func withAuth(t *testing.T, who ...string) (*harness, tokens, *Auth, string) {
+	t.Helper()
+	tokens, auth, file := authFile(t, who...)
+	return setup(t, func(o *Options) { o.Auth = auth }), tokens, auth, file
+}
+
+func authFile(t *testing.T, who ...string) (tokens, *Auth, string) {
 	t.Helper()
 	var text strings.Builder
 	out := tokens{"none": "", "unknown": "qlogd_unknown"}
@@ -47,7 +51,7 @@ func withAuth(t *testing.T, who ...string) (*harness, tokens, *Auth, string) {
 	if err != nil {
 		t.Fatalf("%v\n%s", err, text.String())
 	}
-	return setup(t, func(o *Options) { o.Auth = a }), out, a, file
+	return out, a, file
 }
 
 // as sends a request with a token.
@@ -157,96 +161,6 @@ func everyAccess(t *testing.T) {
 	}
 }
 
-// What is not allowed is refused in the same words whether it is there or not.
-func TestNoExistenceOracle(t *testing.T) {
-	h, tok, _, _ := withAuth(t, "admin", "produce,consume,read a.*")
-	h.as(tok["admin"], "PUT", "/v1/queues/b", "").want(201)
-	h.as(tok["admin"], "PUT", "/v1/queues/a.1", "").want(201)
-	h.as(tok["admin"], "POST", "/v1/queues/b/messages", oneMessage).want(201)
-	l := h.as(tok["admin"], "POST", "/v1/queues/b/lease", "").want(200)
-	lease, id := l.str("messages.0.lease_id"), l.str("messages.0.id")
-	// An event that is no lease, an index that is empty, one beyond the end.
-	other := []string{id, aULID, event.NewID(1, 1, 7).String(), event.NewID(1, 999, 0).String()}
-	limited := tok["produce,consume,read a.*"]
-	// same makes a call with each of two words in the place of X.
-	same := func(call, body, one, two string) {
-		t.Helper()
-		method, target, _ := strings.Cut(call, " ")
-		text := func(x string) string {
-			fill := strings.NewReplacer("X", x)
-			a := h.as(limited, method, fill.Replace(target), fill.Replace(body)).want(403)
-			detail := strings.ReplaceAll(a.str("detail"), x, "X")
-			return detail + a.str("field") + a.Header().Get("Content-Type")
-		}
-		if a, b := text(one), text(two); a != b {
-			t.Errorf("%s\n%s", a, b)
-		}
-	}
-	for _, call := range []string{"GET X", "GET X/messages", "PUT X", "DELETE X",
-		"POST X/messages", "POST X/lease", "POST X/ack"} {
-		same(strings.Replace(call, "X", "/v1/queues/X", 1), "{}", "b", "nope")
-	}
-	same("GET /v1/events?queue=X", "", "b", "nope")
-	same("POST /v1/lease", `{"queues":["a.1","X"]}`, "b", "nope")
-	for _, o := range other {
-		same("POST /v1/leases/X/ack", "", lease, o)
-		same("POST /v1/transactions", `{"ack":["X"]}`, lease, o)
-		if o != id {
-			same("GET /v1/messages/X", "", id, o)
-			same("GET /v1/messages/X/history", "", id, o)
-		}
-	}
-	// Nothing was settled by any of it; who may, is told the truth.
-	h.as(tok["admin"], "POST", "/v1/leases/"+other[1]+"/ack", "").want(409)
-	h.as(tok["admin"], "POST", "/v1/leases/"+lease+"/ack", "").want(200)
-	h.as(limited, "POST", "/v1/leases/"+lease+"/ack", "").want(403)
-	// Through a queue of its own a foreign lease is lost, as any.
-	h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"]}`).want(200).
-		with("results.0.code", "lease_lost")
-	// Where more than that is not allowed, the lease is not looked at.
-	h.as(limited, "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+aULID+`"],
-		"produce":[{"queue":"b","messages":[{"payload":1}]}]}`).want(403)
-}
-
-// Dead letters and explanations of a queue tell nothing of messages that never had
-// to do with one that the token may read.
-func TestNoExistenceOracleOfTheDead(t *testing.T) {
-	_, tok, auth, _ := withAuth(t, "admin", "read a.*")
-	h, _ := onMachine(t, func(o *Options) { o.Auth = auth })
-	admin := *h
-	admin.h = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		r.Header.Set("Authorization", "Bearer "+tok["admin"])
-		h.h.ServeHTTP(w, r)
-	})
-	for _, q := range []string{"a.1", "b"} {
-		admin.queue(q, "unordered", "")
-	}
-	lives := admin.put("b", "", "1")
-	admin.die("b", "e")
-	acked := admin.put("b", "", "2")
-	admin.payloads("b")
-	died := admin.dead("b", "", "id")[0]
-	limited := func(target, id string, code int) string {
-		a := h.as(tok["read a.*"], "GET", target+id, "").want(code)
-		return strings.ReplaceAll(a.str("detail"), id, "X")
-	}
-	never := limited("/v1/queues/a.1/dead/", unknownID, 404)
-	for _, id := range []string{lives, acked, died} {
-		assert.Equal(t, limited("/v1/queues/a.1/dead/", id, 404), never, "of one that never was")
-		a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+id, "").want(200)
-		const none = "there never was one, or its history has been deleted"
-		assert.True(t, strings.HasSuffix(a.str("reasons.0.text"), none), "%s", a.Body)
-	}
-	// What came from its own queue it may follow.
-	mine := admin.put("a.1", "", "3")
-	admin.die("a.1", "e")
-	admin.do("POST", "/v1/queues/a.1/dead/replay", `{"filter":{},"to":"b"}`).want(200)
-	admin.die("b", "e")
-	assert.Equal(t, limited("/v1/queues/a.1/dead/", mine, 200), "")
-	a := h.as(tok["read a.*"], "GET", "/v1/queues/a.1/explain?message_id="+mine, "").want(200)
-	assert.Contains(t, a.str("reasons.0.text"), "(another)", "%s", a.Body)
-}
-
 // Lists and streams show only what the token may read.
 func TestFilteredReads(t *testing.T) { synctest.Test(t, filteredReads) }
 
@@ -329,32 +243,6 @@ func TestWaitingLeaseLosesItsToken(t *testing.T) {
 			with("messages.0.attempt", 1.0)
 		h.s.Drain()
 	})
-}
-
-func TestAuthorizationHeader(t *testing.T) {
-	h, tok, _, _ := withAuth(t, "admin")
-	token := tok["admin"]
-	for _, c := range []struct {
-		headers []string
-		status  int
-	}{
-		{[]string{"Authorization: Bearer " + token}, 200},
-		{[]string{"Authorization: bearer " + token}, 200},
-		{[]string{"Authorization: Basic " + token}, 401},
-		{[]string{"Authorization: " + token}, 401},
-		{[]string{"Authorization: Bearer  " + token}, 401},
-		{[]string{"Authorization: Bearer " + token + " x"}, 401},
-		{[]string{"Authorization: Bearer"}, 401},
-		{[]string{"Authorization: Bearer " + strings.Repeat("a", 4096)}, 401},
-		{[]string{"Authorization: Bearer " + token, "Authorization: Bearer " + token}, 401},
-		{[]string{"X-Token: " + token}, 401},
-	} {
-		assert.Equal(t, h.do("GET", "/v1/queues", "", c.headers...).Code, c.status,
-			"%.80q", c.headers)
-	}
-	h.do("GET", "/v1/queues?everyAccesstoken="+token+"&token="+token, "").want(401)
-	h.do("POST", "/v1/queues/a/messages", oneMessage).want(401).
-		with("code", "unauthenticated", "outcome", "not_applied")
 }
 
 func TestOpenMetrics(t *testing.T) {

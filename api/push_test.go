@@ -12,23 +12,6 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
-// TestAckAndProduceNeedsBoth: a token that may not produce there acks nothing.
-func TestAckAndProduceNeedsBoth(t *testing.T) {
-	h, tok, _, _ := withAuth(t, "admin", "consume *", "produce,consume a.*")
-	admin := tok["admin"]
-	for _, q := range []string{"a.1", "b"} {
-		h.as(admin, "PUT", "/v1/queues/"+q, "").want(201)
-	}
-	h.as(admin, "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
-	lease := h.as(admin, "POST", "/v1/queues/a.1/lease", `{}`).want(200).str("messages.0.lease_id")
-	to := func(queue string) string { return `"produce":[{"queue":"` + queue + `","messages":[{"payload":1}]}]` }
-	for _, who := range []string{"consume *", "produce,consume a.*"} {
-		h.as(tok[who], "POST", "/v1/queues/a.1/ack", `{"lease_ids":["`+lease+`"],`+to("b")+`}`).want(403)
-		h.as(tok[who], "POST", "/v1/leases/"+lease+"/ack", `{`+to("b")+`}`).want(403)
-	}
-	h.as(tok["produce,consume a.*"], "POST", "/v1/leases/"+lease+"/ack", `{`+to("a.1")+`}`).want(200)
-}
-
 // pushes is a Push that takes some URLs.
 type pushes struct{ reason *wire.PushReason }
 

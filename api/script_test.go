@@ -45,13 +45,15 @@ import (
 //	die q an error                 leases a message of a queue and dead-letters it
 //	acks q ["1", 2]                leases and acks all that there is, by their payloads
 //	pass 2m                        waits, in simulated time
+//	tokens admin | read a.*        needs tokens from here on: of these roles on these queues,
+//		as read a.*                of which a request has one; $admin is the first
 //	stale 3                        the next writes come too late for what they were checked against
 //	fail writes no_leader unknown  what is proposed fails from here on, with an unknown outcome;
 //	fail reads overloaded          so do linearizable reads, and changes of the cluster
 //	entries                        counts the entries from here on
 //	entries 0                      of which there were so many until here
 //
-// {{x*257}} is a text of 257 x; a request with {{a|b}} is made with a, and then with b.
+// {{x*257}} is a text of 257 x; a request with {{a|b}} is made with a, and then with b: $it.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/scripts/*.txt")
 	require.NoError(t, err)
@@ -68,7 +70,7 @@ func TestScripts(t *testing.T) {
 				})
 				m.s.deps.Push = pushes{}
 				h.secrets = map[string]string{"SECRET": topSecret}
-				s := &script{h, m, map[string]string{}, map[string]answer{}, 0}
+				s := &script{h, m, map[string]string{}, map[string]answer{}, 0, nil}
 				lines := strings.Split(steps, "\n")
 				for i := 0; i < len(lines); i++ {
 					first := i
@@ -91,6 +93,7 @@ type script struct {
 	vars    map[string]string
 	answers map[string]answer // by request
 	entries uint64
+	tokens  tokens
 }
 
 var (
@@ -141,6 +144,12 @@ func (s *script) step(line string, below []string) {
 		d, err := time.ParseDuration(name)
 		require.NoError(s.T, err)
 		s.m.pass(d)
+	case "tokens":
+		if s.s.opts.Auth = nil; rest == "" {
+			return
+		}
+		s.tokens, s.s.opts.Auth, _ = authFile(s.T, strings.Split(rest, " | ")...)
+		s.vars["$"+name] = s.tokens[name]
 	case "stale":
 		n, err := strconv.Atoi(name)
 		require.NoError(s.T, err)
@@ -177,6 +186,7 @@ func (s *script) step(line string, below []string) {
 			return
 		}
 		for one := range strings.SplitSeq(all[1], "|") {
+			s.vars["$it"] = one
 			s.request(status, strings.Replace(rest, all[0], one, 1), below)
 		}
 	}
@@ -192,6 +202,8 @@ func (s *script) request(status int, line string, below []string) {
 			line += s.expand(l[2:])
 		case header.MatchString(l):
 			headers = append(headers, s.expand(l))
+		case strings.HasPrefix(l, "as "):
+			headers = append(headers, "Authorization: Bearer "+s.tokens[l[3:]])
 		case strings.HasPrefix(l, "from "):
 			from = l[5:]
 		case strings.HasPrefix(l, "signed"):

@@ -59,53 +59,6 @@ func (h *harness) ended(id, status string) answer {
 	return h.do("GET", "/v1/tasks/"+id+"?wait_ms=20000", "").want(200).with("status", status)
 }
 
-func TestReplayByName(t *testing.T) {
-	for _, ordering := range []string{"unordered", "fifo", "per_key"} {
-		t.Run(ordering, func(t *testing.T) {
-			h, m := onMachine(t)
-			h.queue("q", ordering, "")
-			var old []string
-			for i := range 6 {
-				old = append(old, h.put("q", "k", fmt.Sprint(i)))
-			}
-			for range 3 {
-				h.die("q", "e")
-			}
-			dead := h.dead("q", "", "id")
-			before := m.proposals()
-			// By the ids of both kinds, and not in their order.
-			two := named(dead[2], old[0])
-			h.replay(`{`+two+`,"dry_run":true}`).want(200).with("dry_run", true, "replayed", 2.0,
-				"count", 2.0, "sample.0.dead.error", "e", "messages.1.new_message_id", nil)
-			require.Equal(t, m.proposals(), before, "a dry run left an entry")
-			a := h.replay(`{`+two+`}`).want(200).with("replayed", 2.0, "skipped.0", nil)
-			want := []string{"0", "2", "3", "4", "5"}
-			if ordering == "unordered" {
-				want = []string{"3", "4", "5", "2", "0"} // as they were given, behind the others
-			} else {
-				same(t, a.each("messages", "message_id"), dead[0], dead[2])
-			}
-			same(t, h.payloads("q"), want...)
-			same(t, h.dead("q", "", "id"), dead[1])
-			// It stays listed.
-			r := h.do("GET", "/v1/queues/q/dead?state=replayed", "").want(200)
-			same(t, r.each("dead", "replay_result"), "acked", "acked")
-			r.with("dead.0.dead.error", "e",
-				"dead.0.new_message_id", a.str("messages.0.new_message_id"))
-			same(t, h.dead("q", "?state=replayed&error=x", "id"))
-			page := h.do("GET", "/v1/queues/q/dead?state=replayed&limit=1", "").want(200)
-			rest := "?state=replayed&cursor=" + page.str("next_cursor")
-			same(t, h.dead("q", rest, "id"), r.str("dead.1.id"))
-			h.do("GET", "/v1/queues/q/dead/"+dead[0], "").want(200)
-			// No longer dead: by its place in the list, and what became of it.
-			a = h.replay(`{`+named(dead[1], old[2])+`}`).want(404).
-				with("code", "message_not_found", "field", "message_ids", "index", 1.0)
-			require.Contains(t, a.str("detail"), "was acked", "%s", a.Body)
-			same(t, h.dead("q", "", "id"), dead[1])
-		})
-	}
-}
-
 // TestTask: what is more than fits one entry is done by a task.
 func TestTask(t *testing.T) {
 	h, _ := onMachine(t)

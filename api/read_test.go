@@ -15,17 +15,6 @@ func TestStaleReadsSayHowOldTheyAre(t *testing.T) {
 	assert.Equal(t, a.Header().Get("X-Qlogd-Age-Ms"), "1500")
 }
 
-func TestReadyz(t *testing.T) {
-	h := setup(t)
-	h.node.unready = []string{"no leader is known"}
-	a := h.do("GET", "/readyz", "").want(503)
-	if a.str("reasons.0") != "no leader is known" || a.Header().Get("Retry-After") == "" {
-		t.Errorf("%v %s", a.Header(), a.Body)
-	}
-	h.s.Drain()
-	h.do("GET", "/readyz", "").want(503).with("reasons.0", "shutting down")
-}
-
 // What another node was asked to write is told too, also while it is pending.
 func TestOperationsOfOthers(t *testing.T) {
 	h, other := setup(t), setup(t)

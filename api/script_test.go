@@ -50,10 +50,14 @@ import (
 //	stale 3                        the next writes come too late for what they were checked against
 //	fail writes no_leader unknown  what is proposed fails from here on, with an unknown outcome;
 //	fail reads overloaded          so do linearizable reads, and changes of the cluster
+//	drain                          the server is to end
+//	unready text                   the node is not ready, for this reason
+//	deleted 5                      the log is gone up to this index
 //	entries                        counts the entries from here on
 //	entries 0                      of which there were so many until here
 //
 // {{x*257}} is a text of 257 x; a request with {{a|b}} is made with a, and then with b: $it.
+// So is a case whose name has them: $case.
 func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/scripts/*.txt")
 	require.NoError(t, err)
@@ -62,29 +66,46 @@ func TestScripts(t *testing.T) {
 		require.NoError(t, err)
 		for _, c := range strings.Split("\n"+string(text), "\n== ")[1:] {
 			title, steps, _ := strings.Cut(c, "\n")
-			t.Run(strings.TrimSuffix(filepath.Base(name), ".txt")+"/"+title, func(t *testing.T) {
-				h, m := onMachine(t, func(o *Options) {
-					o.TrustedProxies = []netip.Prefix{
-						netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"),
-					}
-				})
-				m.s.deps.Push = pushes{}
-				h.secrets = map[string]string{"SECRET": topSecret}
-				s := &script{h, m, map[string]string{}, map[string]answer{}, 0, nil}
-				lines := strings.Split(steps, "\n")
-				for i := 0; i < len(lines); i++ {
-					first := i
-					for i+1 < len(lines) && strings.HasPrefix(lines[i+1], "\t") {
-						i++
-					}
-					s.step(lines[first], lines[first+1:i+1])
-				}
-				for _, c := range h.commands {
-					assert.False(t, bytes.Contains(event.EncodeCommand(c), []byte(topSecret)), "%+v", c)
-				}
-			})
+			for _, which := range alternatives(title) {
+				name := strings.TrimSuffix(filepath.Base(name), ".txt") + "/" + which[0]
+				t.Run(name, func(t *testing.T) { runScript(t, steps, which[1]) })
+			}
 		}
 	}
+}
+
+func runScript(t *testing.T, steps, which string) {
+	h, m := onMachine(t, func(o *Options) {
+		o.TrustedProxies = []netip.Prefix{
+			netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"),
+		}
+	})
+	m.s.deps.Push = pushes{}
+	h.secrets = map[string]string{"SECRET": topSecret}
+	s := &script{h, m, map[string]string{"$case": which}, map[string]answer{}, 0, nil}
+	lines := strings.Split(steps, "\n")
+	for i := 0; i < len(lines); i++ {
+		first := i
+		for i+1 < len(lines) && strings.HasPrefix(lines[i+1], "\t") {
+			i++
+		}
+		s.step(lines[first], lines[first+1:i+1])
+	}
+	for _, c := range h.commands {
+		assert.False(t, bytes.Contains(event.EncodeCommand(c), []byte(topSecret)), "%+v", c)
+	}
+}
+
+// alternatives are a text with each alternative in the place of {{a|b}}, and that alternative.
+func alternatives(text string) (out [][2]string) {
+	all := either.FindStringSubmatch(text)
+	if all == nil {
+		return [][2]string{{text}}
+	}
+	for one := range strings.SplitSeq(all[1], "|") {
+		out = append(out, [2]string{strings.Replace(text, all[0], one, 1), one})
+	}
+	return out
 }
 
 type script struct {
@@ -150,6 +171,14 @@ func (s *script) step(line string, below []string) {
 		}
 		s.tokens, s.s.opts.Auth, _ = authFile(s.T, strings.Split(rest, " | ")...)
 		s.vars["$"+name] = s.tokens[name]
+	case "drain":
+		s.s.Drain()
+	case "unready":
+		s.node.unready = []string{rest}
+	case "deleted":
+		index, err := strconv.ParseUint(name, 10, 64)
+		require.NoError(s.T, err)
+		s.log.deleted = index
 	case "stale":
 		n, err := strconv.Atoi(name)
 		require.NoError(s.T, err)
@@ -180,14 +209,9 @@ func (s *script) step(line string, below []string) {
 	default:
 		status, err := strconv.Atoi(word)
 		require.NoError(s.T, err)
-		all := either.FindStringSubmatch(rest)
-		if all == nil {
-			s.request(status, rest, below)
-			return
-		}
-		for one := range strings.SplitSeq(all[1], "|") {
-			s.vars["$it"] = one
-			s.request(status, strings.Replace(rest, all[0], one, 1), below)
+		for _, one := range alternatives(rest) {
+			s.vars["$it"] = one[1]
+			s.request(status, one[0], below)
 		}
 	}
 }

@@ -179,18 +179,6 @@ func TestQuiesce(t *testing.T) {
 	})
 }
 
-// TestDrainLetsConnectionsGo shows that a client is told to go elsewhere.
-func TestDrainLetsConnectionsGo(t *testing.T) {
-	h := setup(t)
-	if a := h.do("GET", "/healthz", "").want(200); a.Header().Get("Connection") != "" {
-		t.Errorf("%v", a.Header())
-	}
-	h.s.Drain()
-	if a := h.do("GET", "/healthz", "").want(200); a.Header().Get("Connection") != "close" {
-		t.Errorf("%v", a.Header())
-	}
-}
-
 // TestH2C speaks HTTP/2 without TLS.
 func TestH2C(t *testing.T) {
 	h := setup(t)
@@ -207,27 +195,5 @@ func TestH2C(t *testing.T) {
 	defer res.Body.Close()
 	if res.ProtoMajor != 2 || res.StatusCode != 404 {
 		t.Errorf("%s %d", res.Proto, res.StatusCode)
-	}
-}
-
-// A node that has taken no write yet has all its metrics, so that a rule about one of them
-// does not find it missing.
-func TestMetricsOfAnIdleNode(t *testing.T) {
-	text := setup(t).do("GET", "/metrics", "").want(200).Body.String()
-	for _, class := range classNames {
-		want := `qlogd_commit_seconds_count{class="` + class + `"} 0`
-		assert.Contains(t, text, want, "the metrics lack")
-	}
-}
-
-// Scripts look for the first "id" in a lease's answer.
-func TestPayloadOfALeaseComesLast(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":{"id":7}}]}`).want(201)
-	text := h.do("POST", "/v1/queues/q/lease", "").want(200).Body.String()
-	first, last := `{"messages":[{"id":"`, `,"payload":{"id":7}}]}`
-	if !strings.HasPrefix(text, first) || !strings.HasSuffix(text, last) {
-		t.Errorf("%s", text)
 	}
 }

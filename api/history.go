@@ -138,21 +138,20 @@ func (l *life) queue() string {
 	return l.born.Queue
 }
 
+// stateAfter is what some types of events leave a message in.
+var stateAfter = map[event.Type]event.State{
+	event.Acked: event.StateAcked, event.DeadLettered: event.StateDeadLettered,
+	event.Discarded: event.StateDiscarded, event.Replayed: event.StateReplayed,
+	event.Leased: event.StateLeased, event.LeaseExtended: event.StateLeased,
+}
+
 // state is what an id's newest event leaves it in.
 func (l *life) state() event.State {
 	switch e := l.last; {
 	case e.ID == l.id: // born, and nothing since: it would be live
 		return event.StateReady
-	case e.Type == event.Acked:
-		return event.StateAcked
-	case e.Type == event.DeadLettered:
-		return event.StateDeadLettered
-	case e.Type == event.Discarded:
-		return event.StateDiscarded
-	case e.Type == event.Replayed:
-		return event.StateReplayed
-	case e.Type == event.Leased, e.Type == event.LeaseExtended:
-		return event.StateLeased
+	case stateAfter[e.Type] != event.StateNone:
+		return stateAfter[e.Type]
 	case e.Due > event.ClockOf(e.ID):
 		return event.StateScheduled
 	}

@@ -188,7 +188,8 @@ func (s *Server) eraseMessage(q *request) error {
 	var body wire.EraseRequest
 	id := q.read().pathID("id")
 	q.body(&body)
-	return q.erase(&erasure.Spec{Message: id.String(), Reason: body.Reason}, body.DryRun)
+	return q.erase(&erasure.Spec{Message: id.String(), Reason: body.Reason}, body.DryRun,
+		messageNotFound(id))
 }
 
 // eraseKey answers POST /v1/queues/{queue}/erase.
@@ -200,11 +201,12 @@ func (s *Server) eraseKey(q *request) error {
 		q.refuse("key", "key is needed: 1 to %d bytes", event.MaxKeyBytes)
 	}
 	q.do(func() error { return within("key", body.Key, event.MaxKeyBytes) })
-	return q.erase(&erasure.Spec{Queue: name, Key: body.Key, Reason: body.Reason}, body.DryRun)
+	return q.erase(&erasure.Spec{Queue: name, Key: body.Key, Reason: body.Reason}, body.DryRun,
+		queueNotFound(name))
 }
 
-// erase creates a task, or counts what it would erase.
-func (q *request) erase(spec *erasure.Spec, dry bool) error {
+// erase creates a task, or counts what it would erase; none is the answer where that is nothing.
+func (q *request) erase(spec *erasure.Spec, dry bool, none *event.Problem) error {
 	if spec.Reason == "" && !dry { // nothing else is left to explain the gap
 		q.refuse("reason", "reason is needed: 1 to %d bytes, which are kept", maxReason)
 	}
@@ -218,7 +220,7 @@ func (q *request) erase(spec *erasure.Spec, dry bool) error {
 				return nil, err
 			}
 			if !exists && out.Messages == 0 {
-				return nil, nothingToErase(spec)
+				return nil, none
 			}
 		}
 		if dry {
@@ -237,12 +239,4 @@ func (q *request) erase(spec *erasure.Spec, dry bool) error {
 		return q.accepted(res.ID)
 	}
 	return q.answer(http.StatusOK, &out)
-}
-
-func nothingToErase(spec *erasure.Spec) *event.Problem {
-	if spec.Message != "" {
-		id, _ := event.ParseID(spec.Message)
-		return messageNotFound(id)
-	}
-	return queueNotFound(spec.Queue)
 }

@@ -69,14 +69,8 @@ func (f *Filter) FitsError(reason event.Reason, text string) bool {
 
 // ParseReason reads one of the reasons that a message can die of; "" is any.
 func ParseReason(s string) (event.Reason, bool) {
-	for _, r := range []event.Reason{
-		event.ReasonMaxAttempts, event.ReasonExpired, event.ReasonRejected, event.ReasonKeyDead,
-	} {
-		if r.String() == s {
-			return r, true
-		}
-	}
-	return event.ReasonNone, s == ""
+	r, ok := event.Parse[event.Reason](s)
+	return r, ok && r <= event.ReasonKeyDead // messages die of no other
 }
 
 // Search is a walk through what died in a queue and fits a filter, rising by id.

@@ -246,25 +246,24 @@ type metrics struct {
 }
 
 func newMetrics(reg prometheus.Registerer) metrics {
-	queue := []string{"queue"}
 	f := promauto.With(reg)
+	gauge := func(name, help string) *prometheus.GaugeVec {
+		opts := prometheus.GaugeOpts{Name: "qlogd_push_" + name, Help: help}
+		return f.NewGaugeVec(opts, []string{"queue"})
+	}
 	return metrics{
 		deliveries: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "qlogd_push_deliveries_total",
 			Help: "Deliveries by this node, by what became of the message.",
 		}, []string{"queue", "outcome"}),
-		inFlight: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "qlogd_push_in_flight", Help: "Messages on their way to their target.",
-		}, queue),
+		inFlight: gauge("in_flight", "Messages on their way to their target."),
 		latency: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "qlogd_push_latency_seconds",
 			Help:    "Time from a request to the end of its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
-		}, queue),
-		open: f.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "qlogd_push_breaker_open",
-			Help: "1 while a queue is not leased because its target is down.",
-		}, queue),
+		}, []string{"queue"}),
+		open: gauge("breaker_open",
+			"1 while a queue is not leased because its target is down."),
 	}
 }
 

@@ -30,7 +30,7 @@ func (q *request) eventBatch() (*batch, error) {
 	events := get(q, q.readEvents)
 	b := &batch{}
 	for i, e := range events {
-		msg, err := q.eventMessage(*given, e)
+		msg, err := q.eventMessage(b, *given, e)
 		if p, ok := err.(*event.Problem); ok && batched {
 			return nil, p.At(i)
 		}
@@ -81,7 +81,9 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 
 // eventMessage converts an event to a message. Events of one source and id are the same
 // (CloudEvents 1.0, section 3.1.1), unless the query has a key of its own for them.
-func (q *request) eventMessage(m wire.NewMessage, e *webhook.CloudEvent) (event.NewMessage, error) {
+func (q *request) eventMessage(
+	b *batch, m wire.NewMessage, e *webhook.CloudEvent,
+) (event.NewMessage, error) {
 	if e.Binary {
 		m.PayloadBytes, m.ContentType = e.Data, e.Get("datacontenttype")
 	} else {
@@ -102,7 +104,7 @@ func (q *request) eventMessage(m wire.NewMessage, e *webhook.CloudEvent) (event.
 	if v != "" && m.Headers["traceparent"] == "" && visible(v, event.MaxHeaderValue) {
 		m.Headers["traceparent"] = v
 	}
-	out, err := q.s.newMessage(&m, e.Payload(), nil)
+	out, err := q.s.newMessage(b, &m, e.Payload(), nil)
 	if err == nil && m.IdempotencyKey == "" {
 		// 0xff is in no idempotency_key, for that is UTF-8.
 		out.DedupKey = hash("\xffcloudevent\x00", e.Get("source"), "\x00", e.Get("id"))

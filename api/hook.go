@@ -162,11 +162,11 @@ func (s *Server) enqueueHooked(
 	if m.Mapped {
 		original = bytes.TrimSpace(req.Body)
 	}
-	msg, err := s.newMessage(&in, body, original)
+	b := &batch{noCreate: true}
+	msg, err := s.newMessage(b, &in, body, original)
 	if err != nil {
 		return "", err
 	}
-	b := &batch{noCreate: true}
 	b.append(msg, payload{body, false})
 	var res event.Result
 	if err = w.fits(req.Body); err == nil {

@@ -50,7 +50,9 @@ func (s *Server) produced(q *request) (*batch, error) {
 		var in wire.ProduceRequest
 		q.read().body(&in)
 		q.do(func() error { return batchSize("messages", len(in.Messages)) })
-		b := get(q, func() (*batch, error) { return s.newBatch(in.Messages) })
+		b := get(q, func() (*batch, error) {
+			return s.newBatch(in.Messages, q.room())
+		})
 		return b, q.err
 	}
 	m, body := q.rawMessage()
@@ -66,6 +68,9 @@ type batch struct {
 	payloads []payload
 	imported bool // they have source ids
 	noCreate bool // their queue is not created automatically
+
+	content  event.Content // of the newest message
+	contents []byte        // of all messages, encoded
 }
 
 func (b *batch) append(m event.NewMessage, p payload) {
@@ -74,7 +79,7 @@ func (b *batch) append(m event.NewMessage, p payload) {
 
 // add checks a message and appends it.
 func (s *Server) add(b *batch, m *wire.NewMessage, p payload) error {
-	msg, err := s.newMessage(m, p.bytes, nil)
+	msg, err := s.newMessage(b, m, p.bytes, nil)
 	if err == nil {
 		b.append(msg, p)
 	}
@@ -135,10 +140,12 @@ func (q *request) metadata(names ...string) *wire.NewMessage {
 	return m
 }
 
-// newBatch checks messages one by one.
-func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
+// newBatch checks messages one by one. Their contents are put into room, where they fit.
+func (s *Server) newBatch(msgs []wire.NewMessage, room []byte) (*batch, error) {
 	n := len(msgs)
-	b := &batch{msgs: make([]event.NewMessage, 0, n), payloads: make([]payload, 0, n)}
+	b := &batch{
+		msgs: make([]event.NewMessage, 0, n), payloads: make([]payload, 0, n), contents: room,
+	}
 	for i := range msgs {
 		m := &msgs[i]
 		var err error
@@ -161,11 +168,11 @@ func (s *Server) newBatch(msgs []wire.NewMessage) (*batch, error) {
 	return b, nil
 }
 
-// newMessage checks one message and encodes its content, once. The payload is JSON where m has one,
+// newMessage checks a message of a batch and encodes its content, once. The payload is JSON where m has one,
 // else bytes; original is the body that it was mapped from, if it was. Problems name fields within
 // the message.
 func (s *Server) newMessage(
-	m *wire.NewMessage, payload, original []byte,
+	b *batch, m *wire.NewMessage, payload, original []byte,
 ) (out event.NewMessage, err error) {
 	if int64(len(payload)) > s.opts.MaxPayload {
 		return out, event.Problemf(codePayloadTooLarge, "payload",
@@ -207,15 +214,16 @@ func (s *Server) newMessage(
 	if err != nil {
 		return out, err
 	}
-	content := event.Content{
+	b.content = event.Content{
 		Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers,
 		CorrelationID: m.CorrelationID, Original: original,
 	}
 	out = event.NewMessage{
 		Key: m.Key, Kind: m.Kind, Priority: uint8(priority),
 		DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
-		Size: uint32(len(payload)), Content: event.EncodeContent(&content),
+		Size: uint32(len(payload)),
 	}
+	b.contents, out.Content = event.AppendContent(b.contents, &b.content)
 	if m.IdempotencyKey != "" {
 		out.DedupKey = hash(m.IdempotencyKey)
 	}
@@ -377,7 +385,7 @@ func (s *Server) importBatch(in []wire.ImportMessage) (*batch, error) {
 		}
 		msgs[i] = m.NewMessage
 	}
-	b, err := s.newBatch(msgs)
+	b, err := s.newBatch(msgs, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -125,7 +125,9 @@ func (s *Server) SettleHere(
 	if answer == nil {
 		res = q.commit(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 	} else {
-		b := get(q, func() (*batch, error) { return s.newBatch([]wire.NewMessage{*answer}) })
+		b := get(q, func() (*batch, error) {
+			return s.newBatch([]wire.NewMessage{*answer}, nil)
+		})
 		res = q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
 			p := event.Produce{Queue: to, Messages: b.msgs}
 			t := &event.Transaction{Settle: []event.SettleItem{item}}

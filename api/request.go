@@ -127,6 +127,12 @@ func (q *request) release() {
 	q.raw, q.pooled = nil, nil
 }
 
+// room returns memory for about as much as the body, for as long as the body.
+func (q *request) room() []byte {
+	q.pooled.Grow(q.pooled.Len())
+	return q.pooled.AvailableBuffer()
+}
+
 // recycle returns a buffer to bodies. Nothing may refer to its bytes any more, as HTTP/2 does after
 // a write to a client that has hung up.
 func (q *request) recycle(b *bytes.Buffer) {

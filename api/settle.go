@@ -405,7 +405,7 @@ func (s *Server) produceBatches(produce []wire.TransactionProduce) (batches []*b
 		if err := batchSize(fmt.Sprintf("produce[%d].messages", i), len(p.Messages)); err != nil {
 			return nil, err
 		}
-		b, err := s.newBatch(p.Messages)
+		b, err := s.newBatch(p.Messages, nil)
 		if err != nil {
 			return nil, inProduce(err, i)
 		}

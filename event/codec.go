@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
@@ -195,15 +196,18 @@ func DecodePolicy(b []byte) (*Policy, error) {
 // EncodeContent returns user data as a blob: its bytes and their SHA-256. An empty
 // Content is the zero Blob.
 func EncodeContent(c *Content) Blob {
-	b := encodeWith(func(k *coder) {
-		k.content = *c
-		k.encode(&k.content)
-		k.content = Content{}
-	})
-	if len(b) == 2 { // the version and an empty map
-		return Blob{}
+	_, blob := AppendContent(nil, c)
+	return blob
+}
+
+// AppendContent appends a content's bytes to b; the blob refers to them.
+func AppendContent(b []byte, c *Content) ([]byte, Blob) {
+	n := len(b)
+	b = appendTo(slices.Grow(b, len(c.Payload)+64), c)
+	if len(b) == n+2 { // the version and an empty map
+		return b[:n], Blob{}
 	}
-	return Blob{Digest: sha256.Sum256(b), Bytes: b}
+	return b, Blob{Digest: sha256.Sum256(b[n:]), Bytes: b[n:len(b):len(b)]}
 }
 
 // DecodeContent is the inverse of EncodeContent. Nil bytes are an empty Content.

@@ -40,9 +40,8 @@ type coder struct {
 	r        *msgpack.Decoder // reads from in
 	decoding bool
 
-	out     []byte  // writing to it cannot fail
-	scratch []byte  // for out, where the caller has no buffer
-	content Content // saves an allocation of one a message
+	out     []byte // writing to it cannot fail
+	scratch []byte // for out, where the caller has no buffer
 	in      []byte
 	at      int // in in: what is read next
 

@@ -59,10 +59,15 @@ func (e *encoder) WriteByte(b byte) error {
 }
 
 func (e *encoder) value(v reflect.Value) {
-	switch p := v.Addr().Interface().(type) {
-	case *string:
-		_ = e.w.EncodeString(*p)
+	switch v.Kind() { // most, without an interface
+	case reflect.String:
+		_ = e.w.EncodeString(v.String())
 		return
+	case reflect.Struct:
+		e.object(v)
+		return
+	}
+	switch p := v.Addr().Interface().(type) {
 	case *int64:
 		_ = e.w.EncodeInt(*p)
 		return
@@ -92,8 +97,6 @@ func (e *encoder) value(v reflect.Value) {
 		return
 	}
 	switch kind := v.Kind(); {
-	case kind == reflect.Struct:
-		e.object(v)
 	case kind == reflect.Pointer && v.IsNil():
 		_ = e.w.EncodeNil()
 	case kind == reflect.Pointer:
@@ -139,7 +142,7 @@ func (e *encoder) object(v reflect.Value) {
 	_ = e.w.EncodeMapLen(n)
 	for i := range fields {
 		if !left(i) {
-			_ = e.w.EncodeString(fields[i].name)
+			e.out = append(e.out, fields[i].name...)
 			e.value(v.Field(i))
 		}
 	}

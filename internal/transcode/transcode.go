@@ -8,6 +8,8 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/vmihailenco/msgpack/v5"
+
 	"github.com/qlogd/qlogd/internal/msgpackcheck"
 )
 
@@ -24,7 +26,7 @@ type fields struct {
 }
 
 type field struct {
-	name     string
+	name     []byte // as MessagePack
 	omitZero bool
 }
 
@@ -38,7 +40,8 @@ func fieldsOf(t reflect.Type) *fields {
 	f := &fields{byName: map[string]int{}}
 	for i := range t.NumField() {
 		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		f.list = append(f.list, field{name, options == "omitzero"})
+		encoded, _ := msgpack.Marshal(name)
+		f.list = append(f.list, field{encoded, options == "omitzero"})
 		f.byName[name] = i
 	}
 	known.Store(t, f)

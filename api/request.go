@@ -153,8 +153,9 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.ContentLength > limit {
 		return nil, tooLarge()
 	}
-	b := bodies.Get().(*bytes.Buffer)
+	b := &bytes.Buffer{}
 	if q.packed() { // nothing refers to the body of these calls once they are answered
+		b = bodies.Get().(*bytes.Buffer)
 		q.pooled = b
 	}
 	body := q.Body

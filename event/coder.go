@@ -312,6 +312,15 @@ func (c *coder) get(p any) (zero bool) {
 	case *int64:
 		*p, c.err = c.r.DecodeInt64()
 		return *p == 0
+	case *int:
+		*p, c.err = c.r.DecodeInt()
+		return *p == 0
+	case *[]string:
+		for n := c.length(); len(*p) < n && c.err == nil; {
+			*p = append(*p, "")
+			c.get(&(*p)[len(*p)-1])
+		}
+		return len(*p) == 0
 	case *Ref:
 		c.err = p.DecodeMsgpack(c.r)
 		return p.IsZero()
@@ -328,6 +337,15 @@ func (c *coder) get(p any) (zero bool) {
 		c.err = c.r.Decode(p)
 	}
 	return reflect.ValueOf(p).Elem().IsZero()
+}
+
+// length reads the length of a list; it is not positive after an error.
+func (c *coder) length() (n int) {
+	if n, c.err = c.r.DecodeArrayLen(); c.err == nil && n > len(c.in)-c.at {
+		c.err = io.ErrUnexpectedEOF
+		return 0
+	}
+	return n
 }
 
 // fill reads len(b) bytes: an id, or a digest.
@@ -393,11 +411,7 @@ func elements[T any, P fieldsOf[T]](c *coder, p *[]T) {
 		}
 		return
 	}
-	var n int
-	if n, c.err = c.r.DecodeArrayLen(); c.err == nil && n > len(c.in)-c.at {
-		c.err = io.ErrUnexpectedEOF
-	}
-	if c.err == nil && n > 0 {
+	if n := c.length(); n > 0 {
 		*p = make([]T, n)
 	}
 	for i := 0; i < len(*p) && c.err == nil; i++ {

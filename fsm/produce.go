@@ -155,11 +155,11 @@ func dedupWindow(c *event.Produce, p *event.Policy) int64 {
 
 // enqueue carries a plan out.
 func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
-	if _, ok := d.s.Look(c.Queue); !ok {
+	if d.s.Policy(c.Queue) == nil {
 		policy := event.DefaultPolicy()
 		d.createQueue(c.Queue, &policy)
 	}
-	q, _ := d.s.Look(c.Queue)
+	policy := d.s.Policy(c.Queue)
 	out := make([]event.Produced, len(plan))
 	d.expect(len(plan))
 	now := d.s.Clock()
@@ -178,7 +178,7 @@ func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
 			Size: m.Size, Content: m.Content, Alias: p.hash,
 		}
 		if !p.hash.IsZero() {
-			e.Until = now + dedupWindow(c, &q.Policy)*1000
+			e.Until = now + dedupWindow(c, policy)*1000
 		}
 		if c.Import {
 			e.SourceID = m.SourceID

@@ -45,6 +45,7 @@ type progress struct {
 	bytes   uint64
 	rules   uint16        // in force
 	conf    configuration // the newest that is known to be committed
+	joined  bool          // that or an older one has had this server
 	// marks are of this node's newest entries with a Mark, except those that it skipped.
 	marks    marks
 	markedAt time.Time // when the newest was applied, or the replica opened
@@ -142,6 +143,8 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 		}
 		if l.Type == hraft.LogConfiguration {
 			p.conf = configuration{l.Index, hraft.DecodeConfiguration(l.Data).Servers}
+			_, in := p.conf.find(f.o.self().serverID())
+			p.joined = p.joined || in
 		}
 		p.index, p.term = l.Index, l.Term
 	}

@@ -604,8 +604,8 @@ func (r *Replica) tendMembership() {
 	for {
 		// The newest configuration may have this node and never be committed: its leader may
 		// have failed. Only a committed one counts as having joined, also where a newer one
-		// already lacks this node: its leader may never report that one as committed.
-		_, joined := r.fsm.progress().conf.find(r.id)
+		// already lacks this node.
+		joined := r.fsm.progress().joined
 		if joined && !reported {
 			r.o.OnJoined() // durable first: from here on, not being a member means removal
 			reported = true

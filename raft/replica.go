@@ -89,7 +89,7 @@ type peers struct {
 
 // membership is this node's own place in the configuration: membership.go.
 type membership struct {
-	joined   atomic.Bool            // the configuration has had this server
+	joined   atomic.Bool            // the configuration has had this server; that is on disk
 	why      atomic.Pointer[string] // why it is not a member
 	logged   throttle               // of why
 	changing chan struct{}          // of capacity one: held while the configuration changes
@@ -168,6 +168,7 @@ func (r *Replica) start() error {
 	// The first configuration needs no commit: it was decided when the cluster was formed.
 	_, initial := r.o.first().find(r.id)
 	_, in := r.fsm.progress().conf.find(r.id)
+	r.fsm.now.joined = in
 	r.membership.joined.Store(initial || in || r.o.Joined)
 	shown, err := r.admission()
 	if err != nil {

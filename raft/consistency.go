@@ -141,16 +141,13 @@ func (r *Replica) conclude(own marks, others []MemberStatus) finding {
 	return found
 }
 
-// diffLogEvery is how often a difference that lasts is logged.
-const diffLogEvery = time.Minute
-
 // agree compares this node with the others and, where it leads, proposes marks and upgrades,
 // until the replica stops.
 func (r *Replica) agree() {
 	// The tick is for marks; what others report comes by a signal.
 	tick := time.NewTicker(max(r.o.MarkInterval/10, time.Millisecond))
 	defer tick.Stop()
-	var logged time.Time
+	var logged throttle
 	var done chan event.Answer // of the command that this loop has proposed; nil: none
 	for {
 		select {
@@ -170,9 +167,8 @@ func (r *Replica) agree() {
 			r.fatal(fmt.Errorf("%w: %v", ErrDiverged, f))
 			return
 		case f.index == 0:
-			logged = time.Time{}
-		case time.Since(logged) >= diffLogEvery:
-			logged = time.Now()
+			logged = throttle{}
+		case logged.due(time.Now()):
 			text := "another node differs from the majority and is expected to stop"
 			if f.undecided {
 				text = noMajority

@@ -49,7 +49,8 @@ type Metrics interface {
 	Observe(name string, v float64, labels ...string)
 }
 
-// Options of a replica. What is zero gets its default. Callbacks must not block.
+// Options of a replica. What is zero gets its default. Callbacks must not block; OnJoined, OnOut
+// and OnFatal must be set.
 type Options struct {
 	datadir.Node            // the identity of the directory
 	Dir           string    // of the Raft log and the votes
@@ -135,17 +136,8 @@ func (o Options) withDefaults() Options {
 	if o.Wall == nil {
 		o.Wall = time.Now
 	}
-	if o.OnJoined == nil {
-		o.OnJoined = func() {}
-	}
-	if o.OnOut == nil {
-		o.OnOut = func(error) {}
-	}
 	if o.BeforeStore == nil {
 		o.BeforeStore = func() {}
-	}
-	if o.OnFatal == nil {
-		o.OnFatal = func(err error) { panic(err) }
 	}
 	def[vfs.FS](&o.FS, vfs.OS{})
 	def(&o.Logger, slog.New(slog.DiscardHandler))

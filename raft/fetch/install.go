@@ -87,17 +87,13 @@ func (i *installer) outdated(p *Plan) (why string, err error) {
 	}
 	if len(p.Segments) == 0 && head.Last > 0 {
 		// Its end may not have been synced by the process that wrote it.
-		err = i.sync(path.Join(i.log, head.Name))
+		f, err := i.OpenReadWrite(path.Join(i.log, head.Name))
+		if err != nil {
+			return "", err
+		}
+		return "", errors.Join(f.Sync(), f.Close())
 	}
-	return "", err
-}
-
-func (i *installer) sync(name string) (err error) {
-	f, err := i.OpenReadWrite(name)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
+	return "", nil
 }
 
 // install carries out a plan. Each step may have been done before, by an Install that was

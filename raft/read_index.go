@@ -104,11 +104,7 @@ func (r *Replica) confirmedAlone() bool {
 		r.fsm.progress().index >= r.raft.CommitIndex()
 }
 
-var (
-	errNotLeader    = errors.New("this node is not the leader")
-	errNotYet       = errors.New("nothing of this term is committed yet")
-	errNotConfirmed = errors.New("a majority of voters does not confirm that this node leads")
-)
+var errNotLeader = errors.New("this node is not the leader")
 
 const (
 	// readAttempt is how long one node may take to confirm that it leads: it may be cut off and
@@ -128,9 +124,9 @@ func (r *Replica) readIndex() (uint64, error) {
 		if r.Leader() {
 			confirm = r.confirmHere
 		}
-		index, err := confirm(ctx)
+		index, ok := confirm(ctx)
 		cancel()
-		if err == nil {
+		if ok {
 			return index, nil
 		}
 		select {
@@ -153,31 +149,24 @@ func (r *Replica) readIndex() (uint64, error) {
 // node that lost its leadership and won another in between might not know yet what was committed in
 // the meantime. Notifications of leadership come late; Raft's own term, read before and after, does
 // not.
-func (r *Replica) confirmHere(ctx context.Context) (uint64, error) {
+func (r *Replica) confirmHere(ctx context.Context) (index uint64, ok bool) {
 	term := r.raft.CurrentTerm()
 	if r.fsm.progress().term != term {
-		return 0, errNotYet
+		return 0, false // nothing of this term is committed yet
 	}
-	index := r.stores.log.delivered(r.raft.CommitIndex())
+	index = r.stores.log.delivered(r.raft.CommitIndex())
 	// After the term is read: a node that follows in it leads in none.
-	if r.raft.State() != hraft.Leader {
-		return 0, errNotLeader
-	}
-	if err := r.confirmLeadership(ctx, term); err != nil {
-		return 0, err
-	}
-	if r.raft.CurrentTerm() != term {
-		return 0, errNotLeader
-	}
-	return index, nil
+	ok = r.raft.State() == hraft.Leader && r.confirmLeadership(ctx, term) &&
+		r.raft.CurrentTerm() == term
+	return index, ok
 }
 
-// confirmLeadership returns nil once a majority of voters has responded, to a heartbeat
+// confirmLeadership returns true once a majority of voters has responded, to a heartbeat
 // that was sent after the call, that it knows no later term than this one.
 // hashicorp/raft's VerifyLeader accepts any response that arrives afterwards, also to a
 // request older than the read; by the time that a slow line delivers it, another node may
 // have been elected and have acknowledged writes. It also counts nodes that have no vote.
-func (r *Replica) confirmLeadership(ctx context.Context, term uint64) error {
+func (r *Replica) confirmLeadership(ctx context.Context, term uint64) bool {
 	servers := r.servers()
 	responses := make(chan bool, len(servers))
 	voters, yes, asked := 0, 0, 0
@@ -195,7 +184,7 @@ func (r *Replica) confirmLeadership(ctx context.Context, term uint64) error {
 	}
 	for ; yes <= voters/2; asked-- {
 		if yes+asked <= voters/2 {
-			return errNotConfirmed
+			return false
 		}
 		select {
 		case ok := <-responses:
@@ -203,19 +192,17 @@ func (r *Replica) confirmLeadership(ctx context.Context, term uint64) error {
 				yes++
 			}
 		case <-ctx.Done():
-			return ctx.Err()
+			return false
 		}
 	}
-	return nil
+	return true
 }
 
 // askReadIndex asks the leader, if it is another node.
-func (r *Replica) askReadIndex(ctx context.Context) (index uint64, err error) {
+func (r *Replica) askReadIndex(ctx context.Context) (index uint64, ok bool) {
 	b, err := r.AskLeader(ctx, callReadIndex, []byte("null"))
-	if err == nil {
-		err = json.Unmarshal(b, &index)
-	}
-	return index, err
+	ok = err == nil && json.Unmarshal(b, &index) == nil
+	return index, ok
 }
 
 // serveReadIndex answers other nodes' readers, if this node leads.

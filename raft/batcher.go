@@ -78,10 +78,9 @@ func (e *batch) isCall() bool { return e.to != peer.Target{} }
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
 		o: o, disk: &disk{o: o}, clock: c, fsm: f, fatal: fatal,
-		wake: make(chan struct{}, 1), unavailable: func() *event.Problem { return nil },
+		wake: make(chan struct{}, 1),
 	}
 	b.forward.ctx, b.forward.cancel = context.WithCancel(context.Background())
-	b.forward.target = func() peer.Target { return peer.Target{} }
 	return b
 }
 

@@ -42,6 +42,7 @@ func newFollower(t testing.TB, l Limits) *follower {
 	fsm := newFSM(o, nil, func(error) {})
 	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
 	fsm.applied = func(progress) {}
+	f.unavailable = func() *event.Problem { return nil }
 	f.forward.target = func() peer.Target {
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -91,8 +92,10 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
 
 // unpin drops what is kept for nodes that have applied an entry since, or are no members any more.
 func (r *Replica) unpin(index uint64) {
-	members := r.Members()
-	r.stores.snaps.unpin(func(who string) bool {
+	members, s := r.Members(), r.stores.snaps
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.DeleteFunc(s.pins, func(who string, _ pin) bool {
 		i := slices.IndexFunc(members, func(m MemberStatus) bool { return m.Server() == who })
 		return i < 0 || members[i].Reachable && members[i].Status.Applied >= index
 	})

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -105,13 +104,6 @@ func (s *snapshots) pin(server string, index uint64) {
 	}
 	p.last = now
 	s.pins[server] = p
-}
-
-// unpin drops what is kept for the servers for which done holds.
-func (s *snapshots) unpin(done func(server string) bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pins, func(server string, _ pin) bool { return done(server) })
 }
 
 // pinnedLocked returns the lowest index that is pinned.

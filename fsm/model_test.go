@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
 	"pgregory.net/rapid"
@@ -1380,9 +1381,8 @@ func TestModel(t *testing.T) {
 			for _, q := range b.m.Queues() {
 				if b.m.Leasable(q.Name, nil) > 0 {
 					leasable[q.Name] = true
-					if !was[q.Name] && !touched[q.Name] {
-						rt.Fatalf("index %d: queue %q became leasable and nobody was told", b.index, q.Name)
-					}
+					require.False(rt, !was[q.Name] && !touched[q.Name],
+						"index %d: queue %q became leasable and nobody was told", b.index, q.Name)
 				}
 			}
 		}

@@ -183,9 +183,8 @@ func TestSkip(t *testing.T) {
 			t.Fatal(rs, err)
 		}
 	}
-	if b.m.Digest() != before || len(b.log.blocks) != blocks {
-		t.Fatal("an entry took effect again")
-	}
+	require.True(t, b.m.Digest() == before && len(b.log.blocks) == blocks,
+		"an entry took effect again")
 }
 
 // TestLoadedStateWakesAlike: messages that were purged while they waited for

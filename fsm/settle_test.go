@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 func TestRetryWaits(t *testing.T) {
@@ -57,10 +58,6 @@ func TestJitterSpreads(t *testing.T) {
 		mustEqual(t, b.last().Events[0].Due, s.NextAt)
 		low, high = min(low, s.NextAt-b.now), max(high, s.NextAt-b.now)
 	}
-	if low < 7500 || high > 12_500 {
-		t.Fatalf("from %d to %d", low, high)
-	}
-	if low > 7700 || high < 12_300 {
-		t.Fatalf("500 waits from %d to %d only", low, high)
-	}
+	require.True(t, low >= 7500 && high <= 12_500, "from %d to %d", low, high)
+	require.True(t, low <= 7700 && high >= 12_300, "500 waits from %d to %d only", low, high)
 }

@@ -116,9 +116,8 @@ func (b *bench) refold() {
 	s := projections.New()
 	for i, bl := range b.log.blocks {
 		s.Fold(bl)
-		if i < len(b.digests) && s.Digest() != b.digests[i] {
-			b.t.Fatalf("index %d: the fold of the log differs from the live state", bl.Index)
-		}
+		require.False(b.t, i < len(b.digests) && s.Digest() != b.digests[i],
+			"index %d: the fold of the log differs from the live state", bl.Index)
 	}
 	b.check()
 }
@@ -183,9 +182,7 @@ func (b *bench) produce(queue string, ms ...event.NewMessage) event.Result {
 func (b *bench) put(queue string, ms ...event.NewMessage) []event.ID {
 	b.t.Helper()
 	r := b.produce(queue, ms...)
-	if r.Problem != nil {
-		b.t.Fatal(r.Problem)
-	}
+	require.True(b.t, r.Problem == nil, "%v", r.Problem)
 	var ids []event.ID
 	for _, p := range r.Produced {
 		ids = append(ids, p.ID)
@@ -196,9 +193,7 @@ func (b *bench) put(queue string, ms ...event.NewMessage) []event.ID {
 func (b *bench) lease(queue string, n int, kinds ...string) []event.LeasedMessage {
 	b.t.Helper()
 	r := b.one(&event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: n, Kinds: kinds}})
-	if r.Problem != nil {
-		b.t.Fatal(r.Problem)
-	}
+	require.True(b.t, r.Problem == nil, "%v", r.Problem)
 	return r.Leased
 }
 
@@ -398,9 +393,7 @@ func (b *bench) wantProblem(r event.Result, code, detail string) {
 
 func (b *bench) ok(r event.Result) event.Result {
 	b.t.Helper()
-	if r.Problem != nil {
-		b.t.Fatal(r.Problem)
-	}
+	require.True(b.t, r.Problem == nil, "%v", r.Problem)
 	return r
 }
 

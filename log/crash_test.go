@@ -161,9 +161,7 @@ func crashAt(t *testing.T, scenario func(*teller), whole *teller, n int, seed ui
 	disk := memdisk.New()
 	disk.CrashAt(n)
 	s, err := play(disk, scenario)
-	if err != nil && !errors.Is(err, memdisk.ErrCrashed) {
-		t.Fatalf("operation %d: %v", n, err)
-	}
+	require.False(t, err != nil && !errors.Is(err, memdisk.ErrCrashed), "operation %d: %v", n, err)
 	if s.log != nil {
 		s.log.Close()
 	}
@@ -299,9 +297,8 @@ func TestErrorAtEveryOperation(t *testing.T) {
 			continue // in the Close above
 		}
 		require.ErrorIs(t, err, boom, "operation %d:", n)
-		if s.log != nil && s.log.Close() != nil {
-			t.Fatalf("operation %d: closing a broken log", n)
-		}
+		require.False(t, s.log != nil && s.log.Close() != nil,
+			"operation %d: closing a broken log", n)
 		// Whatever the failed operation has left: the power goes too.
 		s.disk = disk.Crash(testRand(uint64(n)))
 		require.Equal(t, s.afterCrash(whole), "", "operation %d", n)

@@ -118,9 +118,8 @@ func TestRoundTrip(t *testing.T) {
 	assert.Equal(t, i, len(want))
 	id := want[2][0].ID
 	c, err := s.log.Content(event.RefOf(id))
-	if err != nil || string(c.Payload) != "{}" || c.Headers[0].Value != "v" {
-		t.Errorf("content: %+v, %v", c, err)
-	}
+	assert.True(t, err == nil && string(c.Payload) == "{}" && c.Headers[0].Value == "v",
+		"content: %+v, %v", c, err)
 	if ref, ok, err := s.log.newest(tableAliases, event.Hash{2}, 0); err != nil || !ok ||
 		ref != event.RefOf(want[2][1].ID) {
 		t.Errorf("alias: %v %v %v", ref, ok, err)
@@ -138,9 +137,7 @@ func TestErasedContentIsTold(t *testing.T) {
 		t.Errorf("content: %v", err)
 	}
 	e, err := s.log.Event(event.RefOf(id))
-	if err != nil || !e.Erased() || e.Queue != "a" {
-		t.Errorf("event: %+v, %v", e, err)
-	}
+	assert.True(t, err == nil && e.Erased() && e.Queue == "a", "event: %+v, %v", e, err)
 }
 
 // TestHistory: whichever id is asked for, the history of the whole family is returned, each
@@ -191,9 +188,7 @@ func TestHistory(t *testing.T) {
 	ends := map[event.ID]event.Type{lease: event.DeadLettered, lease2: event.Released}
 	for l, want := range ends {
 		e, err := s.log.EndOf(t.Context(), l)
-		if err != nil || e.Type != want {
-			t.Errorf("end of %s: %+v, %v", l, e, err)
-		}
+		assert.True(t, err == nil && e.Type == want, "end of %s: %+v, %v", l, e, err)
 	}
 	for _, id := range []event.ID{open, first} {
 		if _, err := s.log.EndOf(t.Context(), id); !errors.Is(err, ErrNotFound) {
@@ -269,13 +264,10 @@ func TestInstants(t *testing.T) {
 		{"the last event", id(c), 16, 16},
 	} {
 		from, err := s.log.From(x.at)
-		if err != nil || from != x.from {
-			t.Errorf("from %s: %d, %v; want %d", x.name, from, err, x.from)
-		}
+		assert.True(t, err == nil && from == x.from,
+			"from %s: %d, %v; want %d", x.name, from, err, x.from)
 		to, err := s.log.To(x.at)
-		if err != nil || to != x.to {
-			t.Errorf("to %s: %d, %v; want %d", x.name, to, err, x.to)
-		}
+		assert.True(t, err == nil && to == x.to, "to %s: %d, %v; want %d", x.name, to, err, x.to)
 	}
 	stranger := event.NewID(event.ClockOf(b), 15, 9)
 	for name, at := range map[string]event.Instant{

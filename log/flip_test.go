@@ -91,9 +91,7 @@ func checkVerify(t *testing.T, disk *memdisk.Disk, name string, off int64, parts
 		return
 	}
 	c := corruption(t, err)
-	if c.Segment != name || c.Offset > off {
-		t.Errorf("verify: %v", c)
-	}
+	assert.True(t, c.Segment == name && c.Offset <= off, "verify: %v", c)
 	for _, p := range parts {
 		if off >= p.from && off < p.to && (c.Offset < p.from || c.LastGood != p.lastGood) {
 			t.Errorf("verify: %v; the block is at %d, after index %d", c, p.from, p.lastGood)
@@ -126,9 +124,8 @@ func checkOpen(t *testing.T, disk *memdisk.Disk, name string, blocks []*rawBlock
 		return
 	}
 	defer l.Close()
-	if newest && !lastBlock {
-		t.Error("the newest segment is wrong in the middle, and open has not told")
-	}
+	assert.False(t, newest && !lastBlock,
+		"the newest segment is wrong in the middle, and open has not told")
 	assert.Equal(t, lastBlock, l.Tail() != nil, "tail %+v", l.Tail())
 	want := blocks
 	if lastBlock {
@@ -262,9 +259,7 @@ func TestContentThatLooksLikeALog(t *testing.T) {
 				continue // a copy of this very segment, and the block's extent unknown
 			}
 			must(t, err)
-			if l.Tail() == nil {
-				t.Fatal("not cut")
-			}
+			require.True(t, l.Tail() != nil, "not cut")
 			must(t, l.Close())
 		}
 	}

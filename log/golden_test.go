@@ -11,7 +11,9 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 var update = flag.Bool("update", false,
@@ -62,9 +64,7 @@ func TestGoldenFiles(t *testing.T) {
 		}
 		want, err := os.ReadFile(file)
 		must(t, err)
-		if !bytes.Equal(got, want) {
-			t.Errorf("%s is not %s any more", name, file)
-		}
+		assert.True(t, bytes.Equal(got, want), "%s is not %s any more", name, file)
 	}
 }
 
@@ -90,9 +90,7 @@ func TestGoldenLogIsRead(t *testing.T) {
 	defer l.Close()
 	content, erased, err := contentOf(l, event.Ref{Index: 5, Number: 1})
 	must(t, err)
-	if string(content) != "[erased][era" || !erased {
-		t.Fatalf("%q, %v", content, erased)
-	}
+	require.True(t, string(content) == "[erased][era" && erased, "%q, %v", content, erased)
 	if ref, ok, err := l.newest(tableSubjects, key("first"), 0); err != nil || !ok ||
 		ref != (event.Ref{Index: 5, Number: 0}) {
 		t.Fatalf("%v %v %v", ref, ok, err)
@@ -124,9 +122,8 @@ func TestNewerVersionIsRefused(t *testing.T) {
 		want := fmt.Sprintf("%s: log format version %d is newer than this program's %d", name,
 			known+1, known)
 		check := func(who string, err error) {
-			if err == nil || !strings.Contains(err.Error(), want) {
-				t.Errorf("%s: %v, want %q", who, err, want)
-			}
+			assert.True(t, err != nil && strings.Contains(err.Error(), want),
+				"%s: %v, want %q", who, err, want)
 		}
 		_, err := Open(opts)
 		check("open", err)

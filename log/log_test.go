@@ -31,9 +31,8 @@ func everyLookup(t tester, l *Log, blocks []*rawBlock, erased map[event.Ref]bool
 			got, err := l.record(ref)
 			must(t, err)
 			diff := diffRecord(got, want)
-			if diff != "" || got.Erased != erased[ref] {
-				t.Fatalf("record %s: erased %v, %s", ref, got.Erased, diff)
-			}
+			require.True(t, diff == "" && got.Erased == erased[ref],
+				"record %s: erased %v, %s", ref, got.Erased, diff)
 			newest[tableSubjects][want.Subject], newest[tableAliases][want.Alias] = ref, ref
 		}
 		beyond := event.Ref{Index: b.Index, Number: uint32(len(b.Records))}
@@ -45,9 +44,8 @@ func everyLookup(t tester, l *Log, blocks []*rawBlock, erased map[event.Ref]bool
 		require.Equal(t, chain, b.Chain, "chain at %d", b.Index)
 		for _, ms := range []int64{clock + 1, b.Time} {
 			index, ok, err := l.SeekTime(ms)
-			if b.Time > clock && (err != nil || !ok || index != b.Index) {
-				t.Fatalf("time %d: block %d, %v, %v, want %d", ms, index, ok, err, b.Index)
-			}
+			require.False(t, b.Time > clock && (err != nil || !ok || index != b.Index),
+				"time %d: block %d, %v, %v, want %d", ms, index, ok, err, b.Index)
 		}
 		clock = max(clock, b.Time)
 		if i%10 == 5 {

@@ -253,8 +253,6 @@ func TestErase(t *testing.T) {
 	must(t, l.Close())
 	report, err := Verify(context.Background(), opts, nil)
 	must(t, err)
-	if report.Erased != 4 || report.SideFiles != report.Segments-1 {
-		t.Fatalf("%+v", report)
-	}
+	require.True(t, report.Erased == 4 && report.SideFiles == report.Segments-1, "%+v", report)
 	check(mustOpen(t, opts))
 }

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"path"
 	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // Every flipped byte of a segment that is in no log is found, wherever it was
@@ -56,9 +58,8 @@ func TestScanSegment(t *testing.T) {
 		// Cut between blocks it is whole, and anywhere else not.
 		for n := int64(0); n < s.Size; n += 7 {
 			got, err := scan(data, n, after)
-			if (err == nil) != (got.Size == n && n > headerSize) || got.Size > n {
-				t.Fatalf("segment %s, cut to %d: %d are right, %v", s.Name, n, got.Size, err)
-			}
+			require.True(t, (err == nil) == (got.Size == n && n > headerSize) && got.Size <= n,
+				"segment %s, cut to %d: %d are right, %v", s.Name, n, got.Size, err)
 		}
 		for _, wrong := range []SegmentInfo{
 			{Last: whole.PrevIndex + 1, Chain: whole.PrevChain, SegmentSize: whole.SegmentSize},

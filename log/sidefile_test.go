@@ -87,25 +87,21 @@ func readEvents(t *testing.T, l *Log, events []event.Event) {
 		want := events[i]
 		ref := event.RefOf(want.ID)
 		e, err := l.Event(ref)
-		if err != nil || e.ID != want.ID {
-			t.Fatalf("event %d: %v", i, err)
-		}
+		require.True(t, err == nil && e.ID == want.ID, "event %d: %v", i, err)
 		if e, err = l.Find(want.Alias, 0); err != nil || e == nil || e.ID != want.ID {
 			t.Fatalf("alias %d: %v, %v", i, e, err)
 		}
 		h, err := l.History(t.Context(), want.ID)
-		if err != nil || len(h) != 1 || h[0].ID != want.ID {
-			t.Fatalf("history %d: %v, %v", i, h, err)
-		}
+		require.True(t, err == nil && len(h) == 1 && h[0].ID == want.ID,
+			"history %d: %v, %v", i, h, err)
 		b, err := l.Block(ref.Index)
 		must(t, err, "block %d", i)
 		chain, err := l.ChainAt(ref.Index)
 		must(t, err, "chain %d", i)
 		require.Equal(t, chain, b.Chain, "chain %d", i)
 		index, ok, err := l.SeekTime(event.ClockOf(want.ID))
-		if err != nil || !ok || index != ref.Index {
-			t.Fatalf("time %d: %d, %v, %v", i, index, ok, err)
-		}
+		require.True(t, err == nil && ok && index == ref.Index,
+			"time %d: %d, %v, %v", i, index, ok, err)
 	}
 	n := len(events) / 4
 	for e, err := range l.Events(t.Context(), event.RefOf(events[n].ID).Index, math.MaxUint64) {

@@ -189,9 +189,7 @@ func goldenState(t *testing.T, path string, s *State, rules uint16) {
 	}
 	frozen, err := os.ReadFile(path)
 	must(t, err)
-	if !bytes.Equal(b, frozen) {
-		t.Errorf("a written state is\n%x\nfrozen is\n%x", b, frozen)
-	}
+	assert.True(t, bytes.Equal(b, frozen), "a written state is\n%x\nfrozen is\n%x", b, frozen)
 	loaded, err := Load(bytes.NewReader(frozen))
 	must(t, err)
 	must(t, loaded.Check())
@@ -309,9 +307,7 @@ func TestImpossible(t *testing.T) {
 	}
 	func() {
 		defer func() {
-			if recover() == nil {
-				t.Error("a block was folded twice")
-			}
+			assert.True(t, recover() != nil, "a block was folded twice")
 		}()
 		sampleState().Begin(4, 0)
 	}()

@@ -73,9 +73,7 @@ func TestGroupLimits(t *testing.T) {
 			t.Errorf("group %d has %d commands, not %d", i, len(g), want)
 		}
 	}
-	if q.n != 0 || q.bytes != 0 {
-		t.Errorf("%d commands, %d bytes are left", q.n, q.bytes)
-	}
+	assert.True(t, q.n == 0 && q.bytes == 0, "%d commands, %d bytes are left", q.n, q.bytes)
 }
 
 func TestOverloaded(t *testing.T) {

@@ -287,9 +287,8 @@ func TestWipedBetween(t *testing.T) {
 					w.net.HealAll()
 				}
 				w.await()
-				if victim.saved != nil && victim.saved.Initial != nil {
-					t.Errorf("wiped, and one of the first: %+v", victim.saved)
-				}
+				assert.False(t, victim.saved != nil && victim.saved.Initial != nil,
+					"wiped, and one of the first: %+v", victim.saved)
 			})
 		}
 	}
@@ -358,9 +357,8 @@ func TestFailedWrite(t *testing.T) {
 		save := func() error {
 			to := peer.Target{Addr: "n1:7071"}
 			_, _, err := p.Call(t.Context(), to, rpcBootstrap, []byte("{}"))
-			if err == nil || !strings.Contains(err.Error(), "deciding") {
-				t.Errorf("while it writes: %v", err)
-			}
+			assert.True(t, err != nil && strings.Contains(err.Error(), "deciding"),
+				"while it writes: %v", err)
 			return broken
 		}
 		err = Bootstrap(t.Context(), BootstrapOptions{
@@ -421,13 +419,10 @@ func TestSettings(t *testing.T) {
 				}
 				w.end()
 				err := fmt.Sprint(w.machines[0].err)
-				if c.err != "" && !strings.Contains(err, c.err) {
-					t.Errorf("%v, want %q", err, c.err)
-				}
+				assert.False(t, c.err != "" && !strings.Contains(err, c.err),
+					"%v, want %q", err, c.err)
 				for _, m := range w.machines {
-					if m.saved != nil {
-						t.Errorf("%s formed %+v", m.id, m.saved)
-					}
+					assert.True(t, m.saved == nil, "%s formed %+v", m.id, m.saved)
 				}
 			})
 		})
@@ -480,9 +475,8 @@ func TestFinds(t *testing.T) {
 		w.mu.Lock()
 		err := w.machines[3].err
 		w.mu.Unlock()
-		if err == nil || !strings.Contains(err.Error(), "nodes of two clusters") {
-			t.Errorf("%v", err)
-		}
+		assert.True(t, err != nil && strings.Contains(err.Error(), "nodes of two clusters"),
+			"%v", err)
 		w.end()
 	})
 }

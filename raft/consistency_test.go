@@ -240,16 +240,13 @@ func twoThatDifferAreNotReady(t *testing.T) {
 	for _, m := range c.members() {
 		until(t, "it is not ready", func() bool { ok, _ := m.Ready(); return !ok })
 		_, why := m.Ready()
-		if len(why) != 1 || why[0] != fmt.Sprintf("%s: %v", noMajority, m.agreement.found.Load()) {
-			t.Errorf("%s: %q", m.name, why)
-		}
+		want := fmt.Sprintf("%s: %v", noMajority, m.agreement.found.Load())
+		assert.True(t, len(why) == 1 && why[0] == want, "%s: %q", m.name, why)
 	}
 	time.Sleep(30 * time.Second)
 	c.put("b")
 	for _, m := range c.members() {
-		if m.run.dead.Load() != nil {
-			t.Errorf("%s ended", m.name)
-		}
+		assert.True(t, m.run.dead.Load() == nil, "%s ended", m.name)
 	}
 }
 

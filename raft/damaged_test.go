@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -44,9 +45,7 @@ func TestDamagedBolt(t *testing.T) {
 			if _, err = Held(at(dir)); err == nil {
 				_, err = tryBoot(t, at(dir))
 			}
-			if err == nil || !strings.Contains(err.Error(), c.file) {
-				t.Errorf("start: %v", err)
-			}
+			assert.True(t, err != nil && strings.Contains(err.Error(), c.file), "start: %v", err)
 		})
 	}
 }

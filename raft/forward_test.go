@@ -246,9 +246,8 @@ func TestWaitForALeader(t *testing.T) {
 						began := time.Now()
 						_, err := f.propose(t.Context(), put(fmt.Sprint(i)))
 						p := asProblem(t, err)
-						if p.Code != CodeNoLeader || p.Unknown || p.RetryAfterMS <= 0 {
-							t.Errorf("%d: %+v", i, p)
-						}
+						assert.True(t, p.Code == CodeNoLeader && !p.Unknown && p.RetryAfterMS > 0,
+							"%d: %+v", i, p)
 						// One on its way when its time is up comes back first.
 						if d := time.Since(began); d < f.o.LeaderWait ||
 							d > f.o.LeaderWait+retryPause {
@@ -412,9 +411,7 @@ func TestServeForwardBadGroup(t *testing.T) {
 	for _, b := range [][]byte{nil, {1, 2, 3}, good[:len(good)-1], append(bytes.Clone(good), 0)} {
 		_, err := n.b.serveForward(t.Context(), peer.Identity{}, b)
 		var told *peer.Error
-		if !errors.As(err, &told) || told.Code != codeBadGroup {
-			t.Errorf("%x: %v", b, err)
-		}
+		assert.True(t, errors.As(err, &told) && told.Code == codeBadGroup, "%x: %v", b, err)
 	}
 	if got := n.m.names(); len(got) != 0 {
 		t.Errorf("applied %v", got)
@@ -473,11 +470,7 @@ func askLeader(t *testing.T) {
 	l := c.leader()
 	for _, m := range c.members() {
 		b, err := m.AskLeader(t.Context(), name, nil)
-		if m == l && err == nil {
-			t.Error("the leader asks itself")
-		}
-		if m != l && (err != nil || string(b) != l.name) {
-			t.Errorf("%s, %v", b, err)
-		}
+		assert.False(t, m == l && err == nil, "the leader asks itself")
+		assert.False(t, m != l && (err != nil || string(b) != l.name), "%s, %v", b, err)
 	}
 }

@@ -20,17 +20,13 @@ func TestLogCache(t *testing.T) {
 		t.Helper()
 		var l hraft.Log
 		for i := from; i <= to; i++ {
-			if !c.get(i, &l) || l.Index != i || l.Term != term {
-				t.Fatalf("entry %d: %+v", i, l)
-			}
+			require.True(t, c.get(i, &l) && l.Index == i && l.Term == term, "entry %d: %+v", i, l)
 		}
-		if c.get(from-1, &l) || c.get(to+1, &l) {
-			t.Fatalf("entry %d, beside %d to %d", l.Index, from, to)
-		}
+		require.True(t, !c.get(from-1, &l) && !c.get(to+1, &l),
+			"entry %d, beside %d to %d", l.Index, from, to)
 	}
-	if c.get(0, new(hraft.Log)) || c.get(1, new(hraft.Log)) {
-		t.Fatal("an empty cache holds something")
-	}
+	require.True(t, !c.get(0, new(hraft.Log)) && !c.get(1, new(hraft.Log)),
+		"an empty cache holds something")
 	put(1, 5, 5+2*cachedEntries, 10)
 	holds(1, 6+cachedEntries, 5+2*cachedEntries)
 	c.forget(500) // from the front

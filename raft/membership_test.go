@@ -209,9 +209,7 @@ func votesAreTakenWithAMajorityOnly(t *testing.T) {
 	})
 	p, ok := errors.AsType[*event.Problem](others[1].AddMember(context.Background(),
 		Member{ID: others[1].name, RaftAddr: others[1].addr}))
-	if !ok || p.Code != event.CodeConflict {
-		t.Errorf("the last voter: %v", p)
-	}
+	assert.True(t, ok && p.Code == event.CodeConflict, "the last voter: %v", p)
 }
 
 // A node that listens elsewhere than last time tells so, also where it does not

@@ -73,9 +73,8 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 		}
 	}
 	s := n.Status()
-	if len(s.Checkpoints) != 2 || s.Checkpoints[0].HeadIndex != s.Head {
-		t.Errorf("checkpoints %+v at head %d", s.Checkpoints, s.Head)
-	}
+	assert.True(t, len(s.Checkpoints) == 2 && s.Checkpoints[0].HeadIndex == s.Head,
+		"checkpoints %+v at head %d", s.Checkpoints, s.Head)
 	// The log begins behind the newest checkpoint but one.
 	if first, _ := n.stores.log.FirstIndex(); first != s.Checkpoints[1].Index+1 {
 		t.Errorf("the log begins at %d, checkpoints %v", first, s.Checkpoints)

@@ -21,9 +21,7 @@ import (
 func holds(t testing.TB, disk *memdisk.Disk, mark string) (in []string) {
 	t.Helper()
 	names, err := disk.List("/raft")
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		t.Fatal(err)
-	}
+	require.False(t, err != nil && !errors.Is(err, fs.ErrNotExist), "%v", err)
 	for _, name := range names {
 		if bytes.Contains(disk.Get("/raft/"+name), []byte(mark)) {
 			in = append(in, name)
@@ -103,9 +101,7 @@ func TestShedReplaced(t *testing.T) {
 	store(11, 30, "other")
 	require.NotEqual(t, len(holds(t, disk, mark)), 0, "what was replaced was not found before")
 	h, err := s.holding(15)
-	if err != nil || h.files != 2 || !h.newest || h.to != 15 {
-		t.Fatalf("%+v, %v", h, err)
-	}
+	require.True(t, err == nil && h.files == 2 && h.newest && h.to == 15, "%+v, %v", h, err)
 	// Of the two files one is full, as far as raft-wal knows.
 	require.NoError(t, s.DeleteRange(1, h.to))
 	require.NoError(t, s.reopen())

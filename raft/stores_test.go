@@ -207,9 +207,7 @@ func TestLogStoreIsMonotonic(t *testing.T) {
 	n := boot(t, on(memdisk.New()))
 	var store hraft.LogStore = n.stores.log
 	m, ok := store.(hraft.MonotonicLogStore)
-	if !ok || !m.IsMonotonic() {
-		t.Error("the Raft log does not say that it is monotonic")
-	}
+	assert.True(t, ok && m.IsMonotonic(), "the Raft log does not say that it is monotonic")
 }
 
 func TestSeed(t *testing.T) {

@@ -49,9 +49,8 @@ func deposedLeaderAnswersNobody(t *testing.T) {
 		for leads := true; leads; {
 			leads = old.Leader()
 			must := written.Load()
-			if old.Barrier(t.Context()) == nil && must && !old.has("after") {
-				t.Error("a deposed leader shows an old state")
-			}
+			assert.False(t, old.Barrier(t.Context()) == nil && must && !old.has("after"),
+				"a deposed leader shows an old state")
 		}
 	}()
 	c.put("after", old.name)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -34,9 +35,8 @@ func wantVote(t *testing.T, v *votes, term uint64, candidate string) {
 	require.NoError(t, err)
 	got, err := v.Get([]byte(keyLastVoteCand))
 	require.NoError(t, err)
-	if gotTerm != term || string(got) != candidate {
-		t.Errorf("the vote is %q in term %d, not %q in %d", got, gotTerm, candidate, term)
-	}
+	assert.True(t, gotTerm == term && string(got) == candidate,
+		"the vote is %q in term %d, not %q in %d", got, gotTerm, candidate, term)
 }
 
 func TestVotes(t *testing.T) {

@@ -52,9 +52,7 @@ type end struct {
 func (v *victim) files(pattern string) []string {
 	v.t.Helper()
 	names, err := filepath.Glob(filepath.Join(v.dir, pattern))
-	if err != nil || len(names) == 0 {
-		v.t.Fatalf("no %s: %v", pattern, err)
-	}
+	require.True(v.t, err == nil && len(names) != 0, "no %s: %v", pattern, err)
 	return names
 }
 
@@ -359,9 +357,7 @@ func TestAttacks(t *testing.T) {
 	keep := func() {
 		h, err := HeadAt(l.log, nil, l.log.Head())
 		require.NoError(t, err)
-		if h.Index != l.index || int64(h.Time) != l.now {
-			t.Fatalf("%+v at index %d", h, l.index)
-		}
+		require.True(t, h.Index == l.index && int64(h.Time) == l.now, "%+v at index %d", h, l.index)
 		heads = append(heads, h)
 	}
 	for range 4 {
@@ -437,9 +433,8 @@ func detect(t *testing.T, dir string, heads []wire.LogHead) (by string, diff *Di
 	if errors.As(err, &diff) {
 		return "heads", diff
 	}
-	if err != nil || r.Equal != len(heads) || r.Newest != heads[len(heads)-1].Index {
-		t.Fatalf("%s: %+v, %v", dir, r, err)
-	}
+	require.True(t, err == nil && r.Equal == len(heads) && r.Newest == heads[len(heads)-1].Index,
+		"%s: %+v, %v", dir, r, err)
 	return "", nil
 }
 

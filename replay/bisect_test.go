@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -64,9 +65,8 @@ func TestBisectFindsTheFirst(t *testing.T) {
 	// From the middle on.
 	middle := l.history[len(l.history)/2]
 	got, err := d.Bisect(t.Context(), at(middle.index), now, acked(0), false, nil)
-	if err != nil || !got.Found || !got.Already || got.Index != middle.index {
-		t.Errorf("%+v, %v", got, err)
-	}
+	assert.True(t, err == nil && got.Found && got.Already && got.Index == middle.index,
+		"%+v, %v", got, err)
 	broken := errors.New("no")
 	if _, err := d.Bisect(t.Context(), start, now, func(*projections.State) (bool, error) {
 		return false,
@@ -94,17 +94,13 @@ func TestBisectFindsThePassingOfTime(t *testing.T) {
 	start := event.Instant{Kind: event.InstantStart}
 	got, err := d.Bisect(t.Context(), start, event.Instant{Kind: event.InstantNow}, ready, false,
 		nil)
-	if err != nil || !got.Found || got.Event != nil || got.Index != l.index {
-		t.Errorf("%+v, %v", got, err)
-	}
+	assert.True(t, err == nil && got.Found && got.Event == nil && got.Index == l.index,
+		"%+v, %v", got, err)
 	got, err = d.Bisect(t.Context(), start,
 		event.Instant{Kind: event.InstantTime, Time: produced + 600}, ready, false, nil)
-	if err != nil || !got.Found || got.Event != nil || got.Clock != produced+600 {
-		t.Errorf("%+v, %v", got, err)
-	}
+	assert.True(t, err == nil && got.Found && got.Event == nil && got.Clock == produced+600,
+		"%+v, %v", got, err)
 	got, err = d.Bisect(t.Context(), start,
 		event.Instant{Kind: event.InstantTime, Time: produced + 400}, ready, false, nil)
-	if err != nil || got.Found {
-		t.Errorf("%+v, %v", got, err)
-	}
+	assert.True(t, err == nil && !got.Found, "%+v, %v", got, err)
 }

@@ -131,9 +131,7 @@ func TestVerifyFindsAWrongCheckpoint(t *testing.T) {
 	}
 	// And it does not serve as a beginning: the log does.
 	state, cost, err := l.open().StateAt(t.Context(), at(index))
-	if err != nil || len(cost.Skipped) != 1 {
-		t.Fatalf("%v, %v", cost, err)
-	}
+	require.True(t, err == nil && len(cost.Skipped) == 1, "%v, %v", cost, err)
 	sameAs(t, l.history[len(l.history)-1], state)
 }
 
@@ -172,9 +170,8 @@ func TestVerifyOfALiveNodeThatThinsItsCheckpoints(t *testing.T) {
 	for _, name := range ckpts {
 		f := &thinning{FS: vfs.OS{}, gone: filepath.Base(name)}
 		again, err := Verify(t.Context(), f, l.dir, node, nil)
-		if err != nil || f.opened < 2 || again.From < r.From {
-			t.Errorf("%s: opened %d times, from %d: %v", f.gone, f.opened, again.From, err)
-		}
+		assert.True(t, err == nil && f.opened >= 2 && again.From >= r.From,
+			"%s: opened %d times, from %d: %v", f.gone, f.opened, again.From, err)
 	}
 }
 
@@ -205,9 +202,8 @@ func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 				return nil
 			})
 		must(t, err)
-		if r[0] == r[1] && changes > 0 {
-			t.Errorf("%d changes between an instant and itself", changes)
-		}
+		assert.False(t, r[0] == r[1] && changes > 0,
+			"%d changes between an instant and itself", changes)
 		for _, ms := range after.messages {
 			for _, m := range ms {
 				if state[m.ID] != m.State {
@@ -254,9 +250,7 @@ func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
 		c, err := Open(target)
 		must(t, err)
 		state, cost, err := c.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
-		if err != nil || cost.Blocks != 0 {
-			t.Errorf("%+v, %v", cost, err)
-		}
+		assert.True(t, err == nil && cost.Blocks == 0, "%+v, %v", cost, err)
 		sameAs(t, want, state)
 		c.Close()
 	}
@@ -329,8 +323,6 @@ func TestReadingTouchesNothing(t *testing.T) {
 func verifyDir(t *testing.T, dir string, progress func(done, total int64)) (*Report, error) {
 	t.Helper()
 	node, err := datadir.ReadNode(dir)
-	if err != nil && !errors.Is(err, datadir.ErrNoNode) {
-		t.Fatal(err)
-	}
+	require.False(t, err != nil && !errors.Is(err, datadir.ErrNoNode), "%v", err)
 	return Verify(t.Context(), vfs.OS{}, dir, node, progress)
 }

@@ -264,9 +264,7 @@ func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 func (w *world) deadOf(queue string) event.ID {
 	w.t.Helper()
 	dead, _ := w.m.Dead(queue, event.DeadFilter{Limit: 2})
-	if len(dead) != 1 {
-		w.t.Fatalf("%d dead in %s", len(dead), queue)
-	}
+	require.True(w.t, len(dead) == 1, "%d dead in %s", len(dead), queue)
 	return dead[0].ID
 }
 

@@ -107,9 +107,7 @@ func (w *world) read(dir string) (last uint64, fsys *FS) {
 	defer l.Close()
 	for b, err := range l.Blocks(w.t.Context(), 0, math.MaxUint64) {
 		must(w.t, err)
-		if b.Index != last+1 {
-			w.t.Fatalf("block %d after %d", b.Index, last)
-		}
+		require.True(w.t, b.Index == last+1, "block %d after %d", b.Index, last)
 		last = b.Index
 		if chain, err := w.log.ChainAt(last); err == nil && chain != b.Chain {
 			w.t.Fatalf("block %d has another chain", last)
@@ -201,9 +199,7 @@ func TestStoppedAnywhere(t *testing.T) {
 			if err == nil && disk.Ops() < op {
 				break
 			}
-			if err == nil {
-				t.Errorf("operation %d failed unnoticed", op)
-			}
+			assert.True(t, err != nil, "operation %d failed unnoticed", op)
 			if crash {
 				w.disk = disk.Crash(rng)
 			}
@@ -322,9 +318,8 @@ func TestMissingHistory(t *testing.T) {
 	check := func(w *world, dir string, first uint64) {
 		t.Helper()
 		fsys, err := w.archive().Mount(t.Context(), dir)
-		if err != nil || !strings.Contains(fsys.Missing, "history is missing") {
-			t.Fatalf("%q, %v", fsys.Missing, err)
-		}
+		require.True(t, err == nil && strings.Contains(fsys.Missing, "history is missing"),
+			"%q, %v", fsys.Missing, err)
 		l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dir, "log")})
 		if err != nil || l.First() != first {
 			t.Fatalf("it begins at %d: %v", l.First(), err)

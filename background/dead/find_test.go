@@ -88,9 +88,8 @@ func TestSelect(t *testing.T) {
 			}
 		}
 		assert.EqualSlices(t, got, want, "%s: %d, want %d", c.name, len(got), len(want))
-		if c.f.To == 0 && search.After != state.views[n-1].ID {
-			t.Errorf("%s: looked up to %s", c.name, search.After)
-		}
+		assert.False(t, c.f.To == 0 && search.After != state.views[n-1].ID,
+			"%s: looked up to %s", c.name, search.After)
 		for _, f := range state.asked {
 			f.After = event.ID{}
 			if (f != event.DeadFilter{To: c.f.To, Limit: perRead}) {
@@ -113,9 +112,8 @@ func TestGroups(t *testing.T) {
 	})
 	all, err := x.Groups(t.Context(), "q", &Filter{}, 6)
 	got := all.Groups
-	if err != nil || all.Total != 7 || len(got) != 6 {
-		t.Fatalf("%d of %d: %v", len(got), all.Total, err)
-	}
+	require.True(t, err == nil && all.Total == 7 && len(got) == 6,
+		"%d of %d: %v", len(got), all.Total, err)
 	id := func(i int) string { return state.views[i].ID.String() }
 	if g := got[5]; g.Pattern != "two of <n>" || g.Error != "two of 4" || g.Count != 3 ||
 		g.FirstFailedAt != 2 || g.LastFailedAt != 4 ||

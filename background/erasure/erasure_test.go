@@ -475,9 +475,7 @@ func TestRunsTwiceAtOnce(t *testing.T) {
 	e.Members = func() []string { return nil }
 	_, err := e.RunTask(t.Context(), task, spec.Encode())
 	var p *event.Problem
-	if err == nil || errors.As(err, &p) {
-		t.Errorf("%v ends the task", err)
-	}
+	assert.True(t, err != nil && !errors.As(err, &p), "%v ends the task", err)
 	// Started again, it only waits.
 	task, _ = w.m.Task(task.ID)
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
@@ -548,9 +546,7 @@ func TestNodeCarriesOut(t *testing.T) {
 	if files := w.in("secret"); len(files) > 0 {
 		t.Errorf("still in %v", files)
 	}
-	if w.reports(task) > 0 || w.purged > 0 {
-		t.Error("reported before it was sealed")
-	}
+	assert.True(t, w.reports(task) <= 0 && w.purged <= 0, "reported before it was sealed")
 	w.do(sealing(task))
 	sealed := w.index
 	w.once()
@@ -602,9 +598,8 @@ func TestNodeCatchesUp(t *testing.T) {
 	w.put("behind")
 	w.once()
 	upTo, known, err := datadir.ReadErased(w.disk, "/data")
-	if err != nil || !known || upTo == 0 || upTo > w.log.Head() {
-		t.Errorf("position %d, %v, %v", upTo, known, err)
-	}
+	assert.True(t, err == nil && known && upTo != 0 && upTo <= w.log.Head(),
+		"position %d, %v, %v", upTo, known, err)
 	w.do(erasing(task, second))
 	again()
 	for _, damage := range []func(){
@@ -684,9 +679,7 @@ func TestNodeCrashAnywhere(t *testing.T) {
 			disk.CrashAt(at)
 			erased, kept := story(disk)
 			w, err := open(t, disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss)))))
-			if err != nil {
-				t.Fatalf("crash at operation %d, loss %d: %v", at, loss, err)
-			}
+			require.NoError(t, err, "crash at operation %d, loss %d", at, loss)
 			w.once()
 			for _, mark := range erased {
 				if files := w.in(mark); len(files) > 0 {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -37,9 +38,8 @@ func TestJudge(t *testing.T) {
 			v.works != want.works || v.down != want.down || v.unreached {
 			t.Errorf("status %d: %+v", status, v)
 		}
-		if v.op != event.OpAck && !strings.HasPrefix(v.text, "status ") {
-			t.Errorf("status %d: text %q", status, v.text)
-		}
+		assert.False(t, v.op != event.OpAck && !strings.HasPrefix(v.text, "status "),
+			"status %d: text %q", status, v.text)
 	}
 	for after, want := range map[string]int64{
 		"7": 7000, " 7 ": 7000, "86400": 3600_000, "0": -1, "-1": -1, "soon": -1, "": -1,
@@ -101,9 +101,8 @@ func TestResult(t *testing.T) {
 			h.Set("Content-Type", c.media)
 		}
 		v := judge(&webhook.Answer{Status: 201, Header: h, Body: []byte(c.body)}, nil, time.Now())
-		if string(v.result) != c.result || string(v.answer) != c.answer {
-			t.Errorf("%s %.40q: result %.60s, answer %.60s", c.media, c.body, v.result, v.answer)
-		}
+		assert.True(t, string(v.result) == c.result && string(v.answer) == c.answer,
+			"%s %.40q: result %.60s, answer %.60s", c.media, c.body, v.result, v.answer)
 	}
 	if v := judge(&webhook.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`),
 		Cut: true}, nil, time.Now()); v.answer != nil {

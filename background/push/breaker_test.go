@@ -18,18 +18,14 @@ func TestBreakerUnreachable(t *testing.T) {
 	var b breaker
 	now := time.Unix(1000, 0)
 	for i := range breakAfter - 1 {
-		if b.failed(now, unheard, false) || b.open {
-			t.Fatalf("open after %d", i+1)
-		}
+		require.True(t, !b.failed(now, unheard, false) && !b.open, "open after %d", i+1)
 	}
 	b = breaker{}
 	for range breakAfter - 1 {
 		b.failed(now, unheard, false)
 	}
 	require.False(t, b.open, "failures before a success count")
-	if !b.failed(now, unheard, false) || !b.open {
-		t.Fatal("not open")
-	}
+	require.True(t, b.failed(now, unheard, false) && b.open, "not open")
 	assert.False(t, b.failed(now, unheard, false), "opened twice")
 	if n, wait := b.allows(10, now); n != 0 || wait != firstPause {
 		t.Errorf("allows %d, %s", n, wait)

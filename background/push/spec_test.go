@@ -63,9 +63,8 @@ func TestCheck(t *testing.T) {
 				!strings.HasPrefix(problem.Detail, field+" ") {
 				t.Errorf("%s: %v, want a problem of %s", text, err, field)
 			}
-			if err != nil && strings.Contains(err.Error(), "whsec_abc") {
-				t.Errorf("a secret is repeated: %v", err)
-			}
+			assert.False(t, err != nil && strings.Contains(err.Error(), "whsec_abc"),
+				"a secret is repeated: %v", err)
 		}
 	}
 }

@@ -122,9 +122,7 @@ func TestRunsWhatIsCreated(t *testing.T) {
 		if e := w.ends(); len(e) != 1 || !reflect.DeepEqual(e[0], want) {
 			t.Fatalf("%+v", e)
 		}
-		if len(specs) != 1 || specs[0] != `{"n":1}` {
-			t.Fatalf("%q", specs)
-		}
+		require.True(t, len(specs) == 1 && specs[0] == `{"n":1}`, "%q", specs)
 	})
 }
 
@@ -203,9 +201,8 @@ func TestErrors(t *testing.T) {
 			time.Sleep(time.Minute)
 			synctest.Wait()
 			e := w.ends()
-			if len(e) != 1 || (e[0].Op == event.TaskOpFail) != c.fails {
-				t.Fatalf("%v: %+v", c.err, e)
-			}
+			require.True(t, len(e) == 1 && (e[0].Op == event.TaskOpFail) == c.fails,
+				"%v: %+v", c.err, e)
 			if c.fails {
 				content, err := event.DecodeContent(e[0].Content.Bytes)
 				if err != nil || content.Error != "queue b does not exist" || begun.Load() != 1 {

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -281,9 +282,8 @@ func TestNoAuthority(t *testing.T) {
 	k, err := Load(f.cert, f.key, "", slog.New(slog.DiscardHandler))
 	must(t, err)
 	_, serverErr, clientErr := shake(t, k.Server(true), k.Client("n1"))
-	if serverErr == nil || clientErr == nil {
-		t.Errorf("server: %v, client: %v", serverErr, clientErr)
-	}
+	assert.True(t, serverErr != nil && clientErr != nil,
+		"server: %v, client: %v", serverErr, clientErr)
 	if _, err := Load(f.cert+"x", f.key, f.ca, slog.New(slog.DiscardHandler)); err == nil {
 		t.Error("a missing file was loaded")
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/vmihailenco/msgpack/v5"
 )
@@ -71,9 +72,8 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v, want %q", c.what, err, c.want)
 		}
 		for n := range min(len(c.b), 100) {
-			if c.want == "" && Check(c.b[:n]) == nil {
-				t.Errorf("%s: cut at %d and accepted", c.what, n)
-			}
+			assert.False(t, c.want == "" && Check(c.b[:n]) == nil,
+				"%s: cut at %d and accepted", c.what, n)
 		}
 	}
 }

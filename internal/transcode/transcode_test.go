@@ -116,9 +116,8 @@ func FuzzTranscode(f *testing.F) {
 			m, err := Append(nil, &j, kept)
 			require.NoError(t, err, "%s", j)
 			again, err := toJSON(m, 2<<20)
-			if err != nil || !bytes.Equal(canonical(t, j), canonical(t, again)) {
-				t.Fatalf("%s became %s: %v", j, again, err)
-			}
+			require.True(t, err == nil && bytes.Equal(canonical(t, j), canonical(t, again)),
+				"%s became %s: %v", j, again, err)
 		}
 	})
 }

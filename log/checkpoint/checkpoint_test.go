@@ -74,9 +74,8 @@ func TestRoundTrip(t *testing.T) {
 		got, r, err := Open(fsys, "/c", want.Name())
 		must(t, err)
 		b, err := io.ReadAll(r)
-		if err != nil || string(b) != body {
-			t.Errorf("%d bytes: %d came back, %v", size, len(b), err)
-		}
+		assert.True(t, err == nil && string(b) == body,
+			"%d bytes: %d came back, %v", size, len(b), err)
 		want.Size = int64(len(fsys.Get("/c/" + want.Name())))
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
@@ -119,13 +118,9 @@ func TestFlippedByte(t *testing.T) {
 		b := bytes.Clone(good)
 		b[i] ^= 0x40
 		_, got, err := readAll(b)
-		if err == nil {
-			t.Fatalf("byte %d: not found", i)
-		}
+		require.True(t, err != nil, "byte %d: not found", i)
 		var c *CorruptError
-		if errors.As(err, &c) && c.Offset > int64(i) {
-			t.Errorf("byte %d: named at %d", i, c.Offset)
-		}
+		assert.False(t, errors.As(err, &c) && c.Offset > int64(i), "byte %d: %v", i, err)
 		assert.True(t, strings.HasPrefix(body, got), "byte %d: wrong bytes were handed out", i)
 	}
 	for n := range good {
@@ -183,9 +178,7 @@ func TestListNewestFirstAndBad(t *testing.T) {
 		t.Errorf("listed %v, bad %v", got, bad)
 	}
 	must(t, Clean(fsys, "/c"))
-	if fsys.Get("/c/"+m9.Name()+vfs.TempSuffix) != nil {
-		t.Error("a half written file stays")
-	}
+	assert.True(t, fsys.Get("/c/"+m9.Name()+vfs.TempSuffix) == nil, "a half written file stays")
 	require.NoError(t, vfs.Remove(fsys, "/c", metas[0].Name(), "not there"))
 	if _, _, err := Open(fsys, "/c", metas[0].Name()); err == nil {
 		t.Error("a removed one is there")
@@ -211,9 +204,7 @@ func TestWriteCrash(t *testing.T) {
 			}
 			after := fsys.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), 1)))
 			got, verr := Verify(after, "/c", m.Name())
-			if verr != nil {
-				t.Errorf("operation %d, loss %d: %v", at, loss, verr)
-			}
+			assert.True(t, verr == nil, "operation %d, loss %d: %v", at, loss, verr)
 			if err == nil && got.Size < 3000 {
 				t.Errorf("operation %d, loss %d: the old one is there after the new one was written",
 					at, loss)
@@ -233,9 +224,7 @@ func TestWriteErrors(t *testing.T) {
 		if fsys.Ops() < before+at {
 			return
 		}
-		if err == nil {
-			t.Errorf("operation %d failed, and Write did not say so", at)
-		}
+		assert.True(t, err != nil, "operation %d failed, and Write did not say so", at)
 	}
 }
 
@@ -288,9 +277,8 @@ func FuzzReader(f *testing.F) {
 			return
 		}
 		m2, body2, err := readAll(file(t, m, body))
-		if err != nil || body2 != body || !cmp.Equal(m, m2) {
-			t.Fatalf("not the same again: %v", err)
-		}
+		require.True(t, err == nil && body2 == body && cmp.Equal(m, m2),
+			"not the same again: %v", err)
 	})
 }
 

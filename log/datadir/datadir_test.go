@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -20,9 +21,8 @@ func TestSecondProcessIsRefusedByPid(t *testing.T) {
 	// flock belongs to the open file, so a second open in this process is as
 	// good as another process.
 	_, err = Acquire(dir)
-	if err == nil || !strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())) {
-		t.Errorf("second: %v", err)
-	}
+	assert.True(t, err != nil && strings.Contains(err.Error(), "pid "+strconv.Itoa(os.Getpid())),
+		"second: %v", err)
 	must(t, lock.Release())
 	again, err := Acquire(dir)
 	must(t, err)

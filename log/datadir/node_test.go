@@ -68,12 +68,9 @@ func TestNewIncarnation(t *testing.T) {
 	n.Joined = true
 	before := *n
 	n.NewIncarnation()
-	if n.Incarnation == before.Incarnation || n.Incarnation == "" {
-		t.Errorf("incarnation is %q, was %q", n.Incarnation, before.Incarnation)
-	}
-	if n.ClusterID != before.ClusterID || n.Joined || n.Initial != nil {
-		t.Errorf("got %+v", n)
-	}
+	assert.True(t, n.Incarnation != before.Incarnation && n.Incarnation != "",
+		"incarnation is %q, was %q", n.Incarnation, before.Incarnation)
+	assert.True(t, n.ClusterID == before.ClusterID && !n.Joined && n.Initial == nil, "got %+v", n)
 	require.NoError(t, n.Write(t.TempDir()))
 }
 

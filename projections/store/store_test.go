@@ -248,9 +248,8 @@ func read(t testing.TB, s *Store) fold {
 				return err
 			}
 		}
-		if len(f.Minutes) != at.Rows {
-			t.Errorf("state says %d rows, there are %d", at.Rows, len(f.Minutes))
-		}
+		assert.True(t, len(f.Minutes) == at.Rows,
+			"state says %d rows, there are %d", at.Rows, len(f.Minutes))
 		assert.Equal(t, left, len(f.Operations), "operations of them will be forgotten")
 		return nil
 	})
@@ -443,9 +442,8 @@ func TestMessagesPerMinute(t *testing.T) {
 		must(t, err)
 		b, err := s.MessagesPerMinute("b", c.now)
 		must(t, err)
-		if a != c.a || b != c.b {
-			t.Errorf("at %d: a %d, b %d, want %d and %d", c.now-start, a, b, c.a, c.b)
-		}
+		assert.True(t, a == c.a && b == c.b,
+			"at %d: a %d, b %d, want %d and %d", c.now-start, a, b, c.a, c.b)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -115,9 +116,8 @@ func TestCrashAnywhere(t *testing.T) {
 					disk.CrashAt(at)
 					err := l.bring(disk)
 					require.True(t, disk.Crashed(), "operation %d did not come", at)
-					if err == nil && at < whole.Ops() {
-						t.Fatalf("operation %d: the crash was not told", at)
-					}
+					require.False(t, err == nil && at < whole.Ops(),
+						"operation %d: the crash was not told", at)
 					after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
 					require.NoError(t, l.afterCrash(t, after, old, fresh),
 						"crash at operation %d, loss %d", at, loss)
@@ -170,9 +170,8 @@ func TestFailAnywhere(t *testing.T) {
 			disk := l.disk.Clone()
 			disk.FailAt(at, syscall.ENOSPC)
 			err := l.bring(disk)
-			if err != nil && !errors.Is(err, syscall.ENOSPC) {
-				t.Fatalf("%s: operation %d: %v", l.name, at, err)
-			}
+			require.False(t, err != nil && !errors.Is(err, syscall.ENOSPC),
+				"%s: operation %d: %v", l.name, at, err)
 			require.NoError(t, l.bring(disk), "%s: operation %d, again", l.name, at)
 			if now := snapshot(t, disk); !maps.Equal(now, fresh) {
 				t.Fatalf("%s: operation %d: not the new directory in the end: %v", l.name, at, names(now))
@@ -215,9 +214,8 @@ func TestFlippedByte(t *testing.T) {
 			seen = 0
 			disk := l.disk.Clone()
 			p := mustFetch(t, l.net, disk, l.meta, "a", "b")
-			if !install(t, disk, p) || !maps.Equal(snapshot(t, disk), fresh) {
-				t.Fatalf("%s: byte %d: not the new directory", l.name, at)
-			}
+			require.True(t, install(t, disk, p) && maps.Equal(snapshot(t, disk), fresh),
+				"%s: byte %d: not the new directory", l.name, at)
 		}
 		l.net.bend = nil
 	}
@@ -273,12 +271,10 @@ func TestCutShort(t *testing.T) {
 		for err != nil {
 			p, err = fetch(t, l.net, disk, l.meta, "a")
 		}
-		if !install(t, disk, p) || !maps.Equal(snapshot(t, disk), fresh) {
-			t.Fatalf("%s: not the new directory", l.name)
-		}
-		if l.net.sent != total {
-			t.Errorf("%s: %d bytes came, %d are needed", l.name, l.net.sent, total)
-		}
+		require.True(t, install(t, disk, p) && maps.Equal(snapshot(t, disk), fresh),
+			"%s: not the new directory", l.name)
+		assert.True(t, l.net.sent == total,
+			"%s: %d bytes came, %d are needed", l.name, l.net.sent, total)
 		l.net.bend = nil
 	}
 }

@@ -77,9 +77,8 @@ func (n *node) do(commands ...*event.Command) {
 	results, err := n.m.Apply(n.index, e.Encode())
 	must(n.t, err)
 	for _, r := range results {
-		if r.Problem != nil && r.Problem.Code != event.CodeLeaseLost {
-			n.t.Fatalf("entry %d: %v", n.index, r.Problem)
-		}
+		require.False(n.t, r.Problem != nil && r.Problem.Code != event.CodeLeaseLost,
+			"entry %d: %v", n.index, r.Problem)
 		for _, m := range r.Leased {
 			n.lease = append(n.lease, m.Lease)
 		}

@@ -115,17 +115,15 @@ func TestNotSent(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, _, err := a.Call(c.ctx, c.to, "echo", make([]byte, c.body))
-			if !NotSent(err) || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("call: %v; want %q", err, c.want)
-			}
+			assert.True(t, NotSent(err) && strings.Contains(err.Error(), c.want),
+				"call: %v; want %q", err, c.want)
 		})
 	}
 	if n := ran.Load(); n != 0 {
 		t.Errorf("the handler ran %d times", n)
 	}
-	if NotSent(nil) || NotSent(errors.New("x")) || NotSent(&Error{Code: "refused"}) {
-		t.Error("not sent: what is not known to be")
-	}
+	assert.True(t, !NotSent(nil) && !NotSent(errors.New("x")) && !NotSent(&Error{Code: "refused"}),
+		"not sent: what is not known to be")
 }
 
 // TestContextBeforeConnection: who gives up while a connection is being made
@@ -318,15 +316,13 @@ func TestSetSelf(t *testing.T) {
 			t.Errorf("%d: Raft's connection is open", i)
 		}
 		got, from, err := a.Call(t.Context(), at(b), "echo", nil)
-		if err != nil || string(got) != a.Self().Incarnation || from != b.Self() {
-			t.Errorf("%d: %q, %+v, %v", i, got, from, err)
-		}
+		assert.True(t, err == nil && string(got) == a.Self().Incarnation && from == b.Self(),
+			"%d: %q, %+v, %v", i, got, from, err)
 	}
 	// The connection that is open leads to who is looked for, or is not used.
 	_, _, err := a.Call(t.Context(), Target{Addr: b.Addr(), Node: "b", Incarnation: "i-b"}, "echo", nil)
-	if !NotSent(err) || !strings.Contains(err.Error(), "another data directory") {
-		t.Errorf("the incarnation before: %v", err)
-	}
+	assert.True(t, NotSent(err) && strings.Contains(err.Error(), "another data directory"),
+		"the incarnation before: %v", err)
 	if _, _, err := a.Call(t.Context(), Target{Addr: b.Addr(), Node: "b", Incarnation: "new-b"}, "echo", nil); err != nil {
 		t.Errorf("the one now: %v", err)
 	}

@@ -57,9 +57,8 @@ func TestCall(t *testing.T) {
 	b.Handle("plain", func(context.Context, Identity, []byte) ([]byte, error) { return nil, errors.New("plain") })
 	for _, body := range []string{"", "x", strings.Repeat("long ", 1<<18)} {
 		got, from, err := a.Call(t.Context(), at(b), "echo", []byte(body))
-		if err != nil || string(got) != "a:"+body || from != b.Self() {
-			t.Fatalf("echo of %d bytes: %d bytes, %v, %v", len(body), len(got), from, err)
-		}
+		require.True(t, err == nil && string(got) == "a:"+body && from == b.Self(),
+			"echo of %d bytes: %d bytes, %v, %v", len(body), len(got), from, err)
 	}
 	var e *Error
 	if _, _, err := a.Call(t.Context(), at(b), "fail", nil); !errors.As(err, &e) || e.Code != "no" || e.Detail != "because" || NotSent(err) {

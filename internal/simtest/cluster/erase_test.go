@@ -70,9 +70,7 @@ func (e *eraser) produce(key string, in map[string]string) string {
 func (e *eraser) lease() string {
 	e.t.Helper()
 	got, err := e.cl.Lease(e.ctx, "jobs", client.LeaseOptions{Max: 1, Wait: 30 * time.Second})
-	if err != nil || len(got) != 1 {
-		e.t.Fatalf("leased %v, %v", got, err)
-	}
+	require.True(e.t, err == nil && len(got) == 1, "leased %v, %v", got, err)
 	return got[0].LeaseID
 }
 
@@ -173,9 +171,7 @@ func (e *eraser) nowhere() {
 func (e *eraser) erase(key, reason string) string {
 	e.t.Helper()
 	_, task, err := e.cl.EraseKey(e.ctx, "jobs", wire.EraseKeyRequest{Key: key, Reason: reason})
-	if err != nil || task == nil || task.Type != "erase" {
-		e.t.Fatalf("%+v %v", task, err)
-	}
+	require.True(e.t, err == nil && task != nil && task.Type == "erase", "%+v %v", task, err)
 	return task.ID
 }
 
@@ -183,13 +179,10 @@ func (e *eraser) erase(key, reason string) string {
 func (e *eraser) completed(id string, nodes int) {
 	e.t.Helper()
 	task, err := e.cl.WaitTask(e.ctx, id)
-	if err != nil || task.Status != wire.TaskCompleted || len(task.Nodes) != nodes {
-		e.t.Fatalf("%+v %v", task, err)
-	}
+	require.True(e.t, err == nil && task.Status == wire.TaskCompleted && len(task.Nodes) == nodes,
+		"%+v %v", task, err)
 	for _, n := range task.Nodes {
-		if !n.Complete || n.At == 0 {
-			e.t.Errorf("node %+v", n)
-		}
+		assert.True(e.t, n.Complete && n.At != 0, "node %+v", n)
 	}
 }
 
@@ -255,13 +248,11 @@ func TestErase(t *testing.T) {
 	})
 
 	would, _, err := e.cl.EraseMessage(e.ctx, one, wire.EraseRequest{DryRun: true})
-	if err != nil || would.Messages != 1 || would.Live != 0 || would.Contents != 7 {
-		t.Errorf("dry run: %+v %v", would, err)
-	}
+	assert.True(t, err == nil && would.Messages == 1 && would.Live == 0 && would.Contents == 7,
+		"dry run: %+v %v", would, err)
 	would, _, err = e.cl.EraseKey(e.ctx, "jobs", wire.EraseKeyRequest{Key: "victim", DryRun: true})
-	if err != nil || would.Messages != 4 || would.Live != 3 {
-		t.Errorf("dry run: %+v %v", would, err)
-	}
+	assert.True(t, err == nil && would.Messages == 4 && would.Live == 3,
+		"dry run: %+v %v", would, err)
 	_, task, err := e.cl.EraseMessage(e.ctx, one, wire.EraseRequest{Reason: "request 4711"})
 	e.must(err)
 	b := e.erase("victim", "request 4712")
@@ -307,9 +298,8 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 			if n.Complete {
 				done++
 			}
-			if n.Complete && n.Node == away.Name() {
-				t.Error("the node that is away is complete")
-			}
+			assert.False(t, n.Complete && n.Node == away.Name(),
+				"the node that is away is complete")
 		}
 		if now.Status != wire.TaskRunning || done != 2 || len(now.Nodes) != 3 {
 			return fmt.Errorf("%+v", now)

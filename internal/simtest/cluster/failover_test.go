@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
@@ -53,9 +54,8 @@ func killLeaders(t *testing.T, c *cluster.Cluster, kills int, timed bool) {
 		c.WaitVoters()
 	}
 	t.Logf("from the leader's death to the first write done: %s", cluster.Spread(took))
-	if timed && under*100 < 95*kills {
-		t.Errorf("%d of %d took 3 s or longer", kills-under, kills)
-	}
+	assert.False(t, timed && under*100 < 95*kills,
+		"%d of %d took 3 s or longer", kills-under, kills)
 }
 
 func stopLeaders(t *testing.T, c *cluster.Cluster, stops int, timed bool) {
@@ -100,8 +100,6 @@ func stopLeaders(t *testing.T, c *cluster.Cluster, stops int, timed bool) {
 	}
 	t.Logf("longest time between two writes done, for each client: %s", cluster.Spread(gaps))
 	for _, g := range gaps {
-		if timed && g >= 500*time.Millisecond {
-			t.Errorf("a client waited %s", g)
-		}
+		assert.False(t, timed && g >= 500*time.Millisecond, "a client waited %s", g)
 	}
 }

@@ -38,9 +38,7 @@ func TestFullDisk(t *testing.T) {
 	queue(t, cl, "q", "")
 	ids := some(t, cl, 10)
 	held, err := cl.Lease(t.Context(), "q", client.LeaseOptions{Max: 1})
-	if err != nil || len(held) != 1 {
-		t.Fatalf("leased %v, %v", held, err)
-	}
+	require.True(t, err == nil && len(held) == 1, "leased %v, %v", held, err)
 	leader := c.WaitLeader()
 	disk := filepath.Dir(leader.Dir())
 	var room syscall.Statfs_t

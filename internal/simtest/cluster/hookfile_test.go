@@ -24,9 +24,7 @@ func TestWebhookExample(t *testing.T) {
 		"GITHUB_WEBHOOK_SECRET=gh"}})
 	for _, want := range []string{"4 created", "0 created, 0 updated, 4 unchanged"} {
 		out, err := n.Run("apply", "-f", "../../../examples/webhooks/qlogd.yaml")
-		if err != nil || !strings.Contains(string(out), want) {
-			t.Fatalf("%v\n%s", err, out)
-		}
+		require.True(t, err == nil && strings.Contains(string(out), want), "%v\n%s", err, out)
 	}
 	send := func(s hookSender, hook, body string, want hookAnswer, headers ...string) string {
 		t.Helper()
@@ -35,9 +33,7 @@ func TestWebhookExample(t *testing.T) {
 		if want.MessageID == "" {
 			got.MessageID = ""
 		}
-		if err != nil || got != want {
-			t.Errorf("%s: %+v %v, want %+v", hook, got, err, want)
-		}
+		assert.True(t, err == nil && got == want, "%s: %+v %v, want %+v", hook, got, err, want)
 		return id
 	}
 	pd := hookSender{"X-PagerDuty-Signature", "v1=", "pd"}
@@ -97,9 +93,8 @@ func TestWebhookExample(t *testing.T) {
 	c := n.Client()
 	for len(want) > 0 { // the second alert waits for the first, of its key
 		messages, err := c.Lease(t.Context(), "WebhookIngress", client.LeaseOptions{Max: 10})
-		if err != nil || len(messages) == 0 {
-			t.Fatalf("%d of them, %v; missing %v", len(messages), err, want)
-		}
+		require.True(t, err == nil && len(messages) != 0,
+			"%d of them, %v; missing %v", len(messages), err, want)
 		for _, m := range messages {
 			w := want[m.ID]
 			delete(want, m.ID)

@@ -107,9 +107,8 @@ func nowhereBut(t *testing.T, c *cluster.Cluster, secret, there string) {
 		"/v1/events?from=start", "/v1/webhooks", "/v1/queues/hooks/messages", "/metrics", "/readyz",
 	} {
 		status, b, err := c.Node(0).Do(t.Context(), http.MethodGet, path, nil)
-		if err != nil || status != http.StatusOK || bytes.Contains(b, []byte(secret)) {
-			t.Errorf("%s: %d %v, or it has the secret", path, status, err)
-		}
+		assert.True(t, err == nil && status == http.StatusOK && !bytes.Contains(b, []byte(secret)),
+			"%s: %d %v, or it has the secret", path, status, err)
 	}
 	c.TermAll()
 	for _, n := range c.Nodes() {

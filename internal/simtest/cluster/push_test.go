@@ -267,9 +267,8 @@ func TestPush(t *testing.T) {
 	}
 	// A message that is produced again is answered with what came of the first.
 	again, err := cl.Produce(ctx, "q", batch(4, 0)...)
-	if err != nil || string(again[1].Result) != `{"status":200,"answer":{"took":true}}` {
-		t.Errorf("produced again: %+v %v", again, err)
-	}
+	assert.True(t, err == nil && string(again[1].Result) == `{"status":200,"answer":{"took":true}}`,
+		"produced again: %+v %v", again, err)
 	assert.False(t, strings.Contains(n.Log(), secret), "the log has the secret")
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // work keeps clients busy that repeat what fails, each beginning with another
@@ -77,9 +78,7 @@ func TestRollingRestart(t *testing.T) {
 			t.Fatal(err)
 		}
 		held, err := n.Client().Lease(t.Context(), "held", client.LeaseOptions{Max: 2})
-		if err != nil || len(held) != 2 {
-			t.Fatalf("leased %v, %v", held, err)
-		}
+		require.True(t, err == nil && len(held) == 2, "leased %v, %v", held, err)
 		n.Term()
 		all.first(t, time.Now())
 		n.Restart()

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
@@ -49,31 +48,6 @@ func ended(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// TestRemovedNode: a node that was taken out stays out, with its old directory;
-// with an empty one it is taken in again.
-func TestRemovedNode(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	cl := c.Client()
-	queue(t, cl, "q", "")
-	ids := some(t, cl, 5)
-	n := c.Follower()
-	n.Term()
-	require.NoError(t, cl.RemoveNode(t.Context(), n.Name(), false))
-	s, err := c.WaitLeader().Status(t.Context())
-	if err != nil || len(s.Nodes) != 2 {
-		t.Fatalf("the cluster is %+v, %v", s, err)
-	}
-	n.Launch()
-	ended(t, n)
-	assert.Contains(t, n.Log(), "removed", "it does not say that it was removed:")
-	some(t, cl, 3)
-	n.Wipe()
-	n.Restart()
-	c.WaitVoters()
-	has(t, n, ids)
-}
-
 // TestStranger: a data directory of another cluster is refused, and not harmed.
 func TestStranger(t *testing.T) {
 	t.Parallel()
@@ -103,41 +77,6 @@ func TestStranger(t *testing.T) {
 func lastLine(s string) string {
 	lines := strings.Split(strings.TrimSpace(s), "\n")
 	return lines[len(lines)-1]
-}
-
-// TestGrow: one node becomes three: one asks to be taken in (--join), the other
-// is taken in by POST /v1/cluster/nodes.
-func TestGrow(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 1, Flags: []string{"--checkpoint-entries",
-		"50", "--checkpoint-interval", "1s"}})
-	cl := c.Node(0).Client()
-	queue(t, cl, "q", "")
-	ids := some(t, cl, 200)
-	if _, err := cl.Snapshot(t.Context()); err != nil {
-		t.Error(err)
-	}
-	second := c.Add("--join", c.Join()[0])
-	second.Restart()
-	c.WaitVoters()
-	has(t, second, ids)
-
-	third := c.Add("--join", c.Join()[0])
-	voter := true
-	if _, _, err := cl.AddNode(t.Context(), wire.NewNode{ID: third.Name(), RaftAddr: c.Join()[2],
-		HTTPAddr: third.Addr(), Voter: &voter}); err != nil {
-		t.Logf("POST before the node is there: %v", err)
-	}
-	third.Restart()
-	c.WaitVoters()
-	ids = append(ids, some(t, cl, 5)...)
-	has(t, third, ids)
-	// Any of them may go now.
-	leader := c.WaitLeader()
-	leader.Kill9()
-	c.WaitLeader(leader)
-	some(t, c.Client(), 1)
-	leader.Restart()
 }
 
 // TestNoMajority: two of three are gone: writes and reads are refused in bounded

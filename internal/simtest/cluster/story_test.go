@@ -147,15 +147,12 @@ func (s *story) die() (dead int64) {
 func (s *story) replay(dead int64) *wire.Task {
 	dry, _, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
 		DryRun: true})
-	if err != nil || *dry.Replayed != dead {
-		s.Fatalf("a dry run says %+v %v, %d died", dry, err, dead)
-	}
+	require.True(s, err == nil && *dry.Replayed == dead,
+		"a dry run says %+v %v, %d died", dry, err, dead)
 	rate := max(dead/2, 1) // about 2 s
 	_, task, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
 		Order: "original", RatePerSecond: &rate})
-	if err != nil || task == nil {
-		s.Fatalf("no task: %v", err)
-	}
+	require.True(s, err == nil && task != nil, "no task: %v", err)
 	return task
 }
 
@@ -174,9 +171,8 @@ func (s *story) run(killLeader bool) {
 	if killLeader {
 		within(s.T, s.Context(), "the task has begun", func() bool {
 			t, err := s.cl.Task(s.Context(), task.ID)
-			if err != nil || t.Status != wire.TaskRunning {
-				s.Fatalf("the task is over before the leader is killed: %+v %v", t, err)
-			}
+			require.True(s, err == nil && t.Status == wire.TaskRunning,
+				"the task is over before the leader is killed: %+v %v", t, err)
 			return t.Done > 0
 		})
 		leader := s.c.WaitLeader()
@@ -205,9 +201,7 @@ func (s *story) runPaused() {
 	q, err := s.cl.Queue(s.Context(), s.queue)
 	require.NoError(s, err)
 	dead := q.Stats.DeadLetteredTotal
-	if dead == 0 || q.Stats.Depth == 0 {
-		s.Fatalf("%d died, %d wait", dead, q.Stats.Depth)
-	}
+	require.True(s, dead != 0 && q.Stats.Depth != 0, "%d died, %d wait", dead, q.Stats.Depth)
 	s.completed(s.replay(dead), dead)
 	before := s.acked()
 	require.NoError(s, s.cl.ResumeQueue(s.Context(), s.queue))
@@ -218,9 +212,8 @@ func (s *story) runPaused() {
 func (s *story) completed(task *wire.Task, dead int64) {
 	t, err := s.cl.WaitTask(s.Context(), task.ID)
 	require.NoError(s, err)
-	if t.Status != wire.TaskCompleted || t.Done != dead || t.Skipped != 0 {
-		s.Fatalf("%+v, of %d", t, dead)
-	}
+	require.True(s, t.Status == wire.TaskCompleted && t.Done == dead && t.Skipped == 0,
+		"%+v, of %d", t, dead)
 	s.Logf("replayed %d in %s", t.Done, t.EndedAt.Time().Sub(t.CreatedAt.Time()))
 }
 

@@ -333,9 +333,7 @@ func TestWebhooks(t *testing.T) {
 func original(t *testing.T, c *cluster.Cluster, d delivery, id string) {
 	t.Helper()
 	status, text, err := c.Follower().Do(t.Context(), http.MethodGet, "/v1/messages/"+id, nil)
-	if err != nil || status != http.StatusOK {
-		t.Fatalf("%d %v %s", status, err, text)
-	}
+	require.True(t, err == nil && status == http.StatusOK, "%d %v %s", status, err, text)
 	var m struct {
 		Original json.RawMessage
 		Headers  map[string]string

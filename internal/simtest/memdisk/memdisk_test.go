@@ -158,9 +158,8 @@ func TestCrashModel(t *testing.T) {
 		require.EqualSlices(rt, m.Get("f"), now, "a program does not see what it wrote")
 		got := m.Crash(rng(rapid.Uint64().Draw(rt, "seed"))).Get("f")
 		lo, hi := min(len(now), len(synced)), max(len(now), len(synced))
-		if len(got) < lo || len(got) > hi {
-			rt.Fatalf("size %d, not in %d..%d", len(got), lo, hi)
-		}
+		require.True(rt, len(got) >= lo && len(got) <= hi,
+			"size %d, not in %d..%d", len(got), lo, hi)
 		at := func(b []byte, i int) byte {
 			if i < len(b) {
 				return b[i]
@@ -173,9 +172,8 @@ func TestCrashModel(t *testing.T) {
 				isNow = isNow && got[i] == at(now, i)
 				isSynced = isSynced && got[i] == at(synced, i)
 			}
-			if !isNow && !isSynced {
-				rt.Fatalf("sector %d is neither the synced nor the newest", s/sector)
-			}
+			require.False(rt, !isNow && !isSynced,
+				"sector %d is neither the synced nor the newest", s/sector)
 		}
 	})
 }

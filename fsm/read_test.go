@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -62,9 +63,8 @@ func TestWalk(t *testing.T) {
 		}
 		for _, text := range stays {
 			fits := b.ids[text][0].Compare(f.After) > 0 && (f.Key == nil || text[:1] == *f.Key)
-			if slices.Contains(first, text) && fits && !w.More && !slices.Contains(found, text) {
-				t.Errorf("seed %d: %s was not found", seed, text)
-			}
+			assert.False(t, slices.Contains(first, text) && fits && !w.More &&
+				!slices.Contains(found, text), "seed %d: %s was not found", seed, text)
 		}
 	}
 }

@@ -78,10 +78,8 @@ func checkVerify(t *testing.T, disk *memdisk.Disk, name string, off int64, parts
 	report, err := Verify(context.Background(), options(disk), nil)
 	if lastBlock {
 		last := parts[len(parts)-1]
-		if err != nil || report.Tail == nil || report.Tail.Offset != last.from ||
-			report.Tail.LastGood != last.lastGood {
-			t.Errorf("verify, last block: %+v, %v", report.Tail, err)
-		}
+		assert.True(t, err == nil && report.Tail != nil && report.Tail.Offset == last.from &&
+			report.Tail.LastGood == last.lastGood, "verify, last block: %+v, %v", report.Tail, err)
 		opts := options(disk)
 		opts.Durable = last.lastGood + 1
 		_, err = Verify(context.Background(), opts, nil)

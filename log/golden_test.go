@@ -81,10 +81,8 @@ func TestGoldenLogIsRead(t *testing.T) {
 	}
 	report, err := Verify(context.Background(), Options{FS: disk, Dir: dir}, nil)
 	must(t, err)
-	if report.Blocks != 4 || report.Records != 6 || report.Erased != 1 || report.Contents != 3 ||
-		report.SideFiles != 1 || report.Last != 6 {
-		t.Fatalf("%+v", report)
-	}
+	require.True(t, report.Blocks == 4 && report.Records == 6 && report.Erased == 1 &&
+		report.Contents == 3 && report.SideFiles == 1 && report.Last == 6, "%+v", report)
 	l, err := OpenReadOnly(Options{FS: disk, Dir: dir})
 	must(t, err)
 	defer l.Close()

@@ -7,6 +7,7 @@ import (
 	"path"
 	"testing"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -28,10 +29,9 @@ func TestScanSegment(t *testing.T) {
 		data := disk.Get(path.Join(dir, s.Name))
 		whole, err := scan(data, -1, after)
 		must(t, err)
-		if whole.Last != s.Last || whole.Chain != s.Chain || whole.Size != s.Size ||
-			whole.PrevIndex != s.PrevIndex || whole.Clock != s.Clock {
-			t.Errorf("segment %s: %+v, want %+v", s.Name, whole.SegmentInfo, s)
-		}
+		assert.True(t, whole.Last == s.Last && whole.Chain == s.Chain && whole.Size == s.Size &&
+			whole.PrevIndex == s.PrevIndex && whole.Clock == s.Clock,
+			"segment %s: %+v, want %+v", s.Name, whole.SegmentInfo, s)
 		if side := disk.Get(path.Join(dir, s.SideFile)); i < len(segments)-1 &&
 			!bytes.Equal(side, whole.Side) {
 			t.Errorf("segment %s: another side file", s.Name)

@@ -193,9 +193,8 @@ func goldenState(t *testing.T, path string, s *State, rules uint16) {
 	loaded, err := Load(bytes.NewReader(frozen))
 	must(t, err)
 	must(t, loaded.Check())
-	if loaded.Digest() != s.Digest() || loaded.Index() != s.Index() || loaded.History() != 1 || loaded.Rules() != rules {
-		t.Fatal("another state was read")
-	}
+	require.True(t, loaded.Digest() == s.Digest() && loaded.Index() == s.Index() &&
+		loaded.History() == 1 && loaded.Rules() == rules, "another state was read")
 	if again := written(t, loaded); !bytes.Equal(again, frozen) {
 		t.Errorf("what was read is written as\n%x\nfrozen is\n%x", again, frozen)
 	}

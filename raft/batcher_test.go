@@ -86,10 +86,8 @@ func TestOverloaded(t *testing.T) {
 			n.waitFor(func(l load) bool { return l.Waiting == i+1 })
 		}
 		p := n.refused(context.Background(), c)
-		if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != int64(upTo) ||
-			p.RetryAfterMS <= 0 {
-			t.Errorf("at %d: %+v", upTo, p)
-		}
+		assert.True(t, p.Code == CodeOverloaded && !p.Unknown && p.QueueDepth == int64(upTo) &&
+			p.RetryAfterMS > 0, "at %d: %+v", upTo, p)
 	}
 	// What is turned away first is what matters least.
 	fill(background("b"), 2)

@@ -464,9 +464,8 @@ func TestFinds(t *testing.T) {
 		w.mu.Lock()
 		got := w.machines[2].saved
 		w.mu.Unlock()
-		if got == nil || got.Initial != nil || got.ClusterID != w.machines[0].saved.ClusterID {
-			t.Errorf("joins %+v", got)
-		}
+		assert.True(t, got != nil && got.Initial == nil &&
+			got.ClusterID == w.machines[0].saved.ClusterID, "joins %+v", got)
 		w.machines[1].saved = &datadir.Node{ClusterID: "other"}
 		w.machines[1].start()
 		w.machines[3].join = []string{"n1:7071", "n2:7071"}

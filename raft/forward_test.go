@@ -386,9 +386,8 @@ func TestServeForward(t *testing.T) {
 		n.waitFor(func(l load) bool { return l.Waiting == 2*i+2 })
 	}
 	p := asProblem(t, (<-f.async(t.Context(), put("too many"))).err)
-	if p.Code != CodeOverloaded || p.Unknown || p.QueueDepth != 8 || p.RetryAfterMS <= 0 {
-		t.Errorf("%+v", p)
-	}
+	assert.True(t, p.Code == CodeOverloaded && !p.Unknown && p.QueueDepth == 8 &&
+		p.RetryAfterMS > 0, "%+v", p)
 	f.look(func() {
 		assert.False(t, f.lead.failed,
 			"a leader that is overloaded counts as one that is not there")

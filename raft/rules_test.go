@@ -42,8 +42,7 @@ func TestOlderBinaryRefuses(t *testing.T) {
 	o = n.o
 	o.Rules, o.Machine = 1, nil
 	_, err := tryBoot(t, o)
-	if err == nil || !strings.Contains(err.Error(),
-		"requires rules version 2, this binary supports up to 1") {
-		t.Fatal(err)
-	}
+	require.True(t, err != nil &&
+		strings.Contains(err.Error(), "requires rules version 2, this binary supports up to 1"),
+		"%v", err)
 }

@@ -49,13 +49,10 @@ func TestBisectFindsTheFirst(t *testing.T) {
 			if got.Found != (want > 0) || got.Index != want && want > 0 {
 				t.Errorf("%d acked: %+v, want index %d", n, got, want)
 			}
-			if want > 0 && (got.Event == nil || got.Event.Type != event.Acked ||
-				event.RefOf(got.Event.ID).Index != want) {
-				t.Errorf("%d acked: event %+v", n, got.Event)
-			}
-			if want > 0 && !exhaustive && (got.Cost.Checkpoints == 0 || got.Cost.Asked > 110) {
-				t.Errorf("%d acked: %+v", n, got.Cost)
-			}
+			assert.False(t, want > 0 && (got.Event == nil || got.Event.Type != event.Acked ||
+				event.RefOf(got.Event.ID).Index != want), "%d acked: event %+v", n, got.Event)
+			assert.False(t, want > 0 && !exhaustive && (got.Cost.Checkpoints == 0 ||
+				got.Cost.Asked > 110), "%d acked: %+v", n, got.Cost)
 		}
 		if want == 0 {
 			require.True(t, n >= 4, "only %d were acked", n-1)

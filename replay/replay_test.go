@@ -53,10 +53,8 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 	calls := 0
 	r, err := verifyDir(t, l.dir, func(done, total int64) { calls++ })
 	must(t, err)
-	if r.Checkpoints != 6 || r.Log.Last != l.index || int(r.Folded) != len(l.history) ||
-		calls == 0 {
-		t.Errorf("%+v", r)
-	}
+	assert.True(t, r.Checkpoints == 6 && r.Log.Last == l.index && int(r.Folded) == len(l.history) &&
+		calls != 0, "%+v", r)
 	sameAs(t, l.history[len(l.history)-1], r.State)
 	// Before the first event there is nothing.
 	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantStart})
@@ -213,9 +211,8 @@ func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 			}
 		}
 		for id, s := range state { // the rest has left
-			if s == event.StateReady || s == event.StateLeased || s == event.StateScheduled {
-				t.Errorf("%s is said to be %s, but it is gone", id, s)
-			}
+			assert.True(t, s != event.StateReady && s != event.StateLeased &&
+				s != event.StateScheduled, "%s is said to be %s, but it is gone", id, s)
 		}
 	}
 }
@@ -240,10 +237,8 @@ func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
 		target := filepath.Join(t.TempDir(), "then")
 		node, err := d.Into(t.Context(), at(want.index), target, seedless, nil)
 		must(t, err)
-		if node.Fork.Index != want.index || node.Fork.At.UnixMilli() != want.clock ||
-			node.ClusterID == d.Node.ClusterID {
-			t.Errorf("%d: %+v", i, node.Fork)
-		}
+		assert.True(t, node.Fork.Index == want.index && node.Fork.At.UnixMilli() == want.clock &&
+			node.ClusterID != d.Node.ClusterID, "%d: %+v", i, node.Fork)
 		r, err := verifyDir(t, target, nil)
 		must(t, err)
 		sameAs(t, want, r.State)

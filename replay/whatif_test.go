@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/projections"
 )
@@ -286,10 +287,9 @@ func TestWhatCantBePlayedIsRefused(t *testing.T) {
 		From: event.Instant{Kind: event.InstantNow}, To: event.Instant{Kind: event.InstantNow},
 		Change: change("jobs", func(p *event.Policy) { p.Ordering = event.FIFO }),
 	})
-	if err == nil || !strings.Contains(err.Error(),
-		"ordering can't change while the queue holds messages") {
-		t.Error(err)
-	}
+	assert.True(t, err != nil &&
+		strings.Contains(err.Error(), "ordering can't change while the queue holds messages"),
+		"%v", err)
 }
 
 func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
@@ -303,7 +303,6 @@ func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
 			return false, nil
 		},
 	})
-	if !errors.Is(err, ErrPolicy) || !strings.Contains(err.Error(), "cannot have its own") {
-		t.Fatalf("%v", err)
-	}
+	require.True(t, errors.Is(err, ErrPolicy) &&
+		strings.Contains(err.Error(), "cannot have its own"), "%v", err)
 }

@@ -60,23 +60,18 @@ func TestJudge(t *testing.T) {
 		}
 	}
 	v := judge(nil, errors.New("connection\nreset"), now)
-	if v.op != event.OpRetry || v.delayMS != -1 || !v.down || v.unreached ||
-		v.text != "connection reset" {
-		t.Errorf("%+v", v)
-	}
+	assert.True(t, v.op == event.OpRetry && v.delayMS == -1 && v.down && !v.unreached &&
+		v.text == "connection reset", "%+v", v)
 	v = judge(nil, webhook.CheckURL("http://127.0.0.1/", false), now)
-	if v.op != event.OpRelease || !v.down || !v.unreached || !v.refused ||
-		!strings.HasPrefix(v.safe, "target refused: ") {
-		t.Errorf("%+v", v)
-	}
+	assert.True(t, v.op == event.OpRelease && v.down && v.unreached && v.refused &&
+		strings.HasPrefix(v.safe, "target refused: "), "%+v", v)
 	// What the target wrote is told to who may read the queue, and no more of it
 	// than is useful.
 	long := judge(&webhook.Answer{Status: 500, Header: header(),
 		Body: []byte("secret\x00\r\n" + strings.Repeat("ä", 1000))}, nil, now)
-	if !strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") ||
-		len(long.text) > 300 || strings.Contains(long.safe, "secret") {
-		t.Errorf("%q, told %q", long.text, long.safe)
-	}
+	assert.True(t, strings.HasPrefix(long.text, "status 500 Internal Server Error: secret ä") &&
+		len(long.text) <= 300 && !strings.Contains(long.safe, "secret"),
+		"%q, told %q", long.text, long.safe)
 }
 
 func TestResult(t *testing.T) {

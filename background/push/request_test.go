@@ -157,9 +157,8 @@ func TestRequestCloudEvents(t *testing.T) {
 		headers["Ce-Type"] != "note" || body != `{"b":1}` {
 		t.Errorf("%v\n%s", headers, body)
 	}
-	if headers["Idempotency-Key"] == "" || headers["Webhook-Id"] != headers["Idempotency-Key"] {
-		t.Errorf("%v", headers)
-	}
+	assert.True(t, headers["Idempotency-Key"] != "" &&
+		headers["Webhook-Id"] == headers["Idempotency-Key"], "%v", headers)
 }
 
 // must fails the test on an error.

@@ -18,10 +18,8 @@ func TestCheck(t *testing.T) {
 		Input: map[string]string{"title": "payload.title", "at": "enqueued_at",
 			"who": "headers.?who.orValue(id + key + queue + kind)", "n": "attempt"}}
 	must(t, Check(&p, false))
-	if p.TimeoutMS != defaultTimeoutMS || p.MaxInFlight != defaultInFlight ||
-		p.Format != formatPayload {
-		t.Errorf("defaults: %+v", p)
-	}
+	assert.True(t, p.TimeoutMS == defaultTimeoutMS && p.MaxInFlight == defaultInFlight &&
+		p.Format == formatPayload, "defaults: %+v", p)
 	again := p
 	assert.NoError(t, Check(&again, false), "what was checked is refused")
 	long := map[string]string{}
@@ -59,10 +57,9 @@ func TestCheck(t *testing.T) {
 			must(t, json.Unmarshal([]byte("{"+text+"}"), &p))
 			err := Check(&p, false)
 			problem, ok := err.(*event.Problem)
-			if !ok || problem.Code != event.CodeInvalidArgument || problem.Field != field ||
-				!strings.HasPrefix(problem.Detail, field+" ") {
-				t.Errorf("%s: %v, want a problem of %s", text, err, field)
-			}
+			assert.True(t, ok && problem.Code == event.CodeInvalidArgument &&
+				problem.Field == field && strings.HasPrefix(problem.Detail, field+" "),
+				"%s: %v, want a problem of %s", text, err, field)
 			assert.False(t, err != nil && strings.Contains(err.Error(), "whsec_abc"),
 				"a secret is repeated: %v", err)
 		}

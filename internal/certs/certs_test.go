@@ -214,10 +214,8 @@ func TestRotation(t *testing.T) {
 	good := func(want int64) {
 		t.Helper()
 		got, serverErr, clientErr := shake(t, server, ck.Client("n1"))
-		if serverErr != nil || clientErr != nil || got != want {
-			t.Fatalf("certificate %d, not %d; server: %v, client: %v", got, want, serverErr,
-				clientErr)
-		}
+		require.True(t, serverErr == nil && clientErr == nil && got == want,
+			"certificate %d, not %d; server: %v, client: %v", got, want, serverErr, clientErr)
 	}
 	good(sk.pair.Leaf.SerialNumber.Int64())
 

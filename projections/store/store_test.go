@@ -481,10 +481,8 @@ func TestQueries(t *testing.T) {
 	}
 	ops, err := s.OperationsWith(key[:])
 	must(t, err)
-	if len(ops) != 1 || ops[0].Index != 6 || ops[0].Type != "enqueue" ||
-		ops[0].Time != start+61_000 {
-		t.Errorf("operations %+v", ops)
-	}
+	assert.True(t, len(ops) == 1 && ops[0].Index == 6 && ops[0].Type == "enqueue" &&
+		ops[0].Time == start+61_000, "operations %+v", ops)
 	if index, clock := s.Position(); index != 6 || clock != start+61_000 {
 		t.Errorf("position %d %d", index, clock)
 	}

@@ -536,9 +536,8 @@ func TestRefused(t *testing.T) {
 					return
 				}
 				var e *Error
-				if !NotSent(err) || !errors.As(err, &e) || e.Code != "refused" || !strings.Contains(e.Detail, want) {
-					t.Errorf("%s: %v; want %q", what, err, want)
-				}
+				assert.True(t, NotSent(err) && errors.As(err, &e) && e.Code == "refused" &&
+					strings.Contains(e.Detail, want), "%s: %v; want %q", what, err, want)
 			}
 			_, _, err := a.Call(t.Context(), c.target, "echo", nil)
 			check("call", c.rpc, err)

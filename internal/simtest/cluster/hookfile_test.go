@@ -98,11 +98,9 @@ func TestWebhookExample(t *testing.T) {
 		for _, m := range messages {
 			w := want[m.ID]
 			delete(want, m.ID)
-			if !reflect.DeepEqual(anyOf(t, m.Payload), any(w.payload)) || m.Key == "" ||
-				m.Key != m.Headers["webhook"] {
-				t.Errorf("%s: %s, key %q, headers %v, want %v", m.ID, m.Payload, m.Key, m.Headers,
-					w.payload)
-			}
+			assert.True(t, reflect.DeepEqual(anyOf(t, m.Payload), any(w.payload)) && m.Key != "" &&
+				m.Key == m.Headers["webhook"],
+				"%s: %s, key %q, headers %v, want %v", m.ID, m.Payload, m.Key, m.Headers, w.payload)
 			assert.DeepEqual(t, anyOf(t, m.Original), anyOf(t, []byte(w.body)),
 				"%s: the original is %.200s", m.ID, m.Original)
 			if _, err := c.Ack(t.Context(), "WebhookIngress", m.LeaseID); err != nil {

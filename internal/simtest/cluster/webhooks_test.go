@@ -340,12 +340,9 @@ func original(t *testing.T, c *cluster.Cluster, d delivery, id string) {
 	}
 	require.NoError(t, json.Unmarshal(text, &m))
 	var got, want any
-	if json.Unmarshal(m.Original, &got) != nil || json.Unmarshal(d.body, &want) != nil ||
-		!reflect.DeepEqual(got, want) {
-		t.Errorf("the original is %.200s", m.Original)
-	}
-	if m.Headers["webhook"] != "github" || m.Headers["x-github-event"] != d.event ||
-		m.Headers["x-hub-signature-256"] != "" {
-		t.Errorf("headers %v", m.Headers)
-	}
+	assert.True(t, json.Unmarshal(m.Original, &got) == nil &&
+		json.Unmarshal(d.body, &want) == nil && reflect.DeepEqual(got, want),
+		"the original is %.200s", m.Original)
+	assert.True(t, m.Headers["webhook"] == "github" && m.Headers["x-github-event"] == d.event &&
+		m.Headers["x-hub-signature-256"] == "", "headers %v", m.Headers)
 }

@@ -172,8 +172,7 @@ func TestFollowGoesToTheNextNode(t *testing.T) {
 	}
 }
 
-// A removal whose answer was lost is done, though the next node says that there is no
-// such node.
+// A removal whose answer was lost is done, though the next node says that there is no such node.
 func TestRemoveNodeTwice(t *testing.T) {
 	missing := refuses(404, "node_not_found", false)
 	c, _, _ := setup(t, missing)

@@ -422,8 +422,7 @@ func TestASlowRequestDoesNotHoldUpOthers(t *testing.T) {
 	}
 }
 
-// What may have been committed is not sent again under another key, whatever a
-// repeat is answered.
+// What may have been committed is not sent again under another key, whatever a repeat is answered.
 func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
 	full := refuses(429, "queue_full", true)
 	bad := refuses(400, "invalid_argument", false)

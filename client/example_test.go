@@ -63,8 +63,7 @@ func ExampleClient_Enqueue() {
 	// Output:
 }
 
-// A worker runs until its context ends, as by SIGTERM, and then finishes what it
-// has begun.
+// A worker runs until its context ends, as by SIGTERM, and then finishes what it has begun.
 func ExampleWorker() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -122,8 +121,7 @@ func ExampleError() {
 	// Output: true true false
 }
 
-// node is the address of something that answers like a node, as far as the
-// examples go.
+// node is the address of something that answers like a node, as far as the examples go.
 func node() string {
 	once := false
 	var mu sync.Mutex

@@ -319,8 +319,7 @@ func TestWorkerDoesNotHoard(t *testing.T) {
 	})
 }
 
-// A lease is extended at a third of its time, in a handler and in the buffer, so
-// it never runs out.
+// A lease is extended at a third of its time, in a handler and in the buffer, so it never runs out.
 func TestWorkerExtends(t *testing.T) {
 	o := WorkerOptions{Concurrency: 1, Prefetch: 10}
 	bubble(t, nil, o, func(_ context.Context, m *Message) error {
@@ -348,8 +347,7 @@ func TestWorkerExtends(t *testing.T) {
 	})
 }
 
-// When a lease is lost the handler's context ends, and what it returns changes
-// nothing.
+// When a lease is lost the handler's context ends, and what it returns changes nothing.
 func TestWorkerEndsTheContextOfALostLease(t *testing.T) {
 	for name, lose := range map[string]func(*postOffice){
 		"taken away": (*postOffice).expire,

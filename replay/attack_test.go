@@ -22,8 +22,7 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// attack is something done to a data directory by somebody who may write all
-// its files.
+// attack is something done to a data directory by somebody who may write all its files.
 type attack struct {
 	kind string // flip, cut, swap, rewrite
 	name string
@@ -105,8 +104,7 @@ func (v *victim) swap(a, b string) {
 	v.write(b, x)
 }
 
-// forget removes the checkpoints of indexes above one: who cuts a log does not
-// leave them.
+// forget removes the checkpoints of indexes above one: who cuts a log does not leave them.
 func (v *victim) forget(above uint64) {
 	for _, name := range v.files("checkpoints/*") {
 		var index uint64
@@ -285,8 +283,7 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 		}
 	})
 
-	// Rewrites: by somebody who has qlogd's own code, and leaves no checkpoint
-	// that contradicts.
+	// Rewrites: by somebody who has qlogd's own code, and leaves no checkpoint that contradicts.
 	find := func(from int, is func(*event.Event) bool) (int, int) {
 		for n := range blocks {
 			i := (from + n) % len(blocks)

@@ -16,8 +16,7 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-// pass lets time pass; what is due by itself happens when it is due, as a
-// leader sees to it.
+// pass lets time pass; what is due by itself happens when it is due, as a leader sees to it.
 func (w *world) pass(ms int64) {
 	w.t.Helper()
 	for end := w.now + ms; ; {

@@ -54,20 +54,15 @@ type config struct {
 	insecureEnv bool   // the second confirmation needed to serve without authentication
 }
 
-// newConfig returns the default settings.
-func newConfig() *config {
-	return &config{
+// flags declares the settings, with their defaults.
+func (c *config) flags(_ *app, cmd *cobra.Command) {
+	*c = config{
 		DataDir: defaultDataDir, HTTPAddr: "127.0.0.1:7070", RaftAddr: "127.0.0.1:7071",
 		BootstrapExpect: 1, HistoryRetention: 168 * time.Hour, LogSegmentBytes: 64 << 20,
 		MaxPayloadBytes: 1 << 20, MaxRequestBytes: 16 << 20, ArchiveInterval: 30 * time.Second,
 		CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute,
 		LogLevel: "info", LogFormat: "text",
 	}
-}
-
-// flags declares the settings.
-func (c *config) flags(_ *app, cmd *cobra.Command) {
-	*c = *newConfig()
 	fields(cmd, c)
 	opt(cmd, &c.file, "config")
 }

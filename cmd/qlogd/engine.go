@@ -123,7 +123,10 @@ func openEngine(n *node) (_ *engine, err error) {
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {
 			return past.At(ctx, at)
 		},
-		HeadAt: e.headAt, LogSegments: e.logSegments, Push: e.push, Eraser: e.eraser,
+		HeadAt: func(index uint64) (wire.LogHead, error) {
+			return replay.HeadAt(e.log, e.card, index)
+		},
+		LogSegments: e.logSegments, Push: e.push, Eraser: e.eraser,
 		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.answerOthers(true)

@@ -137,11 +137,6 @@ func (s *logSource) open(ctx context.Context) (*replay.Dir, error) {
 	return s.dir()
 }
 
-// headAt returns the newest block of the running node's log up to an index.
-func (e *engine) headAt(index uint64) (wire.LogHead, error) {
-	return replay.HeadAt(e.log, e.card, index)
-}
-
 func (e *engine) logSegments() wire.LogSegments {
 	out := segmentsOf(e.log, e.card)
 	for i := range out.Segments {

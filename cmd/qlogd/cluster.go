@@ -222,11 +222,9 @@ func (c request) rebuildStopped(dataDir string) error {
 	var watching sync.WaitGroup
 	watching.Go(func() {
 		defer stop()
-		for done := false; !done && following.Err() == nil; {
-			wait, cancel := context.WithTimeout(following, 100*time.Millisecond)
-			done = models.WaitFor(wait, head) == nil
-			cancel()
-			index, _ := models.Position()
+		for index := uint64(0); index < head && following.Err() == nil; {
+			pause(following, 20*time.Millisecond)
+			index, _ = models.Position()
 			bar.set(int64(index), int64(head))
 		}
 	})

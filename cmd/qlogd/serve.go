@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -61,24 +60,19 @@ func (a *app) reload(n *node, level *slog.LevelVar) {
 	level.Set(next)
 }
 
-// newLogger returns a logger whose level can be changed while it runs.
-func newLogger(w io.Writer, format string, level *slog.LevelVar) *slog.Logger {
-	o := &slog.HandlerOptions{Level: level}
-	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, o))
-	}
-	return slog.New(slog.NewTextHandler(w, o))
-}
-
 // serve runs a node until a signal, the end of the context, or a fatal failure.
 func (a *app) serve(ctx context.Context, c *config) error {
 	l, err := parseLevel(c.LogLevel)
 	if err != nil {
 		return err
 	}
-	level := &slog.LevelVar{}
+	level := &slog.LevelVar{} // changes while the node runs
 	level.Set(l)
-	logger := newLogger(a.stderr, c.LogFormat, level)
+	o := &slog.HandlerOptions{Level: level}
+	logger := slog.New(slog.NewTextHandler(a.stderr, o))
+	if c.LogFormat == "json" {
+		logger = slog.New(slog.NewJSONHandler(a.stderr, o))
+	}
 	warnings, err := c.addresses()
 	if err != nil {
 		return err

@@ -66,13 +66,8 @@ func (d *decoder) value(v reflect.Value) error {
 			*p = string(d.take())
 			return nil
 		}
-	case *bool:
-		if code == msgpcode.True || code == msgpcode.False {
-			*p = code == msgpcode.True
-			return d.r.Skip()
-		}
 	case *int64:
-		if isInt(code) || code == msgpcode.Uint64 && d.data[len(d.data)-d.src.Len()+1] < 0x80 {
+		if isInt(code) {
 			n, err := d.r.DecodeInt64()
 			*p = n
 			return err

@@ -130,17 +130,6 @@ func (ms marks) add(m mark) marks {
 // noMajority is why a node is not ready where a finding is undecided.
 const noMajority = "nodes differ, and no majority decides which is right"
 
-// conclude compares this node's marks with those that others have reported.
-func (r *Replica) conclude(own marks, others []MemberStatus) finding {
-	reported := map[hraft.ServerID]marks{}
-	for _, m := range others {
-		reported[m.serverID()] = m.Status.Marks
-	}
-	found := compare(r.id, own, r.voters(), reported)
-	r.agreement.found.Store(&found)
-	return found
-}
-
 // agree compares this node with the others and, where it leads, proposes marks and upgrades,
 // until the replica stops.
 func (r *Replica) agree() {
@@ -159,7 +148,12 @@ func (r *Replica) agree() {
 			return
 		}
 		others, p := r.remotes(), r.fsm.progress()
-		f := r.conclude(p.marks, others)
+		reported := map[hraft.ServerID]marks{}
+		for _, m := range others {
+			reported[m.serverID()] = m.Status.Marks
+		}
+		f := compare(r.id, p.marks, r.voters(), reported)
+		r.agreement.found.Store(&f)
 		r.o.Metrics.Gauge("raft_diverged", float64(len(f.who)))
 		r.o.Metrics.Gauge("raft_mark_index", float64(p.marks.newest()))
 		switch {

@@ -206,7 +206,6 @@ func (r *Replica) seekAdmission(q peerStatus) {
 			return
 		}
 	}
-	r.setHolding("")
 	r.rollback.free.Store(true)
 }
 

@@ -401,7 +401,7 @@ func (r *Replica) Ready() (bool, []string) {
 	if lead.closing {
 		not("shutting down")
 	}
-	if why := r.rollback.holding.Load(); why != nil && *why != "" && !r.admitted() {
+	if why := r.rollback.holding.Load(); why != nil && !r.admitted() {
 		not("%s", *why)
 	}
 	if !r.member(r.id) {

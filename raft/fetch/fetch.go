@@ -140,7 +140,8 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 func (f *fetcher) plan(ctx context.Context, to peer.Target) (
 	r *Plan, after *log.SegmentInfo, err error) {
 	c := &f.Checkpoint
-	r = &Plan{Cluster: c.ClusterID, Checkpoint: checkpointOf(c)}
+	r = &Plan{Cluster: c.ClusterID, Checkpoint: Checkpoint{Name: c.Name(), Size: c.Size,
+		Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: c.Chain}}
 	have, chain, err := local(f.FS, f.DataDir, c.HeadIndex)
 	if err != nil {
 		return nil, nil, err

@@ -20,13 +20,6 @@ type Checkpoint struct {
 	Chain     checkpoint.Chain `json:"chain"`
 }
 
-func checkpointOf(m *checkpoint.Meta) Checkpoint {
-	return Checkpoint{
-		Name: m.Name(), Size: m.Size, Index: m.Index, Term: m.Term,
-		HeadIndex: m.HeadIndex, Chain: m.Chain,
-	}
-}
-
 // Segment is one file of the event log, the newest cut at the checkpoint.
 type Segment struct {
 	Name  string           `json:"name"`

@@ -9,42 +9,14 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-var aSum = strings.Repeat("0a", 32)
-
 func TestAuthFileMistakes(t *testing.T) {
-	good := "- name: shop\n  sha256: " + aSum + "\n  roles: [produce]\n  queues: ['orders.*']\n  expires: 2027-01-01T00:00:00Z\n"
-	for _, c := range []struct{ name, text, want string }{
-		{"good", good, ""},
-		{"admin", "- {name: ops, sha256: " + aSum + ", roles: [admin]}", ""},
-		{"json", `[{"name":"x","sha256":"` + aSum + `","roles":["read"],"queues":["*"]}]`, ""},
-		{"two tokens of one name", good + strings.Replace(good, "0a0a", "0b0b", 1), ""},
-		{"empty", "", "1: there are no tokens"},
-		{"two documents", good + "---\n" + good, "6: the file must be one list"},
-		{"a list in itself", "&a [*a]", "1: cannot unmarshal !!seq into an entry"},
-		{"comment", "# nothing\n", "1: there are no tokens"},
-		{"empty list", "# none\n[]\n", "there are no tokens"},
-		{"syntax", "- name: [\n", ":"},
-		{"no list", "tokens: []\n", "1: cannot unmarshal !!map into a list of entries"},
-		{"no entry", "- x\n", "1: cannot unmarshal !!str `x` into an entry"},
-		{"unknown field", "- name: x\n  rolles: [read]\n", "2: unknown field rolles"},
-		{"field twice", "- name: x\n  name: y\n", "2: mapping key \"name\" already defined"},
-		{"name", "- name: 'a b'\n", "1: tokens[0].name must match"},
-		{"sum", "- name: x\n  sha256: abc\n", "2: tokens[0].sha256 must be"},
-		{"role", "- name: x\n  sha256: " + aSum + "\n  roles:\n  - read\n  - reed\n", `tokens[0].roles has "reed"`},
-		{"no roles", "- name: x\n  sha256: " + aSum + "\n", "1: tokens[0].roles must be a list"},
-		{"roles empty", "- name: x\n  roles: []\n", "tokens[0].sha256 must be"},
-		{"no name", "- sha256: " + aSum + "\n  roles: [admin]\n", "1: tokens[0].name must match"},
-		{"no queues", "- name: x\n  sha256: " + aSum + "\n  roles: [read]\n", "1: tokens[0].queues is missing"},
-		{"queues of admin", "- name: x\n  sha256: " + aSum + "\n  roles: [admin, read]\n  queues: [a]\n", "4: tokens[0].queues does not go with"},
-		{"pattern", "- name: x\n  sha256: " + aSum + "\n  roles: [read]\n  queues: [a, '[']\n", `4: tokens[0].queues has "["`},
-		{"pattern empty", "- name: x\n  sha256: " + aSum + "\n  roles: [read]\n  queues: ['']\n", `4: tokens[0].queues has ""`},
-		{"expires", "- name: x\n  sha256: " + aSum + "\n  roles: [read]\n  queues: [a]\n  expires: soon\n", "5: tokens[0].expires must be an RFC 3339"},
-		{"the same token", good + strings.Replace(good, "shop", "other", 1), "7: tokens[1].sha256 is the same"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			err := CheckAuth([]byte(c.text))
-			if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
-				t.Errorf("%v, want %q", err, c.want)
+	text := strings.NewReplacer("SUM", strings.Repeat("0a", 32), "OTHER", strings.Repeat("0b", 32))
+	for _, c := range table(t, "auth", 3) {
+		t.Run(c[0], func(t *testing.T) {
+			err := CheckAuth([]byte(text.Replace(c[2])))
+			if fine := c[1] == ""; fine != (err == nil) ||
+				err != nil && !strings.Contains(err.Error(), c[1]) {
+				t.Errorf("%v, want %q", err, c[1])
 			}
 		})
 	}

@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/hex"
@@ -186,7 +187,11 @@ func (s *script) step(line string, below []string) {
 	case "fail":
 		code, outcome, _ := strings.Cut(arg, " ")
 		var err error
-		if code != "" {
+		switch code {
+		case "":
+		case "timeout":
+			err = context.DeadlineExceeded
+		default:
 			err = &event.Problem{Code: code, Index: -1, QueueDepth: 7,
 				Unknown: outcome == "unknown"}
 		}

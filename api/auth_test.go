@@ -62,7 +62,8 @@ func TestNewToken(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
 		token, sum := NewToken()
-		if seen[token] || len(token) != 6+52 || !strings.HasPrefix(token, "qlogd_") || len(sum) != 64 {
+		if seen[token] || len(token) != 6+52 || !strings.HasPrefix(token, "qlogd_") ||
+			len(sum) != 64 {
 			t.Fatalf("%s %s", token, sum)
 		}
 		seen[token] = true

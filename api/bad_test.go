@@ -86,10 +86,8 @@ func (h *harness) refused(want, call, header, body string) {
 	if applied := map[bool]string{false: "not_applied"}; p.Outcome != applied[method == "GET"] {
 		h.Errorf("outcome %q: %s", p.Outcome, a.Body)
 	}
-	head := a.Header()
-	if head.Get("Content-Type") != "application/problem+json" || len(head.Get("X-Request-Id")) < 16 {
-		h.Errorf("%v", head)
-	}
+	assert.Equal(h, a.Header().Get("Content-Type"), "application/problem+json")
+	assert.True(h, len(a.Header().Get("X-Request-Id")) >= 16, "%v", a.Header())
 	assert.True(h, a.Body.Len() <= 1500, "%d bytes of answer", a.Body.Len())
 }
 

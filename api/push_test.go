@@ -32,15 +32,16 @@ func TestSettleHereCountsLostLeases(t *testing.T) {
 	h := setup(t)
 	h.do("PUT", "/v1/queues/answers", "").want(201)
 	lost := event.SettleItem{Op: event.OpAck, Lease: event.NewID(1, 1, 0)}
-	if v, err := h.s.SettleHere(t.Context(), "push", lost, "", nil); err != nil || v.Status != event.StatusRejected {
+	v, err := h.s.SettleHere(t.Context(), "push", lost, "", nil)
+	if err != nil || v.Status != event.StatusRejected {
 		t.Errorf("%+v, %v", v, err)
 	}
-	if v, err := h.s.SettleHere(t.Context(), "push", lost, "answers", &wire.NewMessage{Payload: []byte("1")}); err == nil {
+	answer := &wire.NewMessage{Payload: []byte("1")}
+	if v, err := h.s.SettleHere(t.Context(), "push", lost, "answers", answer); err == nil {
 		t.Errorf("%+v", v)
 	}
-	if told := h.do("GET", "/metrics", "").want(200).Body.String(); !strings.Contains(told, "\nqlogd_lease_lost_total 2\n") {
-		t.Error("they are not counted")
-	}
+	metrics := h.do("GET", "/metrics", "").want(200).Body.String()
+	assert.Contains(t, metrics, "\nqlogd_lease_lost_total 2\n")
 }
 
 // TestPushReason: who does not lead asks who does.

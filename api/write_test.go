@@ -31,12 +31,9 @@ func TestErasedContent(t *testing.T) {
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	h.do("POST", "/v1/queues/q/messages", oneMessage).want(201)
 	h.log.erased = true
-	if a := h.do("GET", "/v1/queues/q/messages", "").want(200); a.get("messages.0.erased") != true {
-		t.Errorf("%s", a.Body)
-	}
-	if a := h.do("POST", "/v1/queues/q/lease", "").want(200); a.get("messages.0.erased") != true || a.get("messages.0.payload") != nil {
-		t.Errorf("%s", a.Body)
-	}
+	h.do("GET", "/v1/queues/q/messages", "").want(200).with("messages.0.erased", true)
+	h.do("POST", "/v1/queues/q/lease", "").want(200).with("messages.0.erased", true,
+		"messages.0.payload", nil)
 }
 
 // TestLifeWhoseBeginningIsGone: a resurrection tells where its message came from.
@@ -49,7 +46,9 @@ func TestLifeWhoseBeginningIsGone(t *testing.T) {
 	}, {Type: event.Leased, ID: id(16), Subject: id(15), Queue: "a", Attempt: 1, Worker: "w"}}
 	m, err := setup(t).s.pastMessage(lifeOf(history, id(15)))
 	require.NoError(t, err)
-	origin := wire.Origin{FirstMessageID: id(1).String(), FromMessageID: id(10).String(), Replays: 1}
+	origin := wire.Origin{
+		FirstMessageID: id(1).String(), FromMessageID: id(10).String(), Replays: 1,
+	}
 	if m.Origin == nil || *m.Origin != origin || string(m.Payload) != "22" || m.Key != "k" {
 		t.Errorf("%+v", m)
 	}

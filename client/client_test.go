@@ -98,6 +98,13 @@ func setup(t *testing.T, answers ...answer) (*Client, *fake, *[]time.Duration) {
 	return c, fakes[0], waits
 }
 
+// produceOne enqueues a message, which must succeed.
+func produceOne(t *testing.T, c *Client) {
+	t.Helper()
+	_, err := c.Produce(t.Context(), "q", JSON(1))
+	require.NoError(t, err)
+}
+
 const produced = `{"messages":[{"id":"01A","status":"enqueued"}]}`
 
 func TestUnknownOutcome(t *testing.T) {

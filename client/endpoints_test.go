@@ -77,9 +77,7 @@ func TestGoesToTheNextNode(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			c, f, waits := several(t, nil, tt.first, all(enqueued, enqueued), all())
 			for range 2 {
-				if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-					t.Fatal(err)
-				}
+				produceOne(t, c)
 			}
 			if len(*waits) != 0 || len(f[1].asked()) != 2 {
 				t.Errorf("waited %v; %d requests", *waits, len(f[1].asked()))
@@ -102,9 +100,7 @@ func TestGoesToTheNextNode(t *testing.T) {
 func TestANodeThatDrainsIsLeft(t *testing.T) {
 	c, f, _ := several(t, nil, all(says(201, produced, "Connection", "close")), all(enqueued))
 	for range 2 {
-		if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-			t.Fatal(err)
-		}
+		produceOne(t, c)
 	}
 	asks(t, f, 1, 1)
 }
@@ -112,9 +108,7 @@ func TestANodeThatDrainsIsLeft(t *testing.T) {
 // It waits once all nodes have failed, and gives up after as many rounds.
 func TestRounds(t *testing.T) {
 	c, _, waits := several(t, nil, all(noLeader, enqueued), all(noLeader), nil)
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-		t.Fatal(err)
-	}
+	produceOne(t, c)
 	assert.Equal(t, len(*waits), 1, "waited %v", *waits)
 	three := []Option{WithRetry(Retry{Attempts: 3})}
 	c, f, waits := several(t, three,
@@ -146,9 +140,7 @@ func TestAHangingNodeIsLeft(t *testing.T) {
 	hangs := func(http.ResponseWriter) { <-hang }
 	soon := []Option{WithTryTimeout(20 * time.Millisecond)}
 	c, f, _ := several(t, soon, all(hangs, hangs), all(enqueued))
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-		t.Fatal(err)
-	}
+	produceOne(t, c)
 	sameKey(t, f)
 	c.at.Store(0)
 	_, err := c.Lease(t.Context(), "q", LeaseOptions{})
@@ -194,9 +186,7 @@ func TestTLS(t *testing.T) {
 	if err != nil || !strings.HasPrefix(c.Addr(), "https://") {
 		t.Fatal(err)
 	}
-	if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-		t.Fatal(err)
-	}
+	produceOne(t, c)
 	assert.Equal(t, f.asked()[0].header.Get("Authorization"), "Bearer qlogd_x",
 		"%v", f.asked()[0].header)
 	c, err = New(srv.URL, WithRetry(Retry{Attempts: 1}))

@@ -112,9 +112,7 @@ func TestCallsThatGoRound(t *testing.T) {
 		all(enqueued, stopping, enqueued), all(enqueued, enqueued, enqueued))
 	produce := func(want ...int) {
 		t.Helper()
-		if _, err := c.Produce(t.Context(), "q", JSON(1)); err != nil {
-			t.Fatal(err)
-		}
+		produceOne(t, c)
 		asks(t, f, want...)
 	}
 	produce()

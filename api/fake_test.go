@@ -36,8 +36,7 @@ type fake struct {
 	stale   int    // how many writes are answered with stale_revision
 	before  func() // called by Propose
 	barrier error
-	rebuilt int
-	read    uint64            // the index up to which the read models are
+	rebuilt uint64            // the index up to which the read models are
 	secrets map[string]string // environment variables
 	target  fakeTarget
 }
@@ -304,7 +303,7 @@ func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {
 	return []store.Minute{{Start: to / 60_000 * 60_000, Counts: store.Counts{Enqueued: 1}}}, nil
 }
 
-func (f *fake) Position() (uint64, int64) { return f.read, 60_000 }
+func (f *fake) Position() (uint64, int64) { return f.rebuilt, 60_000 }
 func (f *fake) Rebuild() error            { f.rebuilt++; return nil }
 
 // fakeProof is a log of one segment.

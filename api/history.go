@@ -73,12 +73,17 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	}
 	for i := range history {
 		e := &history[i]
-		born := line[e.ID] && (e.Type == event.Enqueued || e.IsMove())
-		if born {
-			l.inherit(e)
-		}
-		if e.ID == id && born {
-			l.born = e
+		// What brought the message into a queue, under this id or an earlier one, has set these.
+		if line[e.ID] && (e.Type == event.Enqueued || e.IsMove()) {
+			switch {
+			case e.Type == event.Enqueued, e.Type == event.Resurrected:
+				l.payload, l.set = e, e
+			case e.Edited: // replayed
+				l.payload = e
+			}
+			if e.ID == id {
+				l.born = e
+			}
 		}
 		if e.Type == event.ContentCarried && line[e.Subject] {
 			l.payload = e
@@ -106,19 +111,6 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		l.last = l.born
 	}
 	return l
-}
-
-// inherit takes over what an event that brought the message into a queue, under this id or
-// an earlier one, has set.
-func (l *life) inherit(e *event.Event) {
-	switch e.Type {
-	case event.Enqueued, event.Resurrected:
-		l.payload, l.set = e, e
-	case event.Replayed:
-		if e.Edited {
-			l.payload = e
-		}
-	}
 }
 
 // setsState reports whether an event sets its message's state: not one that comes when the

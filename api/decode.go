@@ -116,17 +116,14 @@ func isMsgpack(media string) bool {
 		media == "application/vnd.msgpack"
 }
 
-// packed reports whether the route's bodies and answers may be MessagePack: those of produce, lease
+// packs reports whether a route's bodies and answers may be MessagePack: those of produce, lease
 // and settle calls.
-func (q *request) packed() bool {
-	last := path.Base(q.path)
+func packs(method, route string) bool {
+	last := path.Base(route)
 	_, settles := settleKinds[last]
-	return q.Method == http.MethodPost && strings.HasPrefix(q.path, "/v1/") &&
+	return method == http.MethodPost && strings.HasPrefix(route, "/v1/") &&
 		(settles || last == "messages" || last == "lease" || last == "transactions")
 }
-
-// wantsMsgpack reports whether the client asks for MessagePack on a route that has it.
-func (q *request) wantsMsgpack() bool { return q.packed() && q.accepts(isMsgpack) }
 
 // appendMsgpack appends the MessagePack of an answer as the client asks for it.
 func (q *request) appendMsgpack(b []byte, v any) ([]byte, error) {

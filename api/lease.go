@@ -176,8 +176,8 @@ func (s *Server) freshOrDraining(ctx context.Context) error {
 
 // unknown reports whether an error says that a write may still be committed.
 func unknown(err error) bool {
-	var p *event.Problem
-	return err != nil && (!errors.As(err, &p) || p.Unknown)
+	p, ok := errors.AsType[*event.Problem](err)
+	return err != nil && (!ok || p.Unknown)
 }
 
 // takeLeases takes the leases of waiters on this node along with a command that produces. The

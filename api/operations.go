@@ -113,16 +113,14 @@ func (t *tracker) begin(key string, c *event.Command) *operation {
 
 // end records how a write ended and returns how long it took.
 func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
-	now := time.Now()
-	took := now.Sub(op.begun)
+	took := time.Since(op.begun)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.pending, op)
-	op.ended, op.index, op.status = now, index, opCompleted
+	op.ended, op.index, op.status = op.begun.Add(took), index, opCompleted
 	if err != nil {
 		op.status, op.err = opFailed, codeInternal
-		var p *event.Problem
-		if errors.As(err, &p) {
+		if p, ok := errors.AsType[*event.Problem](err); ok {
 			op.err = p.Code
 		}
 	}

@@ -124,7 +124,8 @@ func (q *request) fail(p *event.Problem) {
 	if !ok {
 		st = statuses()[codeInternal]
 	}
-	if q.path == hookPath && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) {
+	noRoom := p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound
+	if noRoom && q.route == "POST "+hookPath {
 		st.Status = http.StatusServiceUnavailable // after which senders of webhooks try again
 	}
 	retryable := st.Status == http.StatusRequestTimeout ||

@@ -22,13 +22,13 @@ import (
 // request is one HTTP request and the state of its answer.
 type request struct {
 	*http.Request
-	s     *Server
-	w     http.ResponseWriter
-	id    string // X-Request-Id
-	route string // pattern, for logs and metrics
-	path  string
-	write bool
-	who   *principal // nil: there is no auth file, everybody may do everything
+	s      *Server
+	w      http.ResponseWriter
+	id     string // X-Request-Id
+	route  string // pattern, for logs and metrics
+	packed bool   // body and answer may be MessagePack
+	write  bool
+	who    *principal // nil: there is no auth file, everybody may do everything
 
 	err      error        // of reading the request; see params.go
 	status   int          // of the answer; 0: not answered yet
@@ -53,8 +53,7 @@ const (
 
 // newRequest begins a request and its answer's headers. s is nil before the node can serve.
 func newRequest(s *Server, w http.ResponseWriter, r *http.Request, pattern string) *request {
-	_, path, _ := strings.Cut(pattern, " ")
-	q := &request{Request: r, s: s, w: w, route: pattern, path: path, id: requestID(r)}
+	q := &request{Request: r, s: s, w: w, route: pattern, id: requestID(r)}
 	q.write = r.Method != http.MethodGet && r.Method != http.MethodHead &&
 		(strings.HasPrefix(r.URL.Path, "/v1/") || strings.HasPrefix(r.URL.Path, "/admin/"))
 	q.header("X-Request-Id", q.id)
@@ -154,7 +153,7 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 		return nil, tooLarge()
 	}
 	b := &bytes.Buffer{}
-	if q.packed() { // nothing refers to the body of these calls once they are answered
+	if q.packed { // nothing refers to the body of these calls once they are answered
 		b = bodies.Get().(*bytes.Buffer)
 		q.pooled = b
 	}
@@ -185,12 +184,11 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 // document reads a body that is JSON or, where the route accepts it, MessagePack or one of these
 // other media types. An empty one is nil.
 func (q *request) document(also ...string) ([]byte, error) {
-	packed := q.packed()
-	ok := q.media == "" || q.media == typeJSON || packed && isMsgpack(q.media) ||
+	ok := q.media == "" || q.media == typeJSON || q.packed && isMsgpack(q.media) ||
 		slices.Contains(also, q.media)
 	if !ok || q.charset != "" && !strings.EqualFold(q.charset, "utf-8") {
 		want := typeJSON
-		if packed {
+		if q.packed {
 			want += " or " + typeMsgpack
 		}
 		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type",
@@ -259,7 +257,7 @@ func (q *request) answer(status int, v any) error {
 	defer q.recycle(buf)
 	media, b, err := typeJSON, buf.AvailableBuffer(), error(nil)
 	switch leases, ok := v.(*leaseAnswer); {
-	case q.wantsMsgpack():
+	case q.packed && q.accepts(isMsgpack):
 		media = typeMsgpack
 		b, err = q.appendMsgpack(b, v)
 	case ok:

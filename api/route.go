@@ -157,11 +157,12 @@ func cleanPath(u *url.URL) (field string, ok bool) {
 // serve wraps a handler: request id, panics, rights, encodings, problems, metrics.
 func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
-	record := s.metrics.route(method, path)
+	record, packed := s.metrics.route(method, path), packs(method, path)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		s.begun.Add(1)
 		q := newRequest(s, w, r, pattern)
+		q.packed = packed
 		if r.ProtoMajor == 1 && s.draining() {
 			// So that the client reconnects elsewhere before the listener closes, and not in the
 			// middle of a request. HTTP/2 has GOAWAY for this.

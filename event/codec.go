@@ -90,6 +90,11 @@ func EncodeCommand(c *Command) []byte { return encode(c) }
 // DecodeCommand is the inverse of EncodeCommand.
 func DecodeCommand(b []byte) (*Command, error) {
 	c := &Command{}
+	return c, c.Decode(b)
+}
+
+// Decode decodes what EncodeCommand returned into c, which is zero.
+func (c *Command) Decode(b []byte) error {
 	err := decode(b, c)
 	hot := c.Produce != nil || c.Lease != nil || c.Settle != nil || c.Transaction != nil
 	if err == nil && !hot && !bytes.Equal(EncodeCommand(c), b) {
@@ -104,9 +109,9 @@ func DecodeCommand(b []byte) (*Command, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("command: %w", err)
+		return fmt.Errorf("command: %w", err)
 	}
-	return c, nil
+	return nil
 }
 
 // known returns an error if a choice of the policy is not one that this program knows.

@@ -59,9 +59,9 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 		return nil, fmt.Errorf("entry %d requires rules version %d, this binary supports up to %d",
 			index, wants, m.known)
 	}
-	commands := make([]*event.Command, len(entry.Commands))
+	commands := make([]event.Command, len(entry.Commands))
 	for i, b := range entry.Commands {
-		if commands[i], err = event.DecodeCommand(b); err != nil {
+		if err := commands[i].Decode(b); err != nil {
 			return nil, fmt.Errorf("apply %d: command %d: %w", index, i, err)
 		}
 	}
@@ -69,7 +69,7 @@ func (m *Machine) Apply(index uint64, data []byte) ([]event.Result, error) {
 }
 
 func (m *Machine) apply(index uint64, entry *event.Entry,
-	commands []*event.Command) ([]event.Result, error) {
+	commands []event.Command) ([]event.Result, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if index <= m.state.Index() {
@@ -80,8 +80,8 @@ func (m *Machine) apply(index uint64, entry *event.Entry,
 	d.s.Begin(index, entry.Time)
 	d.due()
 	results := make([]event.Result, len(commands))
-	for i, c := range commands {
-		results[i] = d.command(c)
+	for i := range commands {
+		results[i] = d.command(&commands[i])
 		results[i].Index = index
 	}
 	d.mark(commands, results)

@@ -17,9 +17,9 @@ func (d *decision) upgrade(c *event.Upgrade) event.Result {
 }
 
 // mark answers the marks of a decided entry: nodes compare the state after all of it.
-func (d *decision) mark(commands []*event.Command, results []event.Result) {
-	for i, c := range commands {
-		if c.Mark != nil {
+func (d *decision) mark(commands []event.Command, results []event.Result) {
+	for i := range commands {
+		if commands[i].Mark != nil {
 			results[i].Digest = d.s.Digest()
 		}
 	}

@@ -212,13 +212,9 @@ func TestWaitingLeaseLosesItsToken(t *testing.T) {
 }
 
 func TestOpenMetrics(t *testing.T) {
-	token, sum := NewToken()
-	file := filepath.Join(t.TempDir(), "auth.yaml")
-	text := "- {name: x, sha256: " + sum + ", roles: [read], queues: [a]}"
-	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
-	auth, err := LoadAuth(file)
-	require.NoError(t, err)
+	tok, auth, _ := authFile(t, "read a.*")
 	open := setup(t, func(o *Options) { o.Auth, o.OpenMetrics = auth, true })
 	open.do("GET", "/metrics", "").want(200)
-	setup(t, func(o *Options) { o.Auth = auth }).as(token, "GET", "/metrics", "").want(403)
+	closed := setup(t, func(o *Options) { o.Auth = auth })
+	closed.as(tok["read a.*"], "GET", "/metrics", "").want(403)
 }

@@ -40,6 +40,9 @@ type Options struct {
 	Cuts bool
 	// PerNode, if set, changes the options of node i.
 	PerNode func(i int, o *Options)
+	// NoVerify leaves out the check of the data directory at the test's end: for
+	// tests that damage it themselves.
+	NoVerify bool
 }
 
 // Node is a running program or a stopped one that can be started again, on the

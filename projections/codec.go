@@ -227,8 +227,7 @@ func (c *coder) message(m *message) {
 	c.do(&m.id, &m.returned)
 	b := c.buf[:0]
 	if c.reads() {
-		c.do(&c.buf)
-		b = c.buf
+		b = c.packed(b)
 	}
 	b = pack(c, b, &m.due)
 	b = pack(c, b, &m.lastIndex)
@@ -243,6 +242,26 @@ func (c *coder) message(m *message) {
 	case len(b) > 0:
 		c.err = fmt.Errorf("%d bytes after the numbers of a message", len(b))
 	}
+}
+
+// maxPacked is more than the numbers of a message take.
+const maxPacked = 256
+
+// packed reads the bytes that message wrote, into b if they fit.
+func (c *coder) packed(b []byte) []byte {
+	n := 0
+	if c.err == nil {
+		n, c.err = c.dec.DecodeBytesLen()
+	}
+	if c.err == nil && (n < 0 || n > maxPacked) {
+		c.err = fmt.Errorf("the numbers of a message in %d bytes", n)
+	}
+	if c.err != nil {
+		return nil
+	}
+	c.buf = slices.Grow(b, n)[:n]
+	c.err = c.dec.ReadFull(c.buf)
+	return c.buf
 }
 
 // pack appends numbers to b as varints, or takes them from its beginning.

@@ -168,9 +168,9 @@ func (s *Server) newBatch(msgs []wire.NewMessage, room []byte) (*batch, error) {
 	return b, nil
 }
 
-// newMessage checks a message of a batch and encodes its content, once. The payload is JSON where m has one,
-// else bytes; original is the body that it was mapped from, if it was. Problems name fields within
-// the message.
+// newMessage checks a message of a batch and encodes its content, once. The payload is JSON where m
+// has one, else bytes; original is the body that it was mapped from, if it was. Problems name
+// fields within the message.
 func (s *Server) newMessage(
 	b *batch, m *wire.NewMessage, payload, original []byte,
 ) (out event.NewMessage, err error) {

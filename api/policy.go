@@ -173,6 +173,7 @@ func policyOf(p *event.Policy) wire.Policy {
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),
 		},
-		MessageSchema: p.MessageSchema, Push: pushOf(p), Namespace: p.Namespace, Description: p.Description,
+		MessageSchema: p.MessageSchema, Push: pushOf(p),
+		Namespace: p.Namespace, Description: p.Description,
 	}
 }

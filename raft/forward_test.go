@@ -90,9 +90,10 @@ func (f *follower) lose() {
 
 // apply makes the node as if it had applied everything up to index.
 func (f *follower) apply(index uint64) {
-	p := f.fsm.progress()
-	p.index = index
-	f.fsm.publish(p)
+	f.fsm.mu.Lock()
+	f.fsm.now.index = index
+	f.fsm.mu.Unlock()
+	f.fsm.wake()
 }
 
 // look calls fn under the lock.

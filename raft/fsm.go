@@ -34,18 +34,19 @@ type fsm struct {
 
 // progress is how far the Machine has come.
 type progress struct {
-	index   uint64 // Raft's: of the newest command or configuration seen
-	term    uint64 // of that entry; 0: none since the start
-	head    uint64 // of the event log
-	chain   [32]byte
-	clock   int64
-	due     int64
-	hasDue  bool
-	entries uint64 // applied since the start, skipped ones not counted
-	bytes   uint64
-	rules   uint16        // in force
-	conf    configuration // the newest that is known to be committed
-	joined  bool          // that or an older one has had this server
+	index  uint64 // Raft's: of the newest command or configuration seen
+	term   uint64 // of that entry; 0: none since the start
+	head   uint64 // of the event log
+	chain  [32]byte
+	clock  int64
+	due    int64
+	hasDue bool
+	// entries and bytes were applied, and not skipped, since the last checkpoint was begun.
+	entries, bytes uint64
+
+	rules  uint16        // in force
+	conf   configuration // the newest that is known to be committed
+	joined bool          // that or an older one has had this server
 	// marks are of this node's newest entries with a Mark, except those that it skipped.
 	marks    marks
 	markedAt time.Time // when the newest was applied, or the replica opened
@@ -148,16 +149,13 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 		}
 		p.index, p.term = l.Index, l.Term
 	}
-	f.publish(f.look(p))
-	return out
-}
-
-func (f *fsm) publish(p progress) {
+	p = f.look(p)
 	f.mu.Lock()
 	f.now = p
+	f.changes.notify()
 	f.mu.Unlock()
-	f.wake()
 	f.applied(p)
+	return out
 }
 
 // errCatchingUp is why a snapshot is refused for now.
@@ -180,6 +178,10 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 		return nil, hraft.ErrNothingNewToSnapshot
 	}
 	began := time.Now()
+	// Whether or not it comes to a checkpoint: the next attempt is after as much again.
+	f.mu.Lock()
+	f.now.entries, f.now.bytes = 0, 0
+	f.mu.Unlock()
 	state := f.o.Machine.Freeze()
 	// Nothing is applied meanwhile: this is all that a checkpoint delays.
 	f.o.Metrics.Observe("checkpoint_hold_seconds", time.Since(began).Seconds())
@@ -215,8 +217,8 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	m := &own.meta
 	m.HeadIndex, m.Chain, m.CreatedAt = s.head, s.chain, time.Now().UnixMilli()
 	m.Clock, m.Digest = s.state.Clock(), s.state.Digest()
-	body := stoppable{body: s.state, flag: &own.store.stopped}
-	if err := checkpoint.Write(s.fsm.o.FS, s.fsm.o.CheckpointDir, *m, body); err != nil {
+	own.body = s.state
+	if err := checkpoint.Write(s.fsm.o.FS, s.fsm.o.CheckpointDir, *m, own); err != nil {
 		return err
 	}
 	if err := own.store.added(m.Name()); err != nil {

@@ -52,16 +52,16 @@ type Replica struct {
 	clock  *clock
 	b      *batcher
 
-	reads       reads
-	peers       peers
-	membership  membership
-	rollback    rollback
-	agreement   agreement
-	lacking     atomic.Pointer[lack] // catchup.go; nil: nothing
-	mismatch    throttle             // of logging an offer that does not match
-	offers      chan Offer           // of capacity one
-	checkpoints checkpoints
-	run         lifecycle
+	reads      reads
+	peers      peers
+	membership membership
+	rollback   rollback
+	agreement  agreement
+	lacking    atomic.Pointer[lack] // catchup.go; nil: nothing
+	mismatch   throttle             // of logging an offer that does not match
+	offers     chan Offer           // of capacity one
+	snapNow    chan struct{}        // of capacity one: a checkpoint is due
+	run        lifecycle
 }
 
 // lifecycle is how a replica starts, fails and stops.
@@ -104,12 +104,6 @@ type rollback struct {
 	out      atomic.Bool            // OnOut was called
 }
 
-// checkpoints is when the next checkpoint is written: snapshot.go.
-type checkpoints struct {
-	snapNow chan struct{}
-	snapped atomic.Pointer[snapped]
-}
-
 // Open starts a replica on what is on disk. The Machine must have recovered
 // before. It returns before a leader is known: see Ready.
 func Open(o Options) (*Replica, error) {
@@ -126,7 +120,7 @@ func Open(o Options) (*Replica, error) {
 	r.peers.contact.Store(&contact{})
 	r.peers.askNow, r.peers.idle = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
-	r.checkpoints.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
+	r.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
 	r.agreement.wake = make(chan struct{}, 1)
 	var err error
 	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err == nil {
@@ -181,7 +175,6 @@ func (r *Replica) start() error {
 		return err
 	}
 	began := r.fsm.progress()
-	r.snappedAt(began)
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
 	r.b.forward.target = func() peer.Target { return r.otherLeader().target() }
 	r.b.forward.call = r.o.Net.Call
@@ -332,9 +325,8 @@ func (r *Replica) applied(p progress) {
 	if p.unmarked == 0 || p.unmarked >= r.o.MarkEntries { // a new mark, or it is time for one
 		signal(r.agreement.wake)
 	}
-	s := r.checkpoints.snapped.Load()
-	if r.o.snapshotDue(p.entries-s.entries, p.bytes-s.bytes, s.size) {
-		signal(r.checkpoints.snapNow)
+	if r.o.snapshotDue(p.entries, p.bytes, r.stores.snaps.size.Load()) {
+		signal(r.snapNow)
 	}
 }
 

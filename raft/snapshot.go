@@ -25,6 +25,8 @@ type snapshots struct {
 	// wait for gigabytes.
 	stopped atomic.Bool
 
+	size atomic.Int64 // of the newest; mu may be held while old ones are removed
+
 	mu   sync.Mutex
 	have []checkpoint.Meta // newest first
 	pins map[string]pin    // by the server that fetches
@@ -49,7 +51,11 @@ func openSnapshots(o Options) (*snapshots, error) {
 		// entries after it.
 		o.Logger.Error("unusable checkpoint", "name", b.Name, "error", b.Err)
 	}
-	return &snapshots{o: o, have: metas, pins: map[string]pin{}}, nil
+	s := &snapshots{o: o, have: metas, pins: map[string]pin{}}
+	if newest, ok := s.newest(); ok {
+		s.size.Store(newest.Size)
+	}
+	return s, nil
 }
 
 func (s *snapshots) metas() []checkpoint.Meta {
@@ -158,14 +164,13 @@ func (s *snapshots) added(name string) error {
 		return err
 	}
 	body.Close()
+	s.size.Store(meta.Size)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.have = append([]checkpoint.Meta{meta}, s.have...)
-	gone, pinned := map[string]bool{}, s.pinnedLocked()
-	for _, m := range checkpoint.Thin(s.have, s.o.KeepCheckpoints) {
-		gone[m.Name()] = m.Index < pinned
-	}
-	err = s.removeLocked(func(_ int, m *checkpoint.Meta) bool { return gone[m.Name()] })
+	pinned := s.pinnedLocked()
+	err = s.removeLocked(slices.DeleteFunc(checkpoint.Thin(s.have, s.o.KeepCheckpoints),
+		func(m checkpoint.Meta) bool { return m.Index >= pinned }))
 	if err != nil {
 		// Not worth the new one: the next start lists it again.
 		s.o.Logger.Warn("old checkpoints stay", "error", err)
@@ -173,17 +178,14 @@ func (s *snapshots) added(name string) error {
 	return nil
 }
 
-func (s *snapshots) removeLocked(gone func(i int, m *checkpoint.Meta) bool) error {
+func (s *snapshots) removeLocked(gone []checkpoint.Meta) error {
 	var names []string
-	var kept []checkpoint.Meta
-	for i, m := range s.have {
-		if gone(i, &m) {
-			names = append(names, m.Name())
-		} else {
-			kept = append(kept, m)
-		}
+	for _, m := range gone {
+		names = append(names, m.Name())
 	}
-	s.have = kept
+	s.have = slices.DeleteFunc(slices.Clone(s.have), func(m checkpoint.Meta) bool {
+		return slices.Contains(names, m.Name())
+	})
 	return vfs.Remove(s.o.FS, s.o.CheckpointDir, names...)
 }
 
@@ -193,7 +195,11 @@ func (r *Replica) DropCheckpoints(index uint64) error {
 	s := r.stores.snaps
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.removeLocked(func(i int, m *checkpoint.Meta) bool { return i >= 2 && m.Index < index })
+	older := s.have[min(2, len(s.have)):]
+	for len(older) > 0 && older[0].Index >= index {
+		older = older[1:]
+	}
+	return s.removeLocked(older)
 }
 
 // sink is a checkpoint that frozen.Persist writes.
@@ -201,6 +207,8 @@ type sink struct {
 	hraft.DiscardSnapshotSink
 	store *snapshots
 	meta  checkpoint.Meta
+	body  io.WriterTo // set by Persist
+	file  io.Writer   // set by WriteTo
 }
 
 var (
@@ -211,40 +219,18 @@ var (
 // ID implements hraft.SnapshotSink.
 func (s *sink) ID() string { return s.meta.Name() }
 
-// Write implements hraft.SnapshotSink, for a snapshot that a leader sends: none does.
-func (s *sink) Write([]byte) (int, error) { return 0, errNoBulk }
-
-// stoppable is a long write that fails once the flag is set.
-type stoppable struct {
-	body io.WriterTo
-	flag *atomic.Bool
-	w    io.Writer
-}
-
-func (s stoppable) WriteTo(w io.Writer) (int64, error) {
-	s.w = w
+// WriteTo writes the body to a file.
+func (s *sink) WriteTo(file io.Writer) (int64, error) {
+	s.file = file
 	return s.body.WriteTo(s)
 }
 
-func (s stoppable) Write(p []byte) (int, error) {
-	if s.flag.Load() {
+// Write writes a part of the body, unless the replica was stopped.
+func (s *sink) Write(p []byte) (int, error) {
+	if s.store.stopped.Load() {
 		return 0, errStopped
 	}
-	return s.w.Write(p)
-}
-
-// snapped is the state from which the next checkpoint is counted. It is a copy, because the
-// store may be locked for as long as an old checkpoint is being removed, and entries are applied
-// meanwhile.
-type snapped struct {
-	entries, bytes uint64 // applied when the newest was begun
-	size           int64  // of it
-}
-
-// snappedAt records the Machine's progress when the newest checkpoint was begun.
-func (r *Replica) snappedAt(p progress) {
-	newest, _ := r.stores.snaps.newest()
-	r.checkpoints.snapped.Store(&snapped{p.entries, p.bytes, newest.Size})
+	return s.file.Write(p)
 }
 
 // snapshotDue reports whether enough entries, or bytes of them, were applied since the last
@@ -265,20 +251,17 @@ func (r *Replica) takeSnapshots() {
 	}
 	for {
 		select {
-		case <-r.checkpoints.snapNow:
+		case <-r.snapNow:
 		case <-interval:
 		case <-r.run.stop:
 			return
 		}
-		p := r.fsm.progress()
-		if p.entries == r.checkpoints.snapped.Load().entries {
+		if r.fsm.progress().entries == 0 {
 			continue
 		}
 		if err := r.Snapshot(); err != nil {
 			r.o.Logger.Warn("writing a checkpoint failed", "error", err)
 		}
-		// Also after a failure: the next attempt is after as much again, not at each entry.
-		r.snappedAt(p)
 	}
 }
 
@@ -289,21 +272,22 @@ const configurationPending = "cannot take snapshot now, wait until the configura
 // Snapshot writes a checkpoint now and truncates the Raft log behind it. It is no error if there
 // is nothing new to write.
 func (r *Replica) Snapshot() error {
-	err := r.raft.Snapshot().Error()
-	for err != nil && strings.HasPrefix(err.Error(), configurationPending) {
+	for {
+		err := r.raft.Snapshot().Error()
+		switch {
+		case errors.Is(err, hraft.ErrNothingNewToSnapshot):
+			newest, _ := r.stores.snaps.newest()
+			if newest.HeadIndex < r.fsm.progress().head {
+				return errCatchingUp // nothing was applied in this process yet
+			}
+			return nil
+		case err == nil || !strings.HasPrefix(err.Error(), configurationPending):
+			return err
+		}
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-r.run.stop:
 			return errStopped
 		}
-		err = r.raft.Snapshot().Error()
 	}
-	if !errors.Is(err, hraft.ErrNothingNewToSnapshot) {
-		return err
-	}
-	p := r.fsm.progress()
-	if newest, _ := r.stores.snaps.newest(); newest.HeadIndex < p.head {
-		return errCatchingUp // nothing was applied in this process yet
-	}
-	return nil
 }

@@ -17,6 +17,7 @@ import (
 type Offer struct {
 	From peer.Target
 	Meta checkpoint.Meta
+	at   time.Time
 }
 
 // Offers returns the channel of offers, of capacity one: it holds the newest.
@@ -125,17 +126,16 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 		r.lacking.Store(nil)
 		return a, nil
 	}
-	r.lacking.Store(&lack{ask.Meta.HeadIndex, time.Now()})
+	leader := peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation}
+	offer := &Offer{From: leader, Meta: ask.Meta, at: time.Now()}
+	r.lacking.Store(offer)
 	r.fsm.wake()
 	select {
 	case <-r.offers: // an older one that was not received
 	default:
 	}
 	select {
-	case r.offers <- Offer{
-		From: peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation},
-		Meta: ask.Meta,
-	}:
+	case r.offers <- *offer:
 	default:
 	}
 	return a, nil
@@ -147,16 +147,14 @@ func (r *Replica) compareOffer(meta checkpoint.Meta) error {
 		return nil
 	}
 	chain, err := r.o.Machine.ChainAt(meta.HeadIndex)
-	switch {
-	case errors.Is(err, log.ErrGone):
+	if errors.Is(err, log.ErrGone) {
 		return nil
-	case err != nil:
-		return err
-	case chain != meta.Chain:
-		return fmt.Errorf("%w: at index %d this node's event log has chain %x, the leader's %x",
+	}
+	if err == nil && chain != meta.Chain {
+		err = fmt.Errorf("%w: at index %d this node's event log has chain %x, the leader's %x",
 			ErrDiverged, meta.HeadIndex, chain, meta.Chain)
 	}
-	return nil
+	return err
 }
 
 // covers reports whether this node has what a snapshot has. An entry of the same index and
@@ -170,17 +168,11 @@ func (r *Replica) covers(index, term uint64) bool {
 	return ok && newest.Index >= index
 }
 
-// lack is what a leader's last offer showed to be missing.
-type lack struct {
-	upTo uint64
-	at   time.Time
-}
-
 // missing returns up to which index the event log is missing, so that no more entries can be
 // applied before it is fetched; 0: it is not. Offers are renewed each second while it is.
 func (r *Replica) missing() (upTo uint64) {
-	if l := r.lacking.Load(); l != nil && time.Since(l.at) < 10*time.Second {
-		return l.upTo
+	if o := r.lacking.Load(); o != nil && time.Since(o.at) < 10*time.Second {
+		return o.Meta.HeadIndex
 	}
 	return 0
 }

@@ -30,7 +30,7 @@ func (d *disk) free() uint64 {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now := time.Now(); d.at.IsZero() || now.Sub(d.at) >= 200*time.Millisecond {
+	if now := time.Now(); now.Sub(d.at) >= 200*time.Millisecond {
 		left, err := d.o.FreeBytes()
 		if err != nil {
 			left = math.MaxUint64 // not known: the writes themselves will show
@@ -40,17 +40,14 @@ func (d *disk) free() uint64 {
 	return d.left
 }
 
-// refuses returns insufficient_storage for a class that must not write now: produce below
-// the reserve, leases below a half of it, what makes room below a quarter.
+// reserveShare is by what the reserve is divided for a class: what makes room is refused last.
+var reserveShare = [event.Classes]uint64{
+	event.ClassProduce: 1, event.ClassLease: 2, event.ClassSettle: 4, event.ClassBackground: 4,
+}
+
+// refuses returns insufficient_storage for a class that must not write now.
 func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
-	limit := d.o.ReserveBytes
-	switch c {
-	case event.ClassLease:
-		limit /= 2
-	case event.ClassSettle, event.ClassBackground:
-		limit /= 4
-	}
-	if free >= limit {
+	if free >= d.o.ReserveBytes/reserveShare[c] {
 		return nil
 	}
 	if d.warned.due(time.Now()) {

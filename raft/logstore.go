@@ -92,12 +92,7 @@ func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
 }
 
 func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
-	defer func() {
-		// raft-wal's decoder slices by lengths that it has just read.
-		if p := recover(); p != nil {
-			err = fmt.Errorf("raft log: entry %d cannot be decoded: %v", index, p)
-		}
-	}()
+	defer undecodable(index, &err)
 	s.walMu.RLock()
 	defer s.walMu.RUnlock()
 	// raft-wal still returns what was truncated, as long as its file is there. A follower that
@@ -112,6 +107,14 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 		return fmt.Errorf("raft log: read entry %d: %w", index, err)
 	}
 	return unseallog(index, l)
+}
+
+// undecodable, deferred, makes an error of a panic of raft-wal's decoder, which slices by lengths
+// that it has just read.
+func undecodable(index uint64, err *error) {
+	if p := recover(); p != nil {
+		*err = fmt.Errorf("raft log: entry %d cannot be decoded: %v", index, p)
+	}
 }
 
 func logSum(l *hraft.Log) uint32 {

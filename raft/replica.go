@@ -57,10 +57,10 @@ type Replica struct {
 	membership membership
 	rollback   rollback
 	agreement  agreement
-	lacking    atomic.Pointer[lack] // catchup.go; nil: nothing
-	mismatch   throttle             // of logging an offer that does not match
-	offers     chan Offer           // of capacity one
-	snapNow    chan struct{}        // of capacity one: a checkpoint is due
+	lacking    atomic.Pointer[Offer] // catchup.go; nil: nothing
+	mismatch   throttle              // of logging an offer that does not match
+	offers     chan Offer            // of capacity one
+	snapNow    chan struct{}         // of capacity one: a checkpoint is due
 	run        lifecycle
 }
 

@@ -1,10 +1,12 @@
 package raft
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -67,17 +69,14 @@ var _ hraft.StableStore = (*votes)(nil)
 func readVotes(kv KV, die func(error)) (*votes, error) {
 	v := &votes{kv: kv, die: die}
 	term, err := v.get(keyCurrentTerm)
-	if err != nil {
-		return nil, err
-	}
-	vote, err := v.get(keyVote)
-	if err != nil {
-		return nil, err
-	}
+	vote, voteErr := v.get(keyVote)
 	switch {
+	case err != nil || voteErr != nil:
+		return nil, errors.Join(err, voteErr)
 	case term != nil && len(term) != 8, vote != nil && len(vote) < 8:
 		return nil, errors.New("votes: the term or the vote is cut")
-	case term != nil:
+	}
+	if term != nil {
 		v.current.Store(binary.BigEndian.Uint64(term))
 	}
 	if vote != nil {
@@ -91,18 +90,7 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // seal appends a checksum of key and value, so that no value is taken for another key's.
 func seal(key string, value []byte) []byte {
 	crc := crc32.Update(crc32.Checksum([]byte(key), castagnoli), castagnoli, value)
-	return binary.BigEndian.AppendUint32(append([]byte(nil), value...), crc)
-}
-
-func unseal(key string, sealed []byte) ([]byte, error) {
-	if len(sealed) < 4 {
-		return nil, fmt.Errorf("votes: %s is cut", key)
-	}
-	value := sealed[:len(sealed)-4]
-	if string(seal(key, value)) != string(sealed) {
-		return nil, fmt.Errorf("votes: %s does not match its checksum", key)
-	}
-	return value, nil
+	return binary.BigEndian.AppendUint32(slices.Clone(value), crc)
 }
 
 // get returns what is stored; nil: nothing.
@@ -111,10 +99,11 @@ func (v *votes) get(key string) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Raft's %s: %w", key, err)
 	}
-	if b == nil {
-		return nil, nil
+	value := b[:max(0, len(b)-crc32.Size)]
+	if b != nil && !bytes.Equal(seal(key, value), b) {
+		return nil, fmt.Errorf("votes: %s does not match its checksum", key)
 	}
-	return unseal(key, b)
+	return value, nil
 }
 
 // set ends the process if it fails: after a failed fsync nobody knows what the disk holds, and a

@@ -236,11 +236,7 @@ func copyEntries(to *waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *se
 
 // checkRaw checks an entry as raft-wal stores it.
 func checkRaw(index uint64, data []byte) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			err = fmt.Errorf("entry %d cannot be decoded: %v", index, p)
-		}
-	}()
+	defer undecodable(index, &err)
 	var l hraft.Log
 	if err := (&wal.BinaryCodec{}).Decode(data, &l); err != nil {
 		return fmt.Errorf("entry %d: %w", index, err)

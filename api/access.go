@@ -110,9 +110,8 @@ func (q *request) maySettle(items []event.SettleItem) error {
 	if q.who == nil || q.who.mayAll(roleConsume) {
 		return nil
 	}
-	var last *event.Block // leases of one call are in one
 	for _, item := range items {
-		queue, err := q.leaseQueue(item.Lease, &last)
+		queue, err := q.leaseQueue(item.Lease)
 		if err != nil {
 			return err
 		}
@@ -125,29 +124,22 @@ func (q *request) maySettle(items []event.SettleItem) error {
 	return nil
 }
 
-// leaseQueue returns the queue of a lease, "" where the log does not have it (any more). last is
-// the block of the previous call.
-func (q *request) leaseQueue(lease event.ID, last **event.Block) (string, error) {
-	log, index := q.s.deps.Log, event.RefOf(lease).Index
-	if index > log.Head() { // this node may be behind
-		if err := q.s.barrier(q.Context()); err != nil || index > log.Head() {
+// leaseQueue returns the queue of a lease, "" where the log does not have it (any more).
+func (q *request) leaseQueue(lease event.ID) (string, error) {
+	log, ref := q.s.deps.Log, event.RefOf(lease)
+	if ref.Index > log.Head() { // this node may be behind
+		if err := q.s.barrier(q.Context()); err != nil || ref.Index > log.Head() {
 			return "", err
 		}
 	}
-	if *last == nil || (*last).Index != index {
-		b, err := log.Block(index)
-		if err != nil && (gone(err) || notFound(err)) {
-			return "", nil
-		}
-		if err != nil {
-			return "", err
-		}
-		*last = b
+	switch e, err := log.Event(ref); {
+	case err != nil && (gone(err) || notFound(err)):
+		return "", nil
+	case err != nil:
+		return "", err
+	case e.ID != lease || e.Type != event.Leased:
+		return "", nil
+	default:
+		return e.Queue, nil
 	}
-	for i := range (*last).Events {
-		if e := &(*last).Events[i]; e.ID == lease && e.Type == event.Leased {
-			return e.Queue, nil
-		}
-	}
-	return "", nil
 }

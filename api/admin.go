@@ -75,15 +75,8 @@ func preview(m *wire.Message) string {
 	if m.PayloadBytes != nil {
 		s = string(m.PayloadBytes[:min(len(m.PayloadBytes), 4*previewed)])
 	}
-	s = strings.ToValidUTF8(s[:min(len(s), 8*previewed)], "\uFFFD")
-	n := 0
-	for i := range s {
-		if n == previewed {
-			return s[:i]
-		}
-		n++
-	}
-	return s
+	text := []rune(strings.ToValidUTF8(s[:min(len(s), 8*previewed)], "\uFFFD"))
+	return string(text[:min(len(text), previewed)])
 }
 
 // adminReplay answers POST /admin/queues/{queue}/dlq/{message_id}/replay.

@@ -177,7 +177,7 @@ func (q *request) change(
 		return keyReused
 	default:
 		q.w.Header().Set("Idempotent-Replayed", "true")
-		return q.answerChange(call.status, call.answer)
+		return q.answer(call.status, call.answer)
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(q.Context()), within)
 	defer cancel()
@@ -190,13 +190,6 @@ func (q *request) change(
 	q.s.log.Info("cluster changed", attrs...)
 	if req != nil {
 		call.status, call.answer, call.body = status, answer, req.Body
-	}
-	return q.answerChange(status, answer)
-}
-
-func (q *request) answerChange(status int, answer any) error {
-	if answer == nil {
-		return q.noContent()
 	}
 	return q.answer(status, answer)
 }

@@ -242,13 +242,9 @@ func (s *Server) deadGroups(q *request) error {
 	q.read(append([]string{"limit", "at", "consistency"}, filterParams...)...)
 	name, limit, f, st := q.queue(), q.limit(100, 1000), q.queryFilter(), q.state()
 	q.do(func() error { return died(st, name) })
-	if q.err != nil {
-		return q.err
-	}
-	out, err := s.deadLetters(st).Groups(q.Context(), name, f, limit)
-	if err != nil {
-		return err
-	}
+	out := get(q, func() (wire.DeadGroups, error) {
+		return s.deadLetters(st).Groups(q.Context(), name, f, limit)
+	})
 	return q.answer(http.StatusOK, &out)
 }
 
@@ -258,24 +254,19 @@ func (s *Server) getDead(q *request) error {
 	q.read("consistency")
 	name, id := q.queue(), q.pathID("message_id")
 	q.fresh()
-	if q.err != nil {
-		return q.err
-	}
-	var m *wire.Message
-	v, was, err := s.deadNow(q, name, id)
-	if err == nil && v != nil {
-		m = &wire.Message{}
-		*m, err = s.message(v)
-	} else if err == nil && was.replayed != nil {
-		m, err = s.replayedMessage(q.Context(), was.replayed, nil)
-	}
-	if err == nil && m == nil {
-		err = was.problem("message_id", name, id)
-	}
-	if err != nil {
-		return err
-	}
-	return q.answer(http.StatusOK, m)
+	return q.answer(http.StatusOK, get(q, func() (m *wire.Message, err error) {
+		v, was, err := s.deadNow(q, name, id)
+		if err == nil && v != nil {
+			m = &wire.Message{}
+			*m, err = s.message(v)
+		} else if err == nil && was.replayed != nil {
+			m, err = s.replayedMessage(q.Context(), was.replayed, nil)
+		}
+		if err == nil && m == nil {
+			err = was.problem("message_id", name, id)
+		}
+		return m, err
+	}))
 }
 
 // became describes what became of a message that is not dead (any more) in a queue.

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"path"
 	"reflect"
-	"slices"
 	"strconv"
 	"strings"
 
@@ -16,7 +15,6 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/transcode"
 )
 
 // decodeProblem describes a decoding error: syntaxCode for malformed text, invalid_argument for
@@ -123,12 +121,4 @@ func packs(method, route string) bool {
 	_, settles := settleKinds[last]
 	return method == http.MethodPost && strings.HasPrefix(route, "/v1/") &&
 		(settles || last == "messages" || last == "lease" || last == "transactions")
-}
-
-// appendMsgpack appends the MessagePack of an answer as the client asks for it.
-func (q *request) appendMsgpack(b []byte, v any) ([]byte, error) {
-	kept := slices.ContainsFunc(q.Header["Accept"], func(h string) bool {
-		return strings.Contains(h, "payload=bin")
-	})
-	return transcode.Append(b, v, kept)
 }

@@ -62,22 +62,13 @@ func (s *Server) putDefinitions(q *request) error {
 		return &event.Command{Define: &p.define}, nil
 	})
 	if q.replayed { // the answer is what it changed the first time, as far as that is known
-		p = get(q, func() (*plan, error) { return s.planOf(q, &body, res.Index) })
+		before := q.stateAt(max(res.Index, 1) - 1)
+		p = get(q, func() (*plan, error) { return s.plan(&body, before) })
 	}
 	if q.err != nil {
 		return q.err
 	}
 	return q.answer(http.StatusOK, &wire.DefinitionChanges{Changes: p.effect})
-}
-
-// planOf is the plan of a request as it was when it became the entry of this index.
-func (s *Server) planOf(q *request, in *wire.DefinitionsRequest, index uint64) (*plan, error) {
-	if index > 0 {
-		if st, ok := s.pastAt(q, index-1); ok {
-			return s.plan(in, st)
-		}
-	}
-	return s.plan(in, s.deps.State)
 }
 
 // refused is the problem of a plan that cannot be carried out, with everything that is wrong with
@@ -115,7 +106,7 @@ type plan struct {
 	effect []wire.DefinitionChange
 	wrong  []*event.Problem // Field is a path in the document: queues[1].delivery.on_dead
 
-	will  map[string]*event.Policy // policies of the document's queues, and of new auto ones
+	will  map[string]*event.Policy // of all queues in the end
 	users map[string]string        // in the end: dead-letter queue to a queue that uses it
 	named map[string]int           // kind and name to the place in its list
 	bad   map[int]bool             // queues that are wrong in themselves
@@ -133,7 +124,7 @@ func (s *Server) plan(in *wire.DefinitionsRequest, st State) (*plan, error) {
 	for i, raw := range in.Queues {
 		p.queue(i, raw)
 	}
-	p.deadLetters()
+	p.others()
 	for i := range p.define.Queues {
 		p.among(i)
 	}
@@ -269,31 +260,23 @@ func without(raw jsontext.Value, path string) (jsontext.Value, bool) {
 	return out, err == nil
 }
 
-// deadLetters records which queues will be dead-letter queues, and whose.
-func (p *plan) deadLetters() {
+// others adds the queues that the document leaves as they are, or creates as dead-letter queues,
+// and records whose the dead-letter queues will be.
+func (p *plan) others() {
 	for _, v := range p.st.Queues() {
-		if dlq := v.Policy.DeadLetterQueue; dlq != "" && p.will[v.Name] == nil {
-			p.users[dlq] = v.Name
+		if p.will[v.Name] == nil {
+			p.will[v.Name] = &v.Policy
+			p.users[v.Policy.DeadLetterQueue] = v.Name
 		}
 	}
 	for _, put := range p.define.Queues {
 		dlq := put.Policy.DeadLetterQueue
-		if dlq == "" {
-			continue
-		}
 		p.users[dlq] = put.Name
-		if put.DeadLetterAuto && p.policy(dlq) == nil {
+		if put.DeadLetterAuto && p.will[dlq] == nil {
 			p.will[dlq] = &event.Policy{}
 		}
 	}
-}
-
-// policy returns a queue's policy as it will be, nil where there will be none.
-func (p *plan) policy(name string) *event.Policy {
-	if will := p.will[name]; will != nil {
-		return will
-	}
-	return policyIn(p.st, name)
+	delete(p.users, "") // none
 }
 
 // among checks a queue against the others as they will be.
@@ -303,7 +286,7 @@ func (p *plan) among(i int) {
 		p.fault("queues", i, bad("dead_letter_queue", format, args...))
 	}
 	if dlq := put.Policy.DeadLetterQueue; dlq != "" && dlq != put.Name {
-		target, user := p.policy(dlq), p.users[put.Name]
+		target, user := p.will[dlq], p.users[put.Name]
 		switch {
 		case target == nil && !p.bad[i]:
 			wrong("dead_letter_queue '%s' does not exist; create it first", dlq)
@@ -320,7 +303,8 @@ func (p *plan) among(i int) {
 		p.fault("queues", i, event.Problemf(event.CodeConflict, "ordering",
 			"ordering can't change while the queue holds messages"))
 	}
-	if w := checkAnswerTo(put.Name, &put.Policy, p.policy); w != nil {
+	will := func(name string) *event.Policy { return p.will[name] }
+	if w := checkAnswerTo(put.Name, &put.Policy, will); w != nil {
 		p.fault("queues", i, w)
 	}
 }
@@ -340,7 +324,7 @@ func (p *plan) webhook(i int, raw jsontext.Value) {
 		put.Definition, err = p.s.checkWebhook(put.Name, &d)
 		return err
 	})
-	if wrong == 0 && p.policy(put.Queue) == nil {
+	if wrong == 0 && p.will[put.Queue] == nil {
 		w := bad("queue", "queue '%s' does not exist; create it first", put.Queue)
 		p.fault("webhooks", i, w)
 	}

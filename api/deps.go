@@ -82,7 +82,6 @@ type Log interface {
 	History(ctx context.Context, id event.ID) ([]event.Event, error)
 	Find(alias event.Hash, from uint64) (*event.Event, error)
 	EndOf(ctx context.Context, lease event.ID) (*event.Event, error)
-	Block(index uint64) (*event.Block, error)
 	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
 		*event.Block, error]
 	Events(ctx context.Context, from, to uint64) iter.Seq2[*event.Event, error]

@@ -172,13 +172,14 @@ func (q *request) eventQuery() *eventQuery {
 				"type must be an event type such as enqueued or acked, not %s", echo(name))
 		}
 	}
-	q.fresh()
-	q.do(func() error { return q.eventRange(f) })
+	if q.fresh(); q.err == nil {
+		q.eventRange(f)
+	}
 	return f
 }
 
 // eventRange reads where to start and end. after takes precedence over from.
-func (q *request) eventRange(f *eventQuery) (err error) {
+func (q *request) eventRange(f *eventQuery) {
 	log := q.s.deps.Log
 	after := q.query.Get("after")
 	sse := q.accepts(func(m string) bool { return m == typeSSE })
@@ -187,23 +188,19 @@ func (q *request) eventRange(f *eventQuery) (err error) {
 	}
 	switch {
 	case after != "" || q.query.Has("after"):
-		if f.after, err = ulid("after", after); err != nil {
-			return err
-		}
+		f.after = get(q, func() (event.ID, error) { return ulid("after", after) })
 		f.from = event.RefOf(f.after).Index
 		if head := log.Head(); f.from > head {
-			return bad("after", "after is beyond the end of the log, index:%d", head)
+			q.refuse("after", "after is beyond the end of the log, index:%d", head)
 		}
 		before, deleted := log.DeletedBefore()
 		first := event.NewID(event.ClockOf(f.after), before, event.MaxNumber)
-		if deleted && !f.after.IsZero() && f.after.Compare(first) < 0 {
-			return event.Problemf(event.CodeHistoryExpired, "after",
+		if q.err == nil && deleted && !f.after.IsZero() && f.after.Compare(first) < 0 {
+			q.err = event.Problemf(event.CodeHistoryExpired, "after",
 				"events after that one have been deleted by retention")
 		}
 	case q.query.Has("from"):
-		if f.from, err = q.indexOf("from", log.From); err != nil {
-			return err
-		}
+		f.from = q.indexOf("from", log.From)
 	case f.follow:
 		f.from = log.Head() + 1
 	default:
@@ -213,19 +210,15 @@ func (q *request) eventRange(f *eventQuery) (err error) {
 		f.from = max(f.from, min(event.RefOf(f.message).Index, log.Head()+1))
 	}
 	if q.query.Has("to") {
-		f.to, err = q.indexOf("to", log.To)
+		f.to = q.indexOf("to", log.To)
 	}
-	return err
 }
 
-// indexOf resolves a parameter that is an instant to an index of the log.
-func (q *request) indexOf(
-	name string, resolve func(event.Instant) (uint64, error),
-) (uint64, error) {
-	at, err := q.parseInstant(name, q.query.Get(name))
-	if err != nil {
-		return 0, err
-	}
-	index, err := resolve(at)
-	return index, q.rangeProblem(name, err)
+// indexOf resolves a parameter that is an instant, now where it is absent, to an index of the log.
+func (q *request) indexOf(name string, resolve func(event.Instant) (uint64, error)) uint64 {
+	at := q.instant(name)
+	return get(q, func() (uint64, error) {
+		index, err := resolve(at)
+		return index, q.rangeProblem(name, err)
+	})
 }

@@ -73,14 +73,13 @@ func (x *explaining) key(key *string) error {
 	st, name := x.q.s.deps.State, x.queue.Name
 	ordering := x.queue.Policy.Ordering
 	if ordering == event.FIFO || key != nil && ordering == event.PerKey {
-		lane, _ := st.Partition(name, x.laneKey(deref(key)))
-		switch {
-		case lane.Leased != nil:
-			return x.first(lane.Leased)
-		case lane.Head != nil:
-			return x.first(lane.Head)
-		case lane.HeldBy > 0:
-			return x.held(x.laneKey(deref(key)), &lane)
+		of := x.laneKey(deref(key))
+		lane, _ := st.Partition(name, of)
+		if v := cmp.Or(lane.Leased, lane.Head); v != nil {
+			return x.first(v)
+		}
+		if lane.HeldBy > 0 {
+			return x.held(of, &lane)
 		}
 	}
 	// A scheduled message is in no partition, and an unordered queue has none.
@@ -114,8 +113,8 @@ func (x *explaining) laneKey(key string) string {
 
 // live explains a message that is in the queue.
 func (x *explaining) live(v *event.MessageView) error {
-	switch r := x.about(v); {
-	case v.State == event.StateLeased:
+	switch r := x.about(v); v.State {
+	case event.StateLeased:
 		r.Code = "leased"
 		who := "a worker"
 		if r.Worker != "" {
@@ -124,7 +123,7 @@ func (x *explaining) live(v *event.MessageView) error {
 		x.because(r, "%s works on it (attempt %d) and has until %s to settle it",
 			who, v.Attempt, r.Until)
 		return nil
-	case v.State == event.StateScheduled:
+	case event.StateScheduled:
 		if r.Code = "scheduled"; v.Attempt > 0 {
 			x.because(r, "its attempt %d failed; the next one is at %s", v.Attempt, r.Until)
 		} else {

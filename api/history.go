@@ -45,6 +45,7 @@ type life struct {
 	attempts uint32
 	moved    *event.Event   // the newest move that made a successor
 	again    []*event.Event // its resurrections, oldest first
+	newest   event.ID       // the event that was the newest about it
 	first    event.ID       // under which it was first enqueued
 	replays  int64          // up to this id
 }
@@ -91,6 +92,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		if e.Subject != id {
 			continue
 		}
+		l.newest = e.ID
 		switch e.Type {
 		case event.Leased:
 			l.attempts = e.Attempt
@@ -100,7 +102,10 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		if e.IsMove() {
 			l.moved = e
 		}
-		if l.last == nil || setsState(e.Type) {
+		// These come when the message has left, or only move its content: its state stays.
+		keeps := e.Type == event.Resurrected || e.Type == event.Erased ||
+			e.Type == event.ContentCarried
+		if l.last == nil || !keeps {
 			l.last = e
 		}
 	}
@@ -111,12 +116,6 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		l.last = l.born
 	}
 	return l
-}
-
-// setsState reports whether an event sets its message's state: not one that comes when the
-// message has left, or that only moves its content.
-func setsState(t event.Type) bool {
-	return t != event.Resurrected && t != event.Erased && t != event.ContentCarried
 }
 
 // queue is the one that the message with this id is or was in.

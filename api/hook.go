@@ -275,9 +275,7 @@ func (s *Server) forward(
 	// API.
 	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	if a.Status == http.StatusNoContent || a.Status == http.StatusNotModified {
-		q.status = a.Status
-		q.w.WriteHeader(a.Status)
-		return nil
+		return q.answer(a.Status, nil)
 	}
 	media := a.Header.Get("Content-Type")
 	if media == "" || mediaType("", media) != nil {

@@ -54,11 +54,9 @@ func (s *Server) leaseMany(q *request) error {
 // mayLease refuses unless the token may consume from all these queues.
 func (q *request) mayLease(queues []string) error {
 	for i, name := range queues {
-		p, ok := q.may(roleConsume, name).(*event.Problem)
-		switch {
-		case ok && len(queues) > 1:
+		if p, ok := q.may(roleConsume, name).(*event.Problem); ok && len(queues) > 1 {
 			return p.At(i)
-		case ok:
+		} else if ok {
 			return p
 		}
 	}

@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
@@ -10,18 +11,8 @@ import (
 // logHead answers GET /v1/log/head?at=: the newest block's index and chain.
 func (s *Server) logHead(q *request) error {
 	q.read("consistency", "at").fresh()
-	at := q.instant("at")
-	if q.err != nil {
-		return q.err
-	}
-	index, err := s.deps.Log.To(at)
-	if err != nil {
-		return q.rangeProblem("at", err)
-	}
-	head, err := s.deps.HeadAt(index)
-	if err != nil {
-		return err
-	}
+	index := q.indexOf("at", s.deps.Log.To)
+	head := get(q, func() (wire.LogHead, error) { return s.deps.HeadAt(index) })
 	return q.answer(http.StatusOK, &head)
 }
 

@@ -16,17 +16,16 @@ func (s *Server) peekMessages(q *request) error {
 	q.read("state", "key", "at", "limit", "cursor", "consistency")
 	name, limit := q.queue(), q.limit(100, 1000)
 	f := event.MessageFilter{
-		Limit: limit + 1, Key: q.text("key", event.MaxKeyBytes), After: q.queryID("cursor"),
+		Limit: limit, Key: q.text("key", event.MaxKeyBytes), After: q.queryID("cursor"),
 	}
 	f.State, _ = event.Parse[event.State](q.choice("state", "scheduled", "ready", "leased"))
 	st := q.state()
 	if found(q, name, st.Queue, queueNotFound); q.err != nil {
 		return q.err
 	}
-	views, _ := st.Messages(name, f)
+	views, more := st.Messages(name, f)
 	var out wire.MessageList
-	if len(views) > limit {
-		views = views[:limit]
+	if more {
 		out.NextCursor = views[limit-1].ID.String()
 	}
 	out.Messages = get(q, func() ([]wire.Message, error) { return s.messages(views) })
@@ -207,5 +206,5 @@ func (s *Server) deleteMessage(q *request) error {
 	id := q.read().pathID("id")
 	mustExist(q, id, s.deps.State.Message, messageNotFound)
 	q.commit(&event.Command{Delete: &event.DeleteMessage{ID: id}})
-	return q.noContent()
+	return q.answer(http.StatusNoContent, nil)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/qlogd/qlogd/projections/store"
 )
 
-// keepOperations is the number of finished writes with an Idempotency-Key that a node
+// keepOperations is the least number of finished writes with an Idempotency-Key that a node
 // remembers; the read models know older ones.
 const keepOperations = 10_000
 
@@ -24,20 +24,18 @@ const keepOperations = 10_000
 type tracker struct {
 	mu      sync.Mutex
 	pending map[*operation]struct{}
-	done    []*operation // the newest finished ones with an Idempotency-Key: a ring
-	oldest  int          // index in done, once it is full
+	done    []*operation // the newest finished ones with an Idempotency-Key
 	stats   map[statKey]stat
 	latency [event.Classes]float64 // ms, moving average
 }
 
-// operation is one write. Fields after begun are guarded by the tracker.
+// operation is one write. The tracker guards all that changes when it ends.
 type operation struct {
 	statKey
-	key   operationKey
-	begun time.Time
-	ended time.Time
-	err   string
-	index uint64
+	key          operationKey
+	begun, ended time.Time
+	err          string
+	index        uint64
 }
 
 // operationKey is an Idempotency-Key, "" for none, and the actor who sent it.
@@ -126,13 +124,10 @@ func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
 	}
 	t.latency[op.class] += (float64(took.Microseconds())/1000 - t.latency[op.class]) / 16
 	t.stats[op.statKey] = t.stats[op.statKey].add(op.begun, took)
-	switch {
-	case op.key.Key == "":
-	case len(t.done) < keepOperations:
-		t.done = append(t.done, op)
-	default:
-		t.done[t.oldest] = op
-		t.oldest = (t.oldest + 1) % keepOperations
+	if op.key.Key != "" {
+		if t.done = append(t.done, op); len(t.done) == 2*keepOperations {
+			t.done = slices.Delete(t.done, 0, keepOperations)
+		}
 	}
 	return took
 }
@@ -144,20 +139,19 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	found := slices.AppendSeq(slices.Clone(t.done), maps.Keys(t.pending))
 	found = slices.DeleteFunc(found, func(op *operation) bool { return op.key != key })
 	slices.SortFunc(found, func(a, b *operation) int { return a.begun.Compare(b.begun) })
-	out := []wire.Operation{}
-	for _, op := range found {
-		o := wire.Operation{
+	out := make([]wire.Operation, len(found))
+	for i, op := range found {
+		out[i] = wire.Operation{
 			Key: key.Key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
 			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err),
 			Index: unlessZero(op.index),
 		}
 		if op.status == opPending {
-			o.Position, o.EstimatedWaitMS = t.ahead(op)
+			out[i].Position, out[i].EstimatedWaitMS = t.ahead(op)
 		} else {
-			o.ProcessedAt = wire.TimeOf(op.ended)
-			o.LatencyMS = new(op.ended.Sub(op.begun).Milliseconds())
+			out[i].ProcessedAt = wire.TimeOf(op.ended)
+			out[i].LatencyMS = new(op.ended.Sub(op.begun).Milliseconds())
 		}
-		out = append(out, o)
 	}
 	return out
 }
@@ -186,8 +180,7 @@ func (t *tracker) ahead(op *operation) (position, wait *int64) {
 func (t *tracker) summary() wire.OperationStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := wire.OperationStats{Stats: []wire.OperationStat{}}
-	out.SystemHealth.Waiting = int64(len(t.pending))
+	out := wire.OperationStats{SystemHealth: wire.SystemHealth{Waiting: int64(len(t.pending))}}
 	sums := maps.Clone(t.stats)
 	for op := range t.pending {
 		sums[op.statKey] = sums[op.statKey].add(op.begun, 0)
@@ -209,22 +202,16 @@ func (t *tracker) summary() wire.OperationStats {
 	return out
 }
 
-// localOnly checks the query of a call that only answers from the node's own memory.
-func (q *request) localOnly() error {
-	q.read("consistency").stale()
-	return q.err
-}
-
 // operations answers GET /v1/operations/{idempotency_key}: from this node's memory, the
 // other nodes', and the answers that the log keeps.
 func (s *Server) operations(q *request) error {
 	key := operationKey{q.actor(), q.PathValue("idempotency_key")}
 	if !visible(key.Key, 255) {
-		return bad("idempotency_key",
-			"idempotency_key must be 1 to 255 visible ASCII characters")
+		q.refuse("idempotency_key", "idempotency_key must be 1 to 255 visible ASCII characters")
 	}
-	if err := q.localOnly(); err != nil {
-		return err
+	q.read("consistency").stale() // either way the memories are asked
+	if q.err != nil {
+		return q.err
 	}
 	q.tellIndex()
 	// The others first: what is pending there may complete meanwhile, and must
@@ -234,43 +221,28 @@ func (s *Server) operations(q *request) error {
 	slices.SortStableFunc(all, func(a, b wire.Operation) int {
 		return cmp.Compare(a.CreatedAt, b.CreatedAt)
 	})
-	kept, err := s.keptOperations(key)
-	if err != nil {
-		return err
+	remembered := map[uint64]bool{}
+	for _, o := range all {
+		remembered[deref(o.Index)] = true
 	}
-	kept = slices.DeleteFunc(kept, func(o wire.Operation) bool {
-		return slices.ContainsFunc(all, func(a wire.Operation) bool {
-			return a.Index != nil && *a.Index == *o.Index
-		})
-	})
-	return q.answer(http.StatusOK, &wire.OperationList{Operations: append(kept, all...)})
-}
-
-// keptOperations returns the writes of a key whose answers the log keeps, oldest first: the
-// read models know in which entries.
-func (s *Server) keptOperations(key operationKey) ([]wire.Operation, error) {
-	out := []wire.Operation{}
+	// The read models know in which entries the log keeps answers.
 	prefix := keyPrefix(key.Actor, key.Key)
-	found, err := s.deps.Models.OperationsWith(prefix[:])
-	if err != nil {
-		return nil, err
-	}
+	found := get(q, func() ([]store.Operation, error) {
+		return s.deps.Models.OperationsWith(prefix[:])
+	})
 	slices.SortFunc(found, func(a, b store.Operation) int { return cmp.Compare(a.Index, b.Index) })
+	var out wire.OperationList
 	for _, f := range found {
-		e, err := s.find(f.Key, f.Index, event.AnswerKept)
-		if err != nil {
-			return nil, err
+		e := get(q, func() (*event.Event, error) { return s.find(f.Key, f.Index, event.AnswerKept) })
+		if e == nil || remembered[event.RefOf(e.ID).Index] {
+			continue // or deleted with the history
 		}
-		if e == nil { // deleted with the history
-			continue
-		}
-		o, err := s.keptOperation(key.Key, e)
-		if err != nil {
-			return nil, err
-		}
-		out = append(out, o)
+		out.Operations = append(out.Operations, get(q, func() (wire.Operation, error) {
+			return s.keptOperation(key.Key, e)
+		}))
 	}
-	return out, nil
+	out.Operations = append(out.Operations, all...)
+	return q.answer(http.StatusOK, &out)
 }
 
 // keptOperation describes a write by the answer that the log keeps.
@@ -350,9 +322,7 @@ func askOthers[A any](ctx context.Context, s *Server, name string, question any)
 
 // operationStats answers GET /v1/operations/stats: this node's writes since it started.
 func (s *Server) operationStats(q *request) error {
-	if err := q.localOnly(); err != nil {
-		return err
-	}
+	q.read("consistency").stale()
 	out := s.ops.summary()
 	waiting, utilization := s.deps.Node.Load()
 	out.SystemHealth.Utilization, out.SystemHealth.QueueDepth = utilization, int64(waiting)

@@ -182,17 +182,14 @@ func (q *request) stale() bool {
 // fresh waits until a read is linearizable, unless consistency=stale; then it reports the age of
 // the answer.
 func (q *request) fresh() {
-	stale := q.stale()
-	if !stale {
+	if q.stale() && q.err == nil {
+		q.tellAge()
+	} else {
 		q.barrier()
 	}
-	if q.err != nil {
-		return
+	if q.err == nil {
+		q.tellIndex()
 	}
-	if stale {
-		q.tellAge()
-	}
-	q.tellIndex()
 }
 
 // tellIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It must be
@@ -212,15 +209,13 @@ func (q *request) tellAge() {
 
 // state returns the state to read from: the past one of at=, else the live one.
 func (q *request) state() State {
-	q.fresh()
-	if !q.query.Has("at") {
-		return q.s.deps.State
+	if q.fresh(); q.query.Has("at") {
+		at := q.instant("at")
+		if st := get(q, func() (State, error) { return q.s.past(q, at) }); st != nil {
+			return st
+		}
 	}
-	at := q.instant("at")
-	if st := get(q, func() (State, error) { return q.s.past(q, at) }); st != nil {
-		return st
-	}
-	return q.s.deps.State // q.err is set
+	return q.s.deps.State
 }
 
 // found looks up key in a state.

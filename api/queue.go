@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/http"
 	"slices"
-	"sort"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -20,10 +19,8 @@ func (s *Server) listQueues(q *request) error {
 	q.read("namespace", "limit", "cursor", "at", "consistency")
 	limit, after, st := q.limit(1000, 1000), q.nameCursor(), q.state()
 	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
-	views := st.Queues()
-	views = views[sort.Search(len(views), func(i int) bool { return views[i].Name > after }):]
-	queues, more := page(q, views, limit, func(v *event.QueueView) bool {
-		return (!filtered || v.Policy.Namespace == namespace) && q.sees(v.Name)
+	queues, more := page(q, st.Queues(), limit, func(v *event.QueueView) bool {
+		return v.Name > after && (!filtered || v.Policy.Namespace == namespace) && q.sees(v.Name)
 	}, func(v *event.QueueView) (wire.Queue, error) { return s.queueOf(v, st), nil })
 	out := wire.QueueList{Queues: queues}
 	if more {
@@ -138,7 +135,7 @@ func (s *Server) deleteQueue(q *request) error {
 	q.carriedOut(q.commit(&event.Command{
 		DeleteQueue: &event.DeleteQueue{Name: name, Force: force},
 	}))
-	return q.noContent()
+	return q.answer(http.StatusNoContent, nil)
 }
 
 // exists is mustExist for a queue.
@@ -193,10 +190,11 @@ func (q *request) keyFollowed(res event.Result) {
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
 	defer cancel()
-	b, err := q.s.deps.Log.Block(res.Index)
-	takesKey := func(e event.Event) bool { return e.TakesKey }
-	if err == nil && slices.ContainsFunc(b.Events, takesKey) {
-		_ = q.s.deps.Log.Wait(ctx, res.Index)
+	for e, err := range q.s.deps.Log.Events(ctx, res.Index, res.Index) {
+		if err == nil && e.TakesKey {
+			_ = q.s.deps.Log.Wait(ctx, res.Index)
+			return
+		}
 	}
 }
 
@@ -206,15 +204,6 @@ func (q *request) bare() string {
 	q.noBody()
 	q.exists(name)
 	return name
-}
-
-func (q *request) noContent() error {
-	if q.err != nil {
-		return q.err
-	}
-	q.status = http.StatusNoContent
-	q.w.WriteHeader(q.status)
-	return nil
 }
 
 // queueOf returns a queue's view. Ages are counted at the state's instant.
@@ -258,18 +247,19 @@ func (s *Server) clock(st State) int64 {
 // as that is known.
 func (q *request) after(res *event.Result) State {
 	if q.replayed {
-		if st, ok := q.s.pastAt(q, res.Index); ok {
-			return st
-		}
+		return q.stateAt(res.Index)
 	}
 	return q.s.deps.State
 }
 
-// pastAt returns the state after the entry of an index, false where it is not known (any more).
-func (s *Server) pastAt(q *request, index uint64) (State, bool) {
+// stateAt returns the state after the entry of an index, the live one where it is not known (any
+// more).
+func (q *request) stateAt(index uint64) State {
 	at := event.Instant{Kind: event.InstantIndex, Index: index}
-	st, err := s.deps.Past(q.Context(), at)
-	return st, err == nil
+	if st, err := q.s.deps.Past(q.Context(), at); err == nil {
+		return st
+	}
+	return q.s.deps.State
 }
 
 // pastState is a State as of an instant.

@@ -100,7 +100,7 @@ func (s *Server) purgeDead(q *request) error {
 // deleteDead answers DELETE /v1/queues/{queue}/dead/{message_id}.
 func (s *Server) deleteDead(q *request) error {
 	s.moveOne(q, event.TaskPurge)
-	return q.noContent()
+	return q.answer(http.StatusNoContent, nil)
 }
 
 // moveOne replays or purges the message in the path, and returns its new id.

@@ -248,10 +248,15 @@ func (q *request) send(status int, media string, body []byte) {
 }
 
 // answer writes v as JSON, or as MessagePack where the client asks for that, unless reading the
-// request failed.
+// request failed. nil is no content.
 func (q *request) answer(status int, v any) error {
 	if q.err != nil {
 		return q.err
+	}
+	if v == nil {
+		q.status = status
+		q.w.WriteHeader(status)
+		return nil
 	}
 	buf := bodies.Get().(*bytes.Buffer)
 	defer q.recycle(buf)
@@ -259,7 +264,10 @@ func (q *request) answer(status int, v any) error {
 	switch leases, ok := v.(*leaseAnswer); {
 	case q.packed && q.accepts(isMsgpack):
 		media = typeMsgpack
-		b, err = q.appendMsgpack(b, v)
+		kept := slices.ContainsFunc(q.Header["Accept"], func(h string) bool {
+			return strings.Contains(h, "payload=bin")
+		})
+		b, err = transcode.Append(b, v, kept)
 	case ok:
 		b, err = leases.appendJSON(b)
 	default:

@@ -49,20 +49,16 @@ func (s *Server) resurrect(q *request) error {
 func (s *Server) departed(
 	q *request, id event.ID, edit *dead.Edit,
 ) (*event.Resurrect, *event.Content, error) {
-	l, history, err := s.lastLife(q, id)
+	l, err := s.lastLife(q, id)
 	if err != nil {
 		return nil, nil, err
 	}
 	c := &event.Resurrect{
 		ID: l.id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil,
+		Last: event.RefOf(l.newest),
 	}
 	if l.born != nil && l.born.Type == event.DeadLettered {
 		c.Queue = l.born.Queue // not the dead-letter queue
-	}
-	for i := range history {
-		if history[i].Subject == l.id {
-			c.Last = event.RefOf(history[i].ID)
-		}
 	}
 	if l.set == nil || l.payload == nil {
 		return nil, nil, historyExpired(l.id)
@@ -85,26 +81,25 @@ func (s *Server) departed(
 }
 
 // lastLife follows a message from any of its ids to the one under which it was acked or
-// discarded, and returns its history. It is a problem if the message, or what it was
-// resurrected as, is in a queue.
-func (s *Server) lastLife(q *request, id event.ID) (*life, []event.Event, error) {
-	conflict := func(format string, args ...any) (*life, []event.Event, error) {
-		return nil, nil, event.Problemf(event.CodeConflict, "id", format, args...)
+// discarded. It is a problem if the message, or what it was resurrected as, is in a queue.
+func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
+	conflict := func(format string, args ...any) (*life, error) {
+		return nil, event.Problemf(event.CodeConflict, "id", format, args...)
 	}
 	if v, ok := s.deps.State.Message(id); ok && v.State.Live() {
 		return conflict("message %s has not left queue %s: it is %s", id, v.Queue, v.State)
 	}
 	history, err := s.deps.Log.History(q.Context(), id)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	l := lifeOf(history, id)
 	if l == nil {
 		before, deleted := s.deps.Log.DeletedBefore()
 		if deleted && event.RefOf(id).Index <= before {
-			return nil, nil, historyExpired(id)
+			return nil, historyExpired(id)
 		}
-		return nil, nil, messageNotFound(id)
+		return nil, messageNotFound(id)
 	}
 	// By an id that it had before it died, or was replayed, it is the same message.
 	for l.moved != nil && (l.last.Type == event.DeadLettered || l.last.Type == event.Replayed) {
@@ -113,7 +108,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, []event.Event, error)
 			return conflict("the message is in queue %s as %s, %s", v.Queue, id, v.State)
 		}
 		if l = lifeOf(history, id); l == nil {
-			return nil, nil, historyExpired(id)
+			return nil, historyExpired(id)
 		}
 	}
 	if st := l.state(); st != event.StateAcked && st != event.StateDiscarded {
@@ -122,14 +117,14 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, []event.Event, error)
 	for _, e := range l.again {
 		t, err := s.follow(q.Context(), e.ID, history)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if v := t.live; v != nil && v.State.Live() {
 			return conflict("message %s was resurrected and is in queue %s as %s, %s",
 				id, v.Queue, v.ID, v.State)
 		}
 	}
-	return l, history, nil
+	return l, nil
 }
 
 func historyExpired(id event.ID) *event.Problem {

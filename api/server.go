@@ -127,27 +127,23 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 // one address, at once.
 func limitConns(total, perIP int) func(net.Conn, http.ConnState) {
 	var mu sync.Mutex
-	open, from := map[net.Conn]string{}, map[string]int{} // addresses, and their connections
+	open, from := 0, map[string]int{} // connections, in all and by address
 	return func(c net.Conn, state http.ConnState) {
 		if state == http.StateActive || state == http.StateIdle {
 			return
 		}
+		host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
 		mu.Lock()
 		defer mu.Unlock()
 		if state == http.StateNew {
-			host, _, err := net.SplitHostPort(c.RemoteAddr().String())
-			if err != nil {
-				host = c.RemoteAddr().String()
-			}
-			open[c] = host
-			if from[host]++; len(open) > total || from[host] > perIP {
+			open++
+			if from[host]++; open > total || from[host] > perIP {
 				_ = c.Close()
 			}
 			return
 		}
-		host := open[c]
-		delete(open, c)
-		if from[host]--; from[host] <= 0 {
+		open--
+		if from[host]--; from[host] == 0 {
 			delete(from, host)
 		}
 	}

@@ -97,9 +97,7 @@ func (q *request) settleRequest(
 			return wire.ReleaseRequest{LeaseIDs: []string{one}}
 		})
 		list = "lease_ids"
-		for i, id := range body.LeaseIDs {
-			in.add(place{list, i}, "", id, event.SettleItem{Op: event.OpRelease})
-		}
+		in.leases(list, body.LeaseIDs, event.SettleItem{Op: event.OpRelease})
 	}
 	q.do(func() error { return batchSize(list, len(in.items)) })
 	return in, produce
@@ -150,35 +148,28 @@ func (s *Server) settledBefore(
 		return nil
 	}
 	e, err := s.deps.Log.EndOf(q.Context(), item.Lease)
-	if err != nil && !notFound(err) && !gone(err) {
+	if err != nil && (notFound(err) || gone(err)) {
+		return nil
+	}
+	if err != nil || queue != "" && e.Queue != queue {
 		return err
 	}
-	if err != nil || e == nil || queue != "" && e.Queue != queue {
-		return nil
+	same := false
+	switch item.Op {
+	case event.OpAck:
+		same = e.Type == event.Acked
+	case event.OpRelease:
+		same = e.Type == event.Released
+	case event.OpRetry:
+		same = e.Type == event.Retried || e.Reason == event.ReasonMaxAttempts
+	case event.OpDeadLetter:
+		same = e.Reason == event.ReasonRejected
 	}
-	status := ""
-	switch op := item.Op; {
-	case op == event.OpAck && e.Type == event.Acked:
-		status = event.StatusAcked
-	case op == event.OpRelease && e.Type == event.Released:
-		status = event.StatusReleased
-	case op == event.OpRetry && e.Type == event.Retried:
-		status = event.StatusRetried
-	case op == event.OpRetry && e.Reason == event.ReasonMaxAttempts,
-		op == event.OpDeadLetter && e.Reason == event.ReasonRejected:
-		switch e.Type {
-		case event.DeadLettered:
-			status = event.StatusDeadLettered
-		case event.Discarded:
-			status = event.StatusDiscarded
+	if same { // the statuses are the events' names
+		*t = event.Settled{Lease: item.Lease, Status: e.Type.String()}
+		if e.Type == event.Retried {
+			t.NextAt = max(e.Due, event.ClockOf(e.ID))
 		}
-	}
-	if status == "" {
-		return nil
-	}
-	*t = event.Settled{Lease: item.Lease, Status: status}
-	if status == event.StatusRetried {
-		t.NextAt = max(e.Due, event.ClockOf(e.ID))
 	}
 	return nil
 }
@@ -221,21 +212,24 @@ func (in *settles) refuse(at place, field, format string, args ...any) {
 	in.q.err = bad(short, full+" "+format, args...).At(at.index)
 }
 
-func (in *settles) ack(list string, leases []string, result jsontext.Value) {
-	if most := in.q.s.opts.MaxPayload; int64(len(result)) > most {
-		in.q.do(func() error {
-			return event.Problemf(codePayloadTooLarge, "result",
-				"the result has %d bytes, more than %d", len(result), most)
-		})
-	}
-	var content event.Blob
-	if len(result) > 0 && string(result) != "null" {
-		content = event.EncodeContent(&event.Content{Result: result})
-	}
+// leases adds leases that are settled alike.
+func (in *settles) leases(list string, leases []string, item event.SettleItem) {
 	in.items, in.places = slices.Grow(in.items, len(leases)), slices.Grow(in.places, len(leases))
 	for i, id := range leases {
-		in.add(place{list, i}, "", id, event.SettleItem{Op: event.OpAck, Content: content})
+		in.add(place{list, i}, "", id, item)
 	}
+}
+
+func (in *settles) ack(list string, leases []string, result jsontext.Value) {
+	item := event.SettleItem{Op: event.OpAck}
+	if most := in.q.s.opts.MaxPayload; int64(len(result)) > most && in.q.err == nil {
+		in.q.err = event.Problemf(codePayloadTooLarge, "result",
+			"the result has %d bytes, more than %d", len(result), most)
+	}
+	if len(result) > 0 && string(result) != "null" {
+		item.Content = event.EncodeContent(&event.Content{Result: result})
+	}
+	in.leases(list, leases, item)
 }
 
 func (in *settles) retry(list string, items []wire.RetryItem) {
@@ -327,12 +321,11 @@ func (s *Server) ackAndProduce(
 			event.MaxBatch, n)
 	}
 	q.do(func() error { return q.mayProduce(produce) }) // rights before what only they may show
-	var last *event.Block
 	for i, item := range in.items {
 		if queue == "" || q.err != nil {
 			break
 		}
-		of := get(q, func() (string, error) { return q.leaseQueue(item.Lease, &last) })
+		of := get(q, func() (string, error) { return q.leaseQueue(item.Lease) })
 		if at := in.places[i]; q.err == nil && of != queue {
 			q.err = event.Problemf(event.CodeLeaseLost, at.list, "lease %s is not its message's "+
 				"current one in this queue; nothing was done", item.Lease).At(at.index)

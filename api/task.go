@@ -81,7 +81,7 @@ func (q *request) answerTask(status int, t *event.TaskView) error {
 func (s *Server) cancelTask(q *request) error {
 	id := q.changeableTask("cancelled")
 	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpCancel}})
-	return q.noContent()
+	return q.answer(http.StatusNoContent, nil)
 }
 
 // resumeTask answers POST /v1/tasks/{id}/resume.

@@ -118,7 +118,7 @@ func (s *Server) deleteWebhook(q *request) error {
 	name := q.read().pathName("name")
 	mustExist(q, name, s.deps.State.Webhook, webhookNotFound)
 	q.commit(&event.Command{DeleteWebhook: &event.DeleteWebhook{Name: name}})
-	return q.noContent()
+	return q.answer(http.StatusNoContent, nil)
 }
 
 // compiledWebhook is a webhook that is ready to use.
@@ -142,9 +142,8 @@ func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
 
 // secretsMissing names the secrets of webhooks that this node lacks.
 func (s *Server) secretsMissing() (reasons []string) {
-	views := s.deps.State.Webhooks()
-	for i := range views {
-		w, err := s.compiled(&views[i])
+	for _, v := range s.deps.State.Webhooks() {
+		w, err := s.compiled(&v)
 		if err != nil || !w.Signed() {
 			continue
 		}

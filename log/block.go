@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// damage is the error for invalid bytes of a block: the extent of the piece whose checksum
+// damage describes invalid bytes of a block: the extent of the piece whose checksum
 // fails. Invariant: final damage is in bytes whose checksums hold, so no torn write
 // explains it, and nothing is ever cut because of it.
 type damage struct {
@@ -18,33 +18,28 @@ type damage struct {
 	final    bool
 }
 
-func (d *damage) Error() string { return d.reason }
-
-// isDamage reports whether an error says that bytes are wrong, and not that they cannot be read.
-func isDamage(err error) bool {
-	_, ok := errors.AsType[*damage](err)
-	return ok
-}
-
-// readBlock reads the whole block at off.
-func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, err error) {
+// readBlock reads the whole block at off, or returns damage of its extent. An error is
+// one of reading.
+func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d *damage,
+	err error) {
 	b, err := w.at(off, blockSize)
 	if errors.Is(err, errShort) {
-		err = &damage{from: off, to: w.limit, reason: "the file ends in a block header"}
-	}
-	if err != nil {
-		return nil, h, err
+		return nil, h, &damage{from: off, to: w.limit, reason: "the file ends in a block header"},
+			nil
+	} else if err != nil {
+		return nil, h, nil, err
 	}
 	h, reason := parseBlockHeader(b, salt)
 	if reason != "" {
-		return nil, h, &damage{from: off, to: off + blockSize, reason: reason}
+		return nil, h, &damage{from: off, to: off + blockSize, reason: reason}, nil
 	}
 	raw, err = w.at(off, h.size())
 	if errors.Is(err, errShort) {
-		reason = fmt.Sprintf("the file ends in block %d", h.index)
-		err = &damage{from: off, to: w.limit, reason: reason}
+		d = &damage{from: off, to: w.limit, reason: fmt.Sprintf("the file ends in block %d",
+			h.index)}
+		return nil, h, d, nil
 	}
-	return raw, h, err
+	return raw, h, nil, err
 }
 
 // parseContent sets a record's content from its bytes at off, checksum first, and returns
@@ -101,30 +96,33 @@ func (l *Log) scan(seg *segment, limit int64) *scan {
 }
 
 // next reads the next block into s.block, whose slices are valid until the call
-// after. It returns io.EOF after the last block, and a *CorruptionError if what follows is
+// after. It returns io.EOF after the last block, and damage if what follows is
 // not a whole and right block; then the scan stays where it is.
-func (s *scan) next() error {
+func (s *scan) next() (*damage, error) {
 	if s.off == s.win.limit {
-		return io.EOF
+		return nil, io.EOF
 	}
-	raw, h, err := readBlock(&s.win, s.off, s.salt)
-	if err == nil && (h.index <= s.last || s.off == headerSize && h.index != s.first) {
-		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
-		err = &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}
-	}
+	raw, h, d, err := readBlock(&s.win, s.off, s.salt)
 	if err != nil {
-		return s.failed(err)
+		return nil, fmt.Errorf("read segment %s: %w", s.file, err)
+	}
+	if d != nil {
+		return d, nil
+	}
+	if h.index <= s.last || s.off == headerSize && h.index != s.first {
+		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
+		return &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}, nil
 	}
 	s.block = rawBlock{Index: h.index, Time: h.time,
 		Records: slices.Grow(s.block.Records[:0], int(h.count))}
 	chain, d := s.walk(raw, h, nil)
 	if d != nil {
-		return s.failed(d)
+		return d, nil
 	}
 	s.block.Chain, s.size = chain, h.size()
 	if s.check != nil {
 		if err := s.check(s); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	s.off += s.size
@@ -133,16 +131,7 @@ func (s *scan) next() error {
 		s.lastID = s.block.Records[n-1].ID
 	}
 	s.blocks++
-	return nil
-}
-
-// failed returns the error of the scan for one of the next block.
-func (s *scan) failed(err error) error {
-	if d, ok := errors.AsType[*damage](err); ok {
-		return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last,
-			Reason: d.reason, damage: d}
-	}
-	return fmt.Errorf("read segment %s: %w", s.file, err)
+	return nil, nil
 }
 
 // walk checks the bytes of the block at s.off and reads its records, into s.block and s.offs. It
@@ -223,19 +212,25 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 	return chain, first
 }
 
+// corrupt returns the error for damage.
+func (s *scan) corrupt(d *damage) error {
+	return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last, Reason: d.reason}
+}
+
 // index indexes all blocks, up to the end or to damage.
-func (s *scan) index() (*memIndex, error) {
+func (s *scan) index() (*memIndex, *damage, error) {
 	mem := &memIndex{}
 	for {
 		before := s.clock
-		switch err := s.next(); {
+		d, err := s.next()
+		switch {
 		case err == io.EOF && s.blocks == 0:
-			return mem, s.failed(&damage{from: headerSize, to: headerSize,
-				reason: "a segment without a block"})
+			d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
+			return mem, d, nil
 		case err == io.EOF:
-			return mem, nil
-		case err != nil:
-			return mem, err
+			return mem, nil, nil
+		case d != nil || err != nil:
+			return mem, d, err
 		}
 		mem.add(&s.block, before, s.clock, s.off-s.size, s.offs)
 	}

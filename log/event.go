@@ -3,6 +3,7 @@ package log
 import (
 	"context"
 	"fmt"
+	"io"
 	"iter"
 	"slices"
 
@@ -71,15 +72,16 @@ func (l *Log) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) 
 			return
 		}
 		out := &event.Block{}
-		for b, err := range l.blocks(from) {
+		for r := l.blocks(from); ; {
+			b, err := rawBlock{}, ctx.Err()
 			if err == nil {
-				err = ctx.Err()
+				b, err = r.next()
 			}
-			if err == nil && b.Index > to {
+			if err == io.EOF || err == nil && b.Index > to {
 				return
 			}
 			if err == nil {
-				err = fromRaw(b, out, whole)
+				err = fromRaw(&b, out, whole)
 			}
 			if !yield(out, err) || err != nil {
 				return

@@ -3,6 +3,7 @@ package log
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"io"
 	"path"
 	"slices"
@@ -29,12 +30,12 @@ func extents(l *Log, i int) []extent {
 	scan := l.scan(seg, s.Size)
 	for {
 		from, prev := scan.off, scan.last
-		err := scan.next()
+		d, err := scan.next()
 		if err == io.EOF {
 			return out
 		}
-		if err != nil {
-			panic(err)
+		if d != nil || err != nil {
+			panic(fmt.Sprint(d, err))
 		}
 		out = append(out, extent{from, scan.off, prev})
 	}

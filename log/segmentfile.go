@@ -131,11 +131,15 @@ func ScanSegment(
 	}
 	s := l.scan(seg, size)
 	s.check = (&verifier{ctx: ctx}).block
-	mem, err := s.index()
+	mem, d, err := s.index()
 	s.end(seg)
 	out.SegmentInfo, out.Blocks = seg.SegmentInfo, s.blocks
-	if err == nil {
-		out.Side = encodeSide(seg, mem)
+	switch {
+	case err != nil:
+		return out, err
+	case d != nil:
+		return out, s.corrupt(d)
 	}
-	return out, err
+	out.Side = encodeSide(seg, mem)
+	return out, nil
 }

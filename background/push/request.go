@@ -17,11 +17,10 @@ import (
 // target is a queue's push, ready for use.
 type target struct {
 	wire.Push
-	input       *webhook.Object // nil: the payload as it is
-	header      http.Header
-	timeout     time.Duration
-	leaseMS     int64
-	deadLetters bool // the queue has a dead-letter queue
+	input   *webhook.Object // nil: the payload as it is
+	header  http.Header
+	timeout time.Duration
+	leaseMS int64
 }
 
 // The shortest and the longest lease. It is extended at a third of it, and each extension is an
@@ -34,10 +33,7 @@ const (
 
 // newTarget reads a policy's push, which Check has accepted.
 func newTarget(p *event.Policy) (*target, error) {
-	t := &target{
-		header: http.Header{}, leaseMS: min(max(p.LeaseMS, minLeaseMS), maxLeaseMS),
-		deadLetters: p.DeadLetterQueue != "",
-	}
+	t := &target{header: http.Header{}, leaseMS: min(max(p.LeaseMS, minLeaseMS), maxLeaseMS)}
 	if err := wire.Decode(p.Push, &t.Push); err != nil {
 		return nil, err
 	}

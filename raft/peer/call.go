@@ -3,10 +3,12 @@ package peer
 import (
 	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -38,25 +40,39 @@ func allowed(size int64) time.Time {
 	return time.Now().Add(greetTimeout + time.Duration(size)*time.Microsecond)
 }
 
-// client returns what keeps the connections to a target.
-func (n *Net) client(to Target) *http.Transport {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	c := n.clients[to]
-	if c == nil {
-		c = &http.Transport{
-			// Not with the request's context: others may wait for the connection too.
-			DialContext: func(context.Context, string, string) (net.Conn, error) {
-				c, _, err := n.dial(n.ctx, to, nil)
-				return c, err
-			},
-			MaxIdleConnsPerHost: maxIdle,
-			IdleConnTimeout:     keepIdle,
-			DisableCompression:  true,
-		}
-		n.clients[to] = c
+func (n *Net) newServer() *http.Server {
+	return &http.Server{
+		Handler:           http.HandlerFunc(n.serve),
+		ReadHeaderTimeout: 2 * keepIdle,
+		IdleTimeout:       2 * keepIdle,
+		ErrorLog:          slog.NewLogLogger(n.o.Logger.Handler(), slog.LevelWarn),
+		BaseContext:       func(net.Listener) context.Context { return n.ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			return context.WithValue(ctx, connKey{}, c)
+		},
 	}
-	return c
+}
+
+type connKey struct{} // of the *conn in a request's context
+
+// newClient returns what keeps connections by target: the host of a request's URL is the
+// target in hex.
+func (n *Net) newClient() *http.Transport {
+	return &http.Transport{
+		DialContext: func(_ context.Context, _, host string) (net.Conn, error) {
+			host, _, _ = strings.Cut(host, ":")
+			b, err := hex.DecodeString(host)
+			if err != nil {
+				return nil, err
+			}
+			t := strings.SplitN(string(b), "\n", 3)
+			// Not with the request's context: others may wait for the connection too.
+			return n.dial(n.ctx, Target{Addr: t[0], Node: t[1], Incarnation: t[2]}, kindHTTP)
+		},
+		MaxIdleConnsPerHost: maxIdle,
+		IdleConnTimeout:     keepIdle,
+		DisableCompression:  true,
+	}
 }
 
 // Call calls the node at to and waits for its response, until ctx ends or that node does not
@@ -138,12 +154,14 @@ func (n *Net) call(ctx context.Context, to Target, name string, body []byte) (
 			connected, from = true, i.Conn.(*conn).peer
 		},
 	})
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+to.Addr+"/"+name,
+	host := hex.EncodeToString([]byte(to.Addr + "\n" + to.Node + "\n" + to.Incarnation))
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+"/"+name,
 		bytes.NewReader(body))
 	if err != nil {
 		return nil, from, &notSent{err}
 	}
-	resp, err := n.client(to).RoundTrip(r)
+	r.Host = to.Addr
+	resp, err := n.client.RoundTrip(r)
 	if err != nil && !connected && !NotSent(err) {
 		err = &notSent{err}
 	}
@@ -166,14 +184,10 @@ func (n *Net) call(ctx context.Context, to Target, name string, body []byte) (
 	return nil, from, e
 }
 
-// serve answers one call, or the hello before. The context of a call ends with the connection:
-// nobody waits for the answer any more.
+// serve answers one call. Its context ends with the connection: nobody waits for the answer
+// any more.
 func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn)
-	if !c.greeted {
-		n.greet(w, r, c)
-		return
-	}
 	_ = c.SetReadDeadline(allowed(r.ContentLength))
 	body, err := readAll(r.Body, r.ContentLength)
 	if err != nil {
@@ -190,22 +204,20 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 		defer n.running.Done()
 	}
 	n.mu.Unlock()
-	var out []byte
-	status := http.StatusOK
+	status, out := http.StatusNotFound, []byte(nil)
 	if h == nil || r.Method != http.MethodPost {
-		status = http.StatusNotFound
 		err = &Error{"unknown_call", fmt.Sprintf("no handler for %.100q", name)}
-	} else if out, err = h(r.Context(), c.peer, body); err != nil {
+	} else {
 		status = http.StatusInternalServerError
-	} else if len(out) > maxCall {
-		status, err = http.StatusInternalServerError, tooLarge(int64(len(out)))
-	}
-	if err != nil {
-		e, ok := errors.AsType[*Error](err)
-		if !ok {
-			e = &Error{Code: "internal", Detail: err.Error()}
+		out, err = h(r.Context(), c.peer, body)
+		if err == nil && len(out) > maxCall {
+			err = tooLarge(int64(len(out)))
 		}
-		out, _ = json.Marshal(e) // strings
+	}
+	if err == nil {
+		status = http.StatusOK
+	} else {
+		out = encode(err)
 	}
 	_ = c.SetWriteDeadline(allowed(int64(len(out))))
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -216,6 +228,19 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 
 func tooLarge(size int64) *Error {
 	return &Error{Code: "too_large", Detail: fmt.Sprintf("%d bytes, more than %d", size, maxCall)}
+}
+
+// encode returns an Error made of err as JSON.
+func encode(err error) []byte {
+	e, ok := errors.AsType[*Error](err)
+	if !ok {
+		e = &Error{Code: "internal", Detail: err.Error()}
+	}
+	b, err := json.Marshal(e)
+	if err != nil {
+		panic(err) // strings
+	}
+	return b
 }
 
 // readAll reads size bytes. Memory grows with what has arrived, not with what was announced.

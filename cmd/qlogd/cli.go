@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
+	"iter"
 	"os"
 	"reflect"
 	"regexp"
@@ -73,6 +73,7 @@ func plain[F any](name string, do func(c request, f *F) error, more ...flag) com
 		cmd, f := describe(name), new(F)
 		cmd.RunE = func(cmd *cobra.Command, args []string) error {
 			a.parsed = true
+			clearNotGiven(cmd, f)
 			return do(request{app: a, ctx: cmd.Context(), args: args, flags: cmd.Flags()}, f)
 		}
 		if own, ok := any(f).(interface{ flags(*app, *cobra.Command) }); ok {
@@ -122,23 +123,14 @@ func (s *setter) Set(v string) error {
 	return err
 }
 
-// given returns the value of a flag of a pointer, which is set only if the flag is given.
-func given[T any](to **T, kind string, parse func(string) (T, error)) *setter {
-	return &setter{kind: kind, set: func(text string) error {
-		v, err := parse(text)
-		*to = &v
-		return err
-	}}
-}
-
 // flag declares a flag of a command, or several, or a rule for them.
 type flag = func(a *app, cmd *cobra.Command)
 
 // repeated are the values of a flag that is given several times.
 type repeated []string
 
-// opt declares a flag of a variable, whose value is the default. A pointer to a pointer
-// is set only if the flag is given, also to "" or 0. A name may have a letter: "file|f".
+// opt declares a flag of a variable, whose value is the default. A name may have a letter:
+// "file|f".
 func opt(cmd *cobra.Command, to any, name string) {
 	name, letter, _ := strings.Cut(name, "|")
 	f, text := cmd.Flags(), flagText(cmd, name)
@@ -163,14 +155,6 @@ func opt(cmd *cobra.Command, to any, name string) {
 		f.StringArrayVarP((*[]string)(v), name, letter, nil, text)
 	case *map[string]string:
 		f.StringToStringVarP(v, name, letter, *v, text)
-	case **string:
-		asIs := func(text string) (string, error) { return text, nil }
-		f.VarP(given(v, "string", asIs), name, letter, text)
-	case **int64:
-		number := func(text string) (int64, error) { return strconv.ParseInt(text, 0, 64) }
-		f.VarP(given(v, "int", number), name, letter, text)
-	case **time.Duration:
-		f.VarP(given(v, "duration", time.ParseDuration), name, letter, text)
 	default:
 		panic(fmt.Sprintf("flag %s of type %T", name, to))
 	}
@@ -178,20 +162,57 @@ func opt(cmd *cobra.Command, to any, name string) {
 
 // fields declares a flag for each exported field of a struct. Its name is the field's, as in
 // tls-key for TLSKey, unless there is a tag: flag:"name". Its default is the field's value,
-// unless there is a tag: default:"value".
+// unless there is a tag: default:"value". A pointer is nil unless the flag is given.
 func fields(cmd *cobra.Command, of any) {
-	v := reflect.ValueOf(of).Elem()
-	for _, f := range reflect.VisibleFields(v.Type()) {
-		name := cmp.Or(f.Tag.Get("flag"),
-			strings.ToLower(wordsRE.ReplaceAllString(f.Name, "$1$3-$2$4")))
-		if f.Anonymous || !f.IsExported() || name == "-" {
-			continue
+	for f, v := range flagFields(of) {
+		if v.Kind() == reflect.Pointer {
+			v.Set(reflect.New(v.Type().Elem()))
+			v = v.Elem()
 		}
-		opt(cmd, v.FieldByIndex(f.Index).Addr().Interface(), name)
+		opt(cmd, v.Addr().Interface(), flagName(f))
+		if as := f.Tag.Get("as"); as == "int" || as == "float" {
+			own := cmd.Flags().Lookup(flagName(f))
+			own.Value = kinded{own.Value, as}
+		}
 		if text, ok := f.Tag.Lookup("default"); ok {
-			setDefault(cmd, name, text)
+			setDefault(cmd, flagName(f), text)
 		}
 	}
+}
+
+// kinded is a flag of another kind, as help prints it.
+type kinded struct {
+	pflag.Value
+	kind string
+}
+
+func (k kinded) Type() string { return k.kind }
+
+// clearNotGiven sets the pointers of a struct whose flags are not given to nil.
+func clearNotGiven(cmd *cobra.Command, of any) {
+	for f, v := range flagFields(of) {
+		if v.Kind() == reflect.Pointer && !cmd.Flags().Changed(flagName(f)) {
+			v.SetZero()
+		}
+	}
+}
+
+// flagFields returns the fields of a struct that are flags.
+func flagFields(of any) iter.Seq2[reflect.StructField, reflect.Value] {
+	return func(yield func(reflect.StructField, reflect.Value) bool) {
+		v := reflect.ValueOf(of).Elem()
+		for _, f := range reflect.VisibleFields(v.Type()) {
+			if !f.Anonymous && f.IsExported() && f.Tag.Get("flag") != "-" &&
+				!yield(f, v.FieldByIndex(f.Index)) {
+				return
+			}
+		}
+	}
+}
+
+func flagName(f reflect.StructField) string {
+	return cmp.Or(f.Tag.Get("flag"),
+		strings.ToLower(wordsRE.ReplaceAllString(f.Name, "$1$3-$2$4")))
 }
 
 var wordsRE = regexp.MustCompile("([a-z])([A-Z])|([A-Z]+)([A-Z][a-z])")
@@ -356,120 +377,90 @@ func (a *app) readInput(name string) ([]byte, error) {
 	return b, nil
 }
 
-// body is a request made of a JSON file and of flags that set single members of it.
-type body[T any] struct {
-	file    string
-	members map[string]any
-}
-
-// member is a flag that sets the member of a body at a path such as delivery.lease_ms.
-type member struct {
-	flag, path string
-	kind       string // as help prints it
-	parse      func(have any, text string) (any, error)
-}
-
-// declare declares the flags of the file and of the members.
-func (b *body[T]) declare(cmd *cobra.Command, file string, members []member) {
-	opt(cmd, &b.file, file)
-	b.members = map[string]any{}
-	for _, m := range members {
-		cmd.Flags().Var(&setter{kind: m.kind, set: func(text string) (err error) {
-			at, names := b.members, strings.Split(m.path, ".")
-			name := names[len(names)-1]
-			for _, outer := range names[:len(names)-1] {
-				if at[outer] == nil {
-					at[outer] = map[string]any{}
-				}
-				at = at[outer].(map[string]any)
-			}
-			at[name], err = m.parse(at[name], text)
-			return err
-		}}, m.flag, flagText(cmd, m.flag))
-	}
-}
-
-// decode reads the file, and then the flags' members, as a request.
-func (b *body[T]) decode(a *app) (request T, err error) {
-	if b.file != "" {
-		text, err := a.readInput(b.file)
+// decode reads a request from a JSON file, if there is one, and then from the flags that are
+// given: each sets the member that its field's tag names, as in sets:"delivery.lease_ms".
+func (c request) decode(file string, flags, to any) error {
+	if file != "" {
+		text, err := c.readInput(file)
 		if err != nil {
-			return request, err
+			return err
 		}
-		if err := wire.Decode(text, &request); err != nil {
-			return request, usagef("%s: %w", b.file, err)
+		if err := wire.Decode(text, to); err != nil {
+			return usagef("%s: %w", file, err)
 		}
 	}
-	text, err := wire.Marshal(b.members)
-	if err == nil {
-		err = wire.Decode(text, &request)
+	for f, v := range flagFields(flags) {
+		path := f.Tag.Get("sets")
+		if path == "" || !c.flags.Changed(flagName(f)) {
+			continue
+		}
+		value, err := c.member(v.Interface(), f.Tag.Get("as"))
+		if err != nil {
+			return usagef("--%s: %w", flagName(f), err)
+		}
+		for _, name := range slices.Backward(strings.Split(path, ".")) {
+			value = map[string]any{name: value}
+		}
+		text, err := wire.Marshal(value)
+		if err := cmp.Or(err, wire.Decode(text, to)); err != nil {
+			return usagef("%w", err)
+		}
 	}
-	if err != nil {
-		return request, usagef("%w", err)
-	}
-	return request, nil
+	return nil
 }
 
-// Ways to read a member's flag.
+// member returns a flag's value for JSON; as says what a text is.
+func (c request) member(v any, as string) (any, error) {
+	text, _ := v.(string)
+	switch {
+	case as == "int":
+		return wholeNumber(text)
+	case as == "float":
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil || n-n != 0 {
+			return nil, errors.New("must be a number")
+		}
+		return n, nil
+	case as == "number or text":
+		if n, err := strconv.Atoi(text); err == nil {
+			return n, nil
+		}
+	case as == "fields":
+		fields := map[string]string{}
+		for _, pair := range v.(repeated) {
+			name, expression, ok := strings.Cut(pair, "=")
+			if !ok || name == "" {
+				return nil, errors.New("must be FIELD=EXPRESSION")
+			}
+			fields[name] = expression
+		}
+		return fields, nil
+	case as != "" && text == "":
+		return nil, nil
+	case as == "numbers":
+		var list []any
+		for _, item := range strings.Split(text, ",") {
+			n, err := wholeNumber(strings.TrimSpace(item))
+			if err != nil {
+				return nil, errors.New("must be a list of whole numbers")
+			}
+			list = append(list, n)
+		}
+		return list, nil
+	case as == "file":
+		b, err := c.readInput(text)
+		if err == nil && !jsontext.Value(b).IsValid() {
+			err = fmt.Errorf("%s is not JSON", text)
+		}
+		return jsontext.Value(b), err
+	}
+	return v, nil
+}
 
-func asText(_ any, text string) (any, error) { return text, nil }
-
-func asTextOrNull(_ any, text string) (any, error) { return optional(text), nil }
-
-func asWholeNumber(_ any, text string) (any, error) {
+func wholeNumber(text string) (any, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
 		return nil, errors.New("must be a whole number")
 	}
 	return n, nil
-}
-
-func asNumber(_ any, text string) (any, error) {
-	n, err := strconv.ParseFloat(text, 64)
-	if err != nil || math.IsInf(n, 0) || math.IsNaN(n) {
-		return nil, errors.New("must be a number")
-	}
-	return n, nil
-}
-
-// asNumberOrText reads a number or an expression.
-func asNumberOrText(_ any, text string) (any, error) {
-	if n, err := strconv.Atoi(text); err == nil {
-		return n, nil
-	}
-	return text, nil
-}
-
-// asList reads texts separated by commas; a flag that is repeated adds to them.
-func asList(have any, text string) (any, error) {
-	list, _ := have.([]string)
-	return append(list, strings.Split(text, ",")...), nil
-}
-
-// asNumbers reads whole numbers separated by commas, or null.
-func asNumbers(_ any, text string) (any, error) {
-	var list []int64
-	for item := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
-		n, err := strconv.ParseInt(strings.TrimSpace(item), 10, 64)
-		if err != nil {
-			return nil, errors.New("must be a list of whole numbers")
-		}
-		list = append(list, n)
-	}
-	if list == nil {
-		return nil, nil
-	}
-	return list, nil
-}
-
-// asFile reads a file of JSON; no file is null.
-func (a *app) asFile(_ any, name string) (any, error) {
-	if name == "" {
-		return nil, nil
-	}
-	b, err := a.readInput(name)
-	if err == nil && !jsontext.Value(b).IsValid() {
-		err = fmt.Errorf("%s is not JSON", name)
-	}
-	return jsontext.Value(b), err
 }

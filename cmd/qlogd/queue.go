@@ -4,7 +4,6 @@ import (
 	"fmt"
 
 	"github.com/dustin/go-humanize"
-	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -33,16 +32,16 @@ var queueCommands = group("queue",
 		return c.queueStats(c.QueueStats(c.ctx, c.args[0], f.Minutes))
 	}),
 	remote("queue create", func(c request, f *policy) error {
-		u, err := f.decode(c.app)
-		if err != nil {
+		var u wire.PolicyUpdate
+		if err := c.decode(f.Policy, f, &u); err != nil {
 			return err
 		}
 		q, _, err := c.PutQueue(c.ctx, c.args[0], u)
 		return c.queue(q, err)
 	}),
 	remote("queue update", func(c request, f *policy) error {
-		u, err := f.decode(c.app)
-		if err != nil {
+		var u wire.PolicyUpdate
+		if err := c.decode(f.Policy, f, &u); err != nil {
 			return err
 		}
 		return c.queue(c.UpdateQueue(c.ctx, c.args[0], u))
@@ -173,31 +172,28 @@ func (a *app) queueStats(s *wire.QueueStats, err error) error {
 		})
 }
 
-// policy is a wire.PolicyUpdate of a file and flags.
-type policy struct{ body[wire.PolicyUpdate] }
-
-func (p *policy) flags(a *app, cmd *cobra.Command) {
-	p.declare(cmd, "policy", []member{
-		{"ordering", "ordering", "string", asText},
-		{"max-age-seconds", "retention.max_age_seconds", "int", asWholeNumber},
-		{"max-depth", "retention.max_depth", "int", asWholeNumber},
-		{"max-bytes", "retention.max_bytes", "int", asWholeNumber},
-		{"lease-ms", "delivery.lease_ms", "int", asWholeNumber},
-		{"max-attempts", "delivery.max_attempts", "int", asWholeNumber},
-		{"initial-backoff-ms", "delivery.initial_backoff_ms", "int", asWholeNumber},
-		{"backoff-multiplier", "delivery.backoff_multiplier", "float", asNumber},
-		{"max-backoff-ms", "delivery.max_backoff_ms", "int", asWholeNumber},
-		{"backoff-jitter", "delivery.backoff_jitter", "float", asNumber},
-		{"backoff-schedule-ms", "delivery.backoff_schedule_ms", "string", asNumbers},
-		{"on-retry", "delivery.on_retry", "string", asText},
-		{"on-dead", "delivery.on_dead", "string", asText},
-		{"dead-letter-queue", "delivery.dead_letter_queue", "string", asTextOrNull},
-		{"deduplication-window-seconds", "deduplication.window_seconds", "int", asWholeNumber},
-		{"deduplication-by", "deduplication.by", "string", asText},
-		{"namespace", "namespace", "string", asText},
-		{"description", "description", "string", asText},
-		{"message-schema", "message_schema", "string", a.asFile},
-	})
+// policy is a wire.PolicyUpdate, of a file and flags.
+type policy struct {
+	Policy                     string
+	Ordering                   string `sets:"ordering"`
+	MaxAgeSeconds              string `sets:"retention.max_age_seconds" as:"int"`
+	MaxDepth                   string `sets:"retention.max_depth" as:"int"`
+	MaxBytes                   string `sets:"retention.max_bytes" as:"int"`
+	LeaseMS                    string `sets:"delivery.lease_ms" as:"int"`
+	MaxAttempts                string `sets:"delivery.max_attempts" as:"int"`
+	InitialBackoffMS           string `sets:"delivery.initial_backoff_ms" as:"int"`
+	BackoffMultiplier          string `sets:"delivery.backoff_multiplier" as:"float"`
+	MaxBackoffMS               string `sets:"delivery.max_backoff_ms" as:"int"`
+	BackoffJitter              string `sets:"delivery.backoff_jitter" as:"float"`
+	BackoffScheduleMS          string `sets:"delivery.backoff_schedule_ms" as:"numbers"`
+	OnRetry                    string `sets:"delivery.on_retry"`
+	OnDead                     string `sets:"delivery.on_dead"`
+	DeadLetterQueue            string `sets:"delivery.dead_letter_queue" as:"text or null"`
+	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
+	DeduplicationBy            string `sets:"deduplication.by"`
+	Namespace                  string `sets:"namespace"`
+	Description                string `sets:"description"`
+	MessageSchema              string `sets:"message_schema" as:"file"`
 }
 
 // erase counts what would be erased, asks, and starts the task.

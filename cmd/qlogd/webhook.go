@@ -4,14 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
-	"strconv"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
@@ -31,8 +27,8 @@ var webhookCommands = group("webhook",
 		return c.webhook(c.Webhook(c.ctx, c.args[0]))
 	}),
 	remote("webhook put", func(c request, f *definition) error {
-		d, err := f.decode(c.app)
-		if err != nil {
+		var d wire.WebhookDefinition
+		if err := c.decode(f.Definition, f, &d); err != nil {
 			return err
 		}
 		w, _, err := c.PutWebhook(c.ctx, c.args[0], d)
@@ -112,43 +108,25 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 	return a.show(w, err, "webhook", w.Name, rows)
 }
 
-// definition is a wire.WebhookDefinition of a file and flags.
-type definition struct{ body[wire.WebhookDefinition] }
-
-func (d *definition) flags(a *app, cmd *cobra.Command) {
-	d.declare(cmd, "definition", []member{
-		{"queue", "queue", "string", asText},
-		{"target", "target", "string", asText},
-		{"scheme", "verify_hmac.scheme", "string", asText},
-		{"header", "verify_hmac.header", "string", asText},
-		{"prefix", "verify_hmac.prefix", "string", asText},
-		{"secret-env", "verify_hmac.secret_env", "strings", asList},
-		{"secret-file", "verify_hmac.secret_file", "strings", asList},
-		{"max-age-seconds", "max_age_seconds", "int", asWholeNumber},
-		{"allow-ips", "allow_ips", "strings", asList},
-		{"filter", "filter", "string", asText},
-		{"idempotency-key", "idempotency_key", "string", asText},
-		{"key", "key", "string", asText}, {"kind", "kind", "string", asText},
-		{"priority", "priority", "string", asNumberOrText},
-		{"payload-schema", "payload_schema", "string", a.asFile},
-		{"map", "map_to.input", "stringArray", asField},
-	})
-	most := cmd.Flags().Lookup("max-age-seconds")
-	most.DefValue = strconv.Itoa(webhook.DefaultMaxAgeSeconds)
-}
-
-// asField adds a FIELD=EXPRESSION to those before it.
-func asField(have any, text string) (any, error) {
-	name, expression, ok := strings.Cut(text, "=")
-	if !ok || name == "" {
-		return nil, errors.New("must be FIELD=EXPRESSION")
-	}
-	fields, _ := have.(map[string]string)
-	if fields == nil {
-		fields = map[string]string{}
-	}
-	fields[name] = expression
-	return fields, nil
+// definition is a wire.WebhookDefinition, of a file and flags.
+type definition struct {
+	Definition     string
+	Queue          string   `sets:"queue"`
+	Target         string   `sets:"target"`
+	Scheme         string   `sets:"verify_hmac.scheme"`
+	Header         string   `sets:"verify_hmac.header"`
+	Prefix         string   `sets:"verify_hmac.prefix"`
+	SecretEnv      []string `sets:"verify_hmac.secret_env"`
+	SecretFile     []string `sets:"verify_hmac.secret_file"`
+	MaxAgeSeconds  string   `sets:"max_age_seconds" as:"int" default:"300"` // webhook.DefaultMaxAgeSeconds
+	AllowIPs       []string `sets:"allow_ips" flag:"allow-ips"`
+	Filter         string   `sets:"filter"`
+	IdempotencyKey string   `sets:"idempotency_key"`
+	Key            string   `sets:"key"`
+	Kind           string   `sets:"kind"`
+	Priority       string   `sets:"priority" as:"number or text"`
+	PayloadSchema  string   `sets:"payload_schema" as:"file"`
+	Map            repeated `sets:"map_to.input" as:"fields"`
 }
 
 // signature returns the headers that the sender of a webhook would send.

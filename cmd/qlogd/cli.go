@@ -439,7 +439,7 @@ func (c request) member(v any, as string) (any, error) {
 		return nil, nil
 	case as == "numbers":
 		var list []any
-		for _, item := range strings.Split(text, ",") {
+		for item := range strings.SplitSeq(text, ",") {
 			n, err := wholeNumber(strings.TrimSpace(item))
 			if err != nil {
 				return nil, errors.New("must be a list of whole numbers")

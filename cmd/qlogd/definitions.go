@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -27,7 +28,7 @@ var applyCommand = remote("apply", func(c request, f *struct {
 	if len(f.File) == 0 {
 		return usagef("apply needs a file: -f FILE, or -f - for stdin")
 	}
-	var d definitions
+	d := definitions{}
 	for _, name := range f.File {
 		b, err := c.readInput(name)
 		if err != nil {
@@ -49,7 +50,7 @@ var applyCommand = remote("apply", func(c request, f *struct {
 })
 
 // refused joins all mistakes that the server reports to one error.
-func (d *definitions) refused(err error) error {
+func (d definitions) refused(err error) error {
 	var e *client.Error
 	if !errors.As(err, &e) {
 		return err
@@ -115,19 +116,14 @@ type defined struct {
 	node *yaml.Node
 }
 
-// definitions are the queues and webhooks of several files.
-type definitions struct{ queues, webhooks []defined }
+// definitions are the "queues" and "webhooks" of several files.
+type definitions map[string][]defined
 
 // read adds the documents of a file, YAML or JSON: each a mapping with queues and
 // webhooks. Errors name the line.
-func (d *definitions) read(file string, text []byte) error {
+func (d definitions) read(file string, text []byte) error {
 	if v := jsontext.Value(text); v.Kind() == '{' && v.IsValid() {
-		// Nearly all JSON is YAML, and a few texts are not.
-		root, err := toYAML(text)
-		if err != nil {
-			return fmt.Errorf("%s: %w", file, err)
-		}
-		return d.document(file, root)
+		text = asYAML(text)
 	}
 	for dec := yaml.NewDecoder(bytes.NewReader(text)); ; {
 		var doc yaml.Node
@@ -148,35 +144,26 @@ func (d *definitions) read(file string, text []byte) error {
 	}
 }
 
-func (d *definitions) document(file string, root *yaml.Node) error {
+func (d definitions) document(file string, root *yaml.Node) error {
 	if root.Kind != yaml.MappingNode {
 		return lineError(file, root, "a document must be a mapping with queues and webhooks")
 	}
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		key, value := root.Content[i], resolve(root.Content[i+1])
-		var to *[]defined
-		switch key.Value {
-		case "queues":
-			to = &d.queues
-		case "webhooks":
-			to = &d.webhooks
-		default:
+	seen := map[string]bool{}
+	for pair := range slices.Chunk(root.Content, 2) {
+		key, value := pair[0], resolve(pair[1])
+		name := key.Value
+		switch {
+		case name != "queues" && name != "webhooks":
 			return lineError(file, key, "unknown key %.64q: a document has queues and webhooks",
-				key.Value)
+				name)
+		case seen[name]:
+			return lineError(file, key, "%s is here twice", name)
+		case value.Kind != yaml.SequenceNode && value.Tag != "!!null":
+			return lineError(file, value, "%s must be a list", name)
 		}
-		for j := range i / 2 {
-			if root.Content[2*j].Value == key.Value {
-				return lineError(file, key, "%s is here twice", key.Value)
-			}
-		}
-		if value.Tag == "!!null" {
-			continue
-		}
-		if value.Kind != yaml.SequenceNode {
-			return lineError(file, value, "%s must be a list", key.Value)
-		}
+		seen[name] = true
 		for _, n := range value.Content {
-			*to = append(*to, defined{file, resolve(n)})
+			d[name] = append(d[name], defined{file, resolve(n)})
 		}
 	}
 	return nil
@@ -194,7 +181,7 @@ func resolve(n *yaml.Node) *yaml.Node {
 }
 
 // request returns the definitions as the API takes them.
-func (d *definitions) request() (out wire.DefinitionsRequest, err error) {
+func (d definitions) request() (out wire.DefinitionsRequest, err error) {
 	left := maxNodes
 	list := func(of []defined) (values []jsontext.Value) {
 		for _, one := range of {
@@ -204,7 +191,7 @@ func (d *definitions) request() (out wire.DefinitionsRequest, err error) {
 		}
 		return values
 	}
-	out.Queues, out.Webhooks = list(d.queues), list(d.webhooks)
+	out.Queues, out.Webhooks = list(d["queues"]), list(d["webhooks"])
 	return out, err
 }
 
@@ -229,8 +216,8 @@ func (d *defined) value(n *yaml.Node, left *int) (v any, err error) {
 		return list, nil
 	case yaml.MappingNode:
 		members := map[string]any{}
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			key := n.Content[i]
+		for pair := range slices.Chunk(n.Content, 2) {
+			key := pair[0]
 			_, twice := members[key.Value]
 			switch {
 			case key.Kind != yaml.ScalarNode:
@@ -241,7 +228,7 @@ func (d *defined) value(n *yaml.Node, left *int) (v any, err error) {
 			case twice:
 				return nil, lineError(d.file, key, "%.64q is here twice", key.Value)
 			}
-			if members[key.Value], err = d.value(n.Content[i+1], left); err != nil {
+			if members[key.Value], err = d.value(pair[1], left); err != nil {
 				return nil, err
 			}
 		}
@@ -268,15 +255,12 @@ func (d *defined) value(n *yaml.Node, left *int) (v any, err error) {
 var elementRE = regexp.MustCompile(`^(queues|webhooks)\[(\d+)\]\.?(.*)$`)
 
 // mistake formats a mistake that the server reports, with its line.
-func (d *definitions) mistake(w wire.Wrong) string {
+func (d definitions) mistake(w wire.Wrong) string {
 	m := elementRE.FindStringSubmatch(w.Field)
 	if m == nil {
 		return w.Detail
 	}
-	list := d.queues
-	if m[1] == "webhooks" {
-		list = d.webhooks
-	}
+	list := d[m[1]]
 	i, err := strconv.Atoi(m[2])
 	if err != nil || i >= len(list) {
 		return w.Field + ": " + w.Detail
@@ -314,9 +298,9 @@ func lineOf(n *yaml.Node, path string) int {
 // find returns a mapping's key and value, nil where there is none.
 func find(n *yaml.Node, name string) (key, value *yaml.Node) {
 	if n.Kind == yaml.MappingNode {
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == name {
-				return n.Content[i], resolve(n.Content[i+1])
+		for pair := range slices.Chunk(n.Content, 2) {
+			if pair[0].Value == name {
+				return pair[0], resolve(pair[1])
 			}
 		}
 	}
@@ -352,10 +336,12 @@ func writeDefinitions(w io.Writer, d *wire.Definitions) error {
 	if err != nil {
 		return err
 	}
-	root, err := toYAML(b)
-	if err != nil {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(asYAML(b), &doc); err != nil {
 		return err
 	}
+	root := doc.Content[0]
+	restyle(root)
 	if _, queues := find(root, "queues"); queues != nil {
 		for _, q := range queues.Content {
 			tidyQueue(q)
@@ -379,8 +365,8 @@ func tidyQueue(q *yaml.Node) {
 	}
 	for _, n := range []*yaml.Node{q, delivery} {
 		kept := n.Content[:0]
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			name, v := n.Content[i], n.Content[i+1]
+		for pair := range slices.Chunk(n.Content, 2) {
+			name, v := pair[0], pair[1]
 			if v.Tag != "!!null" && name.Value != "dead_letter_queue" &&
 				(v.Kind != yaml.ScalarNode || v.Value != "") {
 				kept = append(kept, name, v)
@@ -390,66 +376,36 @@ func tidyQueue(q *yaml.Node) {
 	}
 }
 
-// toYAML returns JSON as YAML, in its order and with its lines.
-func toYAML(b []byte) (*yaml.Node, error) {
-	r := jsonReader{dec: jsontext.NewDecoder(bytes.NewBuffer(b)), text: b, line: 1}
-	n, err := r.value()
-	if err != nil {
-		return nil, err
-	}
-	if _, err := r.dec.ReadToken(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows the JSON")
-	}
-	return n, nil
+// asYAML makes JSON YAML, line by line: nearly all is, but for some characters, escapes of
+// texts, and tabs.
+func asYAML(b []byte) []byte {
+	b = stringRE.ReplaceAllFunc(b, func(quoted []byte) []byte {
+		text, err := jsontext.AppendUnquote(nil, quoted)
+		if err != nil {
+			return quoted // not JSON
+		}
+		return strconv.AppendQuoteToASCII(nil, string(text)) // all of Go's escapes are YAML's
+	})
+	return bytes.ReplaceAll(b, []byte("\t"), []byte(" "))
 }
 
-type jsonReader struct {
-	dec  *jsontext.Decoder
-	text []byte // all of it
-	at   int64  // up to where lines were counted
-	line int
-}
+// stringRE matches a text in JSON.
+var stringRE = regexp.MustCompile(`"(\\.|[^"\\])*"`)
 
-func (r *jsonReader) value() (*yaml.Node, error) {
-	tok, err := r.dec.ReadToken()
-	if err != nil {
-		return nil, err
+// restyle makes the YAML of JSON what people write: blocks in place of braces, and quotes only
+// where they are needed.
+func restyle(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode || len(n.Content) > 0 {
+		n.Style = 0
 	}
-	to := r.dec.InputOffset()
-	r.line += bytes.Count(r.text[r.at:to], []byte("\n"))
-	r.at = to
-	n := &yaml.Node{Kind: yaml.ScalarNode, Line: r.line}
-	switch kind := tok.Kind(); kind {
-	case 'n':
-		n.Tag, n.Value = "!!null", "null"
-	case 't', 'f':
-		n.Tag, n.Value = "!!bool", tok.String()
-	case '0':
-		n.Value = tok.String() // its tag is what it looks like
-	case '"':
-		if n.SetString(tok.String()); n.Style == yaml.LiteralStyle && !plainLines(n.Value) {
+	if n.Tag == "!!str" {
+		if n.SetString(n.Value); n.Style == yaml.LiteralStyle && !plainLines(n.Value) {
 			n.Style = yaml.DoubleQuotedStyle
 		}
-	case '{', '[':
-		n.Kind = yaml.MappingNode
-		if kind == '[' {
-			n.Kind = yaml.SequenceNode
-		}
-		for r.dec.PeekKind() != kind+2 { // } and ]
-			e, err := r.value()
-			if err != nil {
-				return nil, err
-			}
-			n.Content = append(n.Content, e)
-		}
-		if len(n.Content) == 0 {
-			n.Style = yaml.FlowStyle
-		}
-		if _, err := r.dec.ReadToken(); err != nil {
-			return nil, err
-		}
 	}
-	return n, nil
+	for _, part := range n.Content {
+		restyle(part)
+	}
 }
 
 // plainLines reports whether a text can be a block: YAML's readers disagree on texts

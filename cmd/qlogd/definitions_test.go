@@ -83,7 +83,7 @@ func TestExportApplies(t *testing.T) {
 	n := startTest(t, "")
 	defer n.stop()
 	define := func(t *rapid.T, name string, text []byte, dry bool) []wire.DefinitionChange {
-		var d definitions
+		d := definitions{}
 		require.NoError(t, d.read(name, text), "%s", text)
 		req, err := d.request()
 		require.NoError(t, err, "%s", text)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	crand "crypto/rand"
 	"encoding/binary"
@@ -18,17 +19,17 @@ import (
 	"github.com/qlogd/qlogd/client"
 )
 
-var benchCommand = local("bench", func(c request, f *struct {
-	benchLoad
-	Queue string
-}) error {
+var benchCommand = local("bench", func(c request, load *benchLoad) error {
 	return c.ask(func(server *client.Client) error {
-		return c.bench(c.ctx, server, f.Queue, f.benchLoad)
+		c.Client = server
+		return c.bench(load)
 	}, client.WithSpread())
 }, (*app).addrFlag, (*app).authFlags)
 
 // benchLoad describes the load of qlogd bench.
 type benchLoad struct {
+	Queue string `json:"-"` // that is created; "": a random name
+
 	Producers int     `json:"producers" default:"8"`
 	Batch     int     `json:"batch" default:"100"`
 	Workers   int     `json:"workers" default:"8"`
@@ -72,20 +73,20 @@ const minBenchSize = 24
 // longer than a lease of 30 s, after which it is delivered again.
 const benchStuck = 45 * time.Second
 
-func (l benchLoad) check() error {
+func (l *benchLoad) check() error {
 	switch {
 	case l.Producers < 1:
-		return errors.New("--producers must be at least 1")
+		return usagef("--producers must be at least 1")
 	case l.Workers < 0:
-		return errors.New("--workers must not be negative")
+		return usagef("--workers must not be negative")
 	case l.Batch < 1 || l.Batch > 1000, l.Workers > 0 && (l.Take < 1 || l.Take > 1000):
-		return errors.New("--batch and --take must be from 1 to 1000")
+		return usagef("--batch and --take must be from 1 to 1000")
 	case l.Size < minBenchSize:
-		return fmt.Errorf("--size must be at least %d bytes", minBenchSize)
+		return usagef("--size must be at least %d bytes", minBenchSize)
 	case l.Duration <= 0 && l.Messages <= 0:
-		return errors.New("--duration or --messages must be positive")
+		return usagef("--duration or --messages must be positive")
 	case l.Rate < 0 || l.Keys < 0:
-		return errors.New("--rate and --keys must not be negative")
+		return usagef("--rate and --keys must not be negative")
 	}
 	return nil
 }
@@ -121,23 +122,22 @@ func (l *latency) sum() {
 }
 
 // bench runs a load on a queue that it creates and deletes.
-func (a *app) bench(ctx context.Context, c *client.Client, queue string,
-	load benchLoad) (err error) {
+func (c request) bench(load *benchLoad) (err error) {
 	if load.Messages > 0 {
 		load.Duration, load.Warmup = 0, 0
 	}
 	if err := load.check(); err != nil {
-		return usagef("%w", err)
+		return err
 	}
 	if load.Rate == 0 && load.Workers > 0 {
 		// Measure the whole cycle, not the growth of a backlog.
 		load.Backlog = max(10_000, 4*(load.Producers*load.Batch+load.Workers*load.Take))
 	}
-	if queue == "" {
-		queue = fmt.Sprintf("bench-%08x", rand.Uint32())
+	if load.Queue == "" {
+		load.Queue = fmt.Sprintf("bench-%08x", rand.Uint32())
 	}
-	if _, err := c.Queue(ctx, queue); err == nil {
-		return usagef("queue %s exists; choose a name that does not", queue)
+	if _, err := c.Queue(c.ctx, load.Queue); err == nil {
+		return usagef("queue %s exists; choose a name that does not", load.Queue)
 	} else if !errors.Is(err, client.ErrQueueNotFound) {
 		return err
 	}
@@ -145,39 +145,37 @@ func (a *app) bench(ctx context.Context, c *client.Client, queue string,
 	if load.Keys > 0 {
 		policy.Ordering = wire.Some("per_key")
 	}
-	if _, _, err := c.PutQueue(ctx, queue, policy); err != nil {
+	if _, _, err := c.PutQueue(c.ctx, load.Queue, policy); err != nil {
 		return err
 	}
 	defer func() {
 		// Even after an interrupt.
-		clean, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Minute)
+		clean, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), time.Minute)
 		defer cancel()
-		if failed := c.DeleteQueue(clean, queue, true); failed != nil {
-			err = errors.Join(err, fmt.Errorf("queue %s was not deleted: %w", queue, failed))
+		if failed := c.DeleteQueue(clean, load.Queue, true); failed != nil {
+			err = errors.Join(err, fmt.Errorf("queue %s was not deleted: %w", load.Queue, failed))
 		}
 	}()
 	r := &benchRun{
-		benchLoad: load, c: c, queue: queue, id: rand.Uint64(),
-		random: make([]byte, 1<<20+load.Size),
-		bar:    a.progress("bench", load.Duration > 0),
+		benchLoad: load, c: c.Client, id: rand.Uint64(), random: make([]byte, 1<<20+load.Size),
+		bar: c.progress("bench", load.Duration > 0), out: benchResult{Lost: -1},
 	}
 	_, _ = crand.Read(r.random) // never fails
 	if load.Backlog > 0 {
 		r.room = make(chan struct{}, load.Backlog)
 	}
-	err = r.run(ctx)
+	err = r.run(c.ctx)
 	r.bar.done()
 	if err != nil {
 		return err
 	}
-	return a.printBench(queue, load, &r.out)
+	return c.printBench(load, &r.out)
 }
 
 // benchRun is one run of a load.
 type benchRun struct {
-	benchLoad
+	*benchLoad
 	c      *client.Client
-	queue  string
 	id     uint64
 	random []byte // source of payloads
 	bar    *progress
@@ -199,15 +197,14 @@ func (r *benchRun) run(ctx context.Context) error {
 	defer stopSends()
 	takes, stopTakes := context.WithCancel(ctx)
 	defer stopTakes()
-	failed := func(what string, err error) {
-		if err != nil {
-			fail(fmt.Errorf("%s: %w", what, err))
-		}
-	}
 	r.began = time.Now()
 	var producing, working sync.WaitGroup
 	for range r.Producers {
-		producing.Go(func() { failed("produce", r.producer(ctx, sends)) })
+		producing.Go(func() {
+			if err := r.producer(ctx, sends); err != nil {
+				fail(fmt.Errorf("produce: %w", err))
+			}
+		})
 	}
 	workers := r.Workers
 	if r.Take == 1 {
@@ -215,14 +212,12 @@ func (r *benchRun) run(ctx context.Context) error {
 	}
 	for range workers {
 		working.Go(func() {
-			if err := r.worker(ctx, takes); takes.Err() == nil {
-				failed("worker", err)
+			if err := r.worker(ctx, takes); err != nil && takes.Err() == nil {
+				fail(fmt.Errorf("worker: %w", err))
 			}
 		})
 	}
-
 	r.wait(sends, r.Warmup)
-	r.out.Lost = -1
 	r.measure(true)
 	if r.Duration > 0 {
 		r.wait(sends, r.Warmup+r.Duration)
@@ -230,29 +225,45 @@ func (r *benchRun) run(ctx context.Context) error {
 		stopSends()
 	}
 	producing.Wait()
+	var err error
 	if r.Workers > 0 {
-		r.out.Lost, _ = await(ctx, func() (int64, error) {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			return r.out.TotalProduced - (r.out.TotalAcked - r.out.Duplicates), nil
-		})
+		r.out.Lost, err = r.drain(ctx)
 	}
 	if r.Duration == 0 {
 		r.measure(false)
 	}
 	stopTakes()
 	working.Wait()
-	err := context.Cause(ctx)
-	if err == nil && r.out.Lost == 0 {
-		// A Worker acks after its handler returned.
-		if r.out.Lost, err = await(ctx, func() (int64, error) {
-			q, err := r.c.Queue(ctx, r.queue)
-			return q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight, err
-		}); err != nil {
-			err = fmt.Errorf("count remaining messages: %w", err)
+	return cmp.Or(context.Cause(ctx), err)
+}
+
+// drain waits until no message is missing. It returns how many are if that no longer changes.
+func (r *benchRun) drain(ctx context.Context) (int64, error) {
+	for last, since := int64(-1), time.Now(); ; pause(ctx, 10*time.Millisecond) {
+		n, err := r.missing(ctx)
+		if n == 0 || err != nil || n == last && time.Since(since) > benchStuck {
+			return n, err
+		}
+		if n != last {
+			last, since = n, time.Now()
 		}
 	}
-	return err
+}
+
+// missing returns how many messages were not delivered or, once all were, are not acked: a
+// client.Worker acks after its handler returned.
+func (r *benchRun) missing(ctx context.Context) (int64, error) {
+	r.mu.Lock()
+	n := r.out.TotalProduced - (r.out.TotalAcked - r.out.Duplicates)
+	r.mu.Unlock()
+	if n > 0 {
+		return n, ctx.Err()
+	}
+	q, err := r.c.Queue(ctx, r.Queue)
+	if err != nil {
+		return 0, fmt.Errorf("count remaining messages: %w", err)
+	}
+	return q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight, nil
 }
 
 // wait waits until some time after the beginning, and shows the progress.
@@ -287,20 +298,6 @@ func (r *benchRun) measure(on bool) {
 func (r *benchRun) add(l *latency, d time.Duration) {
 	if r.measuring {
 		l.all = append(l.all, d)
-	}
-}
-
-// await waits until a count is 0, and returns what it is if it no longer changes.
-func await(ctx context.Context, count func() (int64, error)) (int64, error) {
-	for last, since := int64(-1), time.Now(); ; {
-		n, err := count()
-		if n == 0 || err != nil || ctx.Err() != nil || n == last && time.Since(since) > benchStuck {
-			return n, err
-		}
-		if n != last {
-			last, since = n, time.Now()
-		}
-		pause(ctx, 10*time.Millisecond)
 	}
 }
 
@@ -341,9 +338,9 @@ func (r *benchRun) producer(ctx, sends context.Context) error {
 		}
 		var err error
 		if r.Batch == 1 {
-			_, err = r.c.Enqueue(ctx, r.queue, batch[0])
+			_, err = r.c.Enqueue(ctx, r.Queue, batch[0])
 		} else {
-			_, err = r.c.Produce(ctx, r.queue, batch...)
+			_, err = r.c.Produce(ctx, r.Queue, batch...)
 		}
 		if err != nil {
 			return err
@@ -374,14 +371,14 @@ func (r *benchRun) worker(ctx, takes context.Context) error {
 			r.delivered(time.Since(r.began), 0, []wire.LeasedMessage{m.LeasedMessage})
 			return nil
 		}
-		return client.NewWorker(r.c, r.queue, handle, client.WorkerOptions{
+		return client.NewWorker(r.c, r.Queue, handle, client.WorkerOptions{
 			Concurrency: r.Workers, Grace: -1, Logger: slog.New(slog.DiscardHandler),
 		}).Run(takes)
 	}
 	for takes.Err() == nil {
 		asked := time.Now()
 		opts := client.LeaseOptions{Max: r.Take, Wait: time.Second}
-		got, err := r.c.Lease(takes, r.queue, opts)
+		got, err := r.c.Lease(takes, r.Queue, opts)
 		if err != nil {
 			return err
 		}
@@ -393,7 +390,7 @@ func (r *benchRun) worker(ctx, takes context.Context) error {
 		for i := range got {
 			leases[i] = got[i].LeaseID
 		}
-		results, err := r.c.Ack(ctx, r.queue, leases...)
+		results, err := r.c.Ack(ctx, r.Queue, leases...)
 		if err != nil {
 			return fmt.Errorf("ack: %w", err)
 		}
@@ -449,41 +446,36 @@ func pause(ctx context.Context, d time.Duration) {
 }
 
 // printBench prints a result. It fails if messages were lost.
-func (a *app) printBench(queue string, load benchLoad, r *benchResult) error {
+func (a *app) printBench(load *benchLoad, r *benchResult) error {
+	var err error
 	if a.output == "json" {
-		if err := a.json(struct {
+		err = a.json(struct {
 			Queue  string       `json:"queue"`
-			Load   benchLoad    `json:"load"`
+			Load   *benchLoad   `json:"load"`
 			Result *benchResult `json:"result"`
-		}{queue, load, r}); err != nil {
-			return err
-		}
+		}{load.Queue, load, r})
 	} else {
 		var rows [][]any
-		row := func(what string, rate float64, q latency) {
-			if q.Count == 0 {
-				return
-			}
-			cells := []any{what, "-"}
-			if rate > 0 {
-				cells[1] = fmt.Sprintf("%.0f", rate)
-			}
+		row := func(what, rate string, q latency) {
+			cells := []any{what, rate}
 			for _, v := range []float64{q.P50, q.P90, q.P99, q.P999, q.Max} {
-				if what == "ack" && load.Take == 1 { // the Worker acks after the handler
-					cells = append(cells, "-")
-				} else {
-					cells = append(cells, fmt.Sprintf("%.2f", v))
+				text := "-"
+				if what != "ack" || load.Take > 1 { // the Worker acks after the handler
+					text = fmt.Sprintf("%.2f", v)
 				}
+				cells = append(cells, text)
 			}
-			rows = append(rows, cells)
+			if q.Count > 0 {
+				rows = append(rows, cells)
+			}
 		}
-		row("produce", r.ProduceRate, r.Produce)
-		row("delivery", 0, r.Delivery)
-		row("ack", r.AckRate, r.Ack)
-		err := a.table("what,messages/s,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms", rows)
-		if err != nil {
-			return err
-		}
+		row("produce", fmt.Sprintf("%.0f", r.ProduceRate), r.Produce)
+		row("delivery", "-", r.Delivery)
+		row("ack", fmt.Sprintf("%.0f", r.AckRate), r.Ack)
+		err = a.table("what,messages/s,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms", rows)
+	}
+	if err != nil {
+		return err
 	}
 	fmt.Fprintf(a.stderr, "%s produced, %d acked in total; measured for %.1f s\n",
 		messages(r.TotalProduced), r.TotalAcked, r.Seconds)
@@ -496,8 +488,8 @@ func (a *app) printBench(queue string, load benchLoad, r *benchResult) error {
 			r.Late.P99)
 	}
 	if r.Lost > 0 {
-		lost := plural(int(r.Lost), "message was", "messages were")
-		return &exitError{exitFailed, fmt.Errorf("%s not delivered", lost)}
+		lost := plural(r.Lost, "message was", "messages were")
+		return fmt.Errorf("%s not delivered", lost)
 	}
 	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"slices"
 )
 
-// damage describes invalid bytes of a block: the extent of the piece whose checksum
+// damage is the error for invalid bytes of a block: the extent of the piece whose checksum
 // fails. Invariant: final damage is in bytes whose checksums hold, so no torn write
 // explains it, and nothing is ever cut because of it.
 type damage struct {
@@ -18,28 +18,33 @@ type damage struct {
 	final    bool
 }
 
-// readBlock reads the whole block at off, or returns damage of its extent. An error is
-// one of reading.
-func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, d *damage,
-	err error) {
+func (d *damage) Error() string { return d.reason }
+
+// isDamage reports whether an error says that bytes are wrong, and not that they cannot be read.
+func isDamage(err error) bool {
+	_, ok := errors.AsType[*damage](err)
+	return ok
+}
+
+// readBlock reads the whole block at off.
+func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, err error) {
 	b, err := w.at(off, blockSize)
 	if errors.Is(err, errShort) {
-		return nil, h, &damage{from: off, to: w.limit, reason: "the file ends in a block header"},
-			nil
-	} else if err != nil {
-		return nil, h, nil, err
+		err = &damage{from: off, to: w.limit, reason: "the file ends in a block header"}
+	}
+	if err != nil {
+		return nil, h, err
 	}
 	h, reason := parseBlockHeader(b, salt)
 	if reason != "" {
-		return nil, h, &damage{from: off, to: off + blockSize, reason: reason}, nil
+		return nil, h, &damage{from: off, to: off + blockSize, reason: reason}
 	}
 	raw, err = w.at(off, h.size())
 	if errors.Is(err, errShort) {
-		d = &damage{from: off, to: w.limit, reason: fmt.Sprintf("the file ends in block %d",
-			h.index)}
-		return nil, h, d, nil
+		reason = fmt.Sprintf("the file ends in block %d", h.index)
+		err = &damage{from: off, to: w.limit, reason: reason}
 	}
-	return raw, h, nil, err
+	return raw, h, err
 }
 
 // parseContent sets a record's content from its bytes at off, checksum first, and returns
@@ -96,33 +101,30 @@ func (l *Log) scan(seg *segment, limit int64) *scan {
 }
 
 // next reads the next block into s.block, whose slices are valid until the call
-// after. It returns io.EOF after the last block, and damage if what follows is
+// after. It returns io.EOF after the last block, and a *CorruptionError if what follows is
 // not a whole and right block; then the scan stays where it is.
-func (s *scan) next() (*damage, error) {
+func (s *scan) next() error {
 	if s.off == s.win.limit {
-		return nil, io.EOF
+		return io.EOF
 	}
-	raw, h, d, err := readBlock(&s.win, s.off, s.salt)
-	if err != nil {
-		return nil, fmt.Errorf("read segment %s: %w", s.file, err)
-	}
-	if d != nil {
-		return d, nil
-	}
-	if h.index <= s.last || s.off == headerSize && h.index != s.first {
+	raw, h, err := readBlock(&s.win, s.off, s.salt)
+	if err == nil && (h.index <= s.last || s.off == headerSize && h.index != s.first) {
 		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
-		return &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}, nil
+		err = &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}
+	}
+	if err != nil {
+		return s.failed(err)
 	}
 	s.block = rawBlock{Index: h.index, Time: h.time,
 		Records: slices.Grow(s.block.Records[:0], int(h.count))}
 	chain, d := s.walk(raw, h, nil)
 	if d != nil {
-		return d, nil
+		return s.failed(d)
 	}
 	s.block.Chain, s.size = chain, h.size()
 	if s.check != nil {
 		if err := s.check(s); err != nil {
-			return nil, err
+			return err
 		}
 	}
 	s.off += s.size
@@ -131,7 +133,16 @@ func (s *scan) next() (*damage, error) {
 		s.lastID = s.block.Records[n-1].ID
 	}
 	s.blocks++
-	return nil, nil
+	return nil
+}
+
+// failed returns the error of the scan for one of the next block.
+func (s *scan) failed(err error) error {
+	if d, ok := errors.AsType[*damage](err); ok {
+		return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last,
+			Reason: d.reason, damage: d}
+	}
+	return fmt.Errorf("read segment %s: %w", s.file, err)
 }
 
 // walk checks the bytes of the block at s.off and reads its records, into s.block and s.offs. It
@@ -212,25 +223,19 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 	return chain, first
 }
 
-// corrupt returns the error for damage.
-func (s *scan) corrupt(d *damage) error {
-	return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last, Reason: d.reason}
-}
-
 // index indexes all blocks, up to the end or to damage.
-func (s *scan) index() (*memIndex, *damage, error) {
+func (s *scan) index() (*memIndex, error) {
 	mem := &memIndex{}
 	for {
 		before := s.clock
-		d, err := s.next()
-		switch {
+		switch err := s.next(); {
 		case err == io.EOF && s.blocks == 0:
-			d = &damage{from: headerSize, to: headerSize, reason: "a segment without a block"}
-			return mem, d, nil
+			return mem, s.failed(&damage{from: headerSize, to: headerSize,
+				reason: "a segment without a block"})
 		case err == io.EOF:
-			return mem, nil, nil
-		case d != nil || err != nil:
-			return mem, d, err
+			return mem, nil
+		case err != nil:
+			return mem, err
 		}
 		mem.add(&s.block, before, s.clock, s.off-s.size, s.offs)
 	}

@@ -3,7 +3,6 @@ package log
 import (
 	"context"
 	"fmt"
-	"io"
 	"iter"
 	"slices"
 
@@ -72,16 +71,15 @@ func (l *Log) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) 
 			return
 		}
 		out := &event.Block{}
-		for r := l.blocks(from); ; {
-			b, err := rawBlock{}, ctx.Err()
+		for b, err := range l.blocks(from) {
 			if err == nil {
-				b, err = r.next()
+				err = ctx.Err()
 			}
-			if err == io.EOF || err == nil && b.Index > to {
+			if err == nil && b.Index > to {
 				return
 			}
 			if err == nil {
-				err = fromRaw(&b, out, whole)
+				err = fromRaw(b, out, whole)
 			}
 			if !yield(out, err) || err != nil {
 				return

@@ -3,7 +3,6 @@ package log
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"io"
 	"path"
 	"slices"
@@ -30,12 +29,12 @@ func extents(l *Log, i int) []extent {
 	scan := l.scan(seg, s.Size)
 	for {
 		from, prev := scan.off, scan.last
-		d, err := scan.next()
+		err := scan.next()
 		if err == io.EOF {
 			return out
 		}
-		if d != nil || err != nil {
-			panic(fmt.Sprint(d, err))
+		if err != nil {
+			panic(err)
 		}
 		out = append(out, extent{from, scan.off, prev})
 	}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -46,15 +45,8 @@ func explained(t *testing.T, err error) {
 // readEverything asks for whatever can be asked: the answer is right or an
 // error that names the place.
 func readEverything(t *testing.T, l *Log) {
-	r := l.blocks(0)
-	for {
-		b, err := r.next()
-		if err == io.EOF {
-			if b := l.Head(); r.from != b+1 && b != 0 {
-				t.Fatalf("the head is at %d, reading ended before %d", b, r.from)
-			}
-			return
-		}
+	last := uint64(0)
+	for b, err := range l.blocks(0) {
 		if err != nil {
 			explained(t, err)
 			return
@@ -82,7 +74,9 @@ func readEverything(t *testing.T, l *Log) {
 		if _, _, err := l.SeekTime(b.Time); err != nil && !errors.Is(err, ErrNotFound) {
 			explained(t, err)
 		}
+		last = b.Index
 	}
+	require.Equal(t, last, l.Head(), "reading ended before the head")
 }
 
 // reseal sets all checksums and the chain right, as far as the lengths make

@@ -5,7 +5,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"path"
 	"slices"
@@ -133,16 +132,15 @@ func readAll(t testing.TB, l *Log, from uint64) []*rawBlock {
 
 func tryReadAll(l *Log, from uint64) ([]*rawBlock, error) {
 	var blocks []*rawBlock
-	for r := l.blocks(from); ; {
-		b, err := r.next()
-		if err == io.EOF {
-			return blocks, nil
-		} else if err != nil {
+	for b, err := range l.blocks(from) {
+		if err != nil {
 			return blocks, err
 		}
+		b := *b
 		b.Records = slices.Clone(b.Records)
 		blocks = append(blocks, &b)
 	}
+	return blocks, nil
 }
 
 // sameBlocks fails unless got is want.

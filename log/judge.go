@@ -83,11 +83,13 @@ func (j *judge) whole(off int64) (bool, error) {
 	if size == 0 || err != nil {
 		return false, err
 	}
-	raw, h, d, err := readBlock(&j.win, off, salt)
-	if d != nil || err != nil {
+	raw, h, err := readBlock(&j.win, off, salt)
+	if isDamage(err) {
+		return false, nil
+	} else if err != nil {
 		return false, err
 	}
-	_, d = (&scan{off: off, salt: salt}).walk(raw, h, nil)
+	_, d := (&scan{off: off, salt: salt}).walk(raw, h, nil)
 	return d == nil, nil
 }
 
@@ -143,12 +145,11 @@ func (j *judge) onlyLost(off int64) (bool, error) {
 			off = next
 			continue
 		}
-		raw, h, d, err := readBlock(&j.win, off, salt)
-		if err != nil {
-			return false, err
-		}
-		if d != nil {
+		raw, h, err := readBlock(&j.win, off, salt)
+		if isDamage(err) {
 			return true, nil // the file ends in this block
+		} else if err != nil {
+			return false, err
 		}
 		raw = bytes.Clone(raw) // lost reads elsewhere
 		all := true

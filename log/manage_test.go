@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
@@ -60,9 +59,7 @@ func TestEmptyLog(t *testing.T) {
 		if l.Head() != 0 || l.First() != 0 || len(l.Segments()) != 0 || l.Tail() != nil {
 			t.Fatalf("head %v", l.Head())
 		}
-		if _, err := l.blocks(0).next(); err != io.EOF {
-			t.Fatal(err)
-		}
+		require.Equal(t, len(readAll(t, l, 0)), 0)
 		if _, err := l.record(event.Ref{Index: 1, Number: 0}); !errors.Is(err, ErrNotFound) {
 			t.Fatal(err)
 		}

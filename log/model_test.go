@@ -239,24 +239,22 @@ func TestConcurrent(t *testing.T) {
 
 // follow reads up to a block, waiting for each.
 func follow(ctx context.Context, l *Log, last uint64) error {
-	r := l.blocks(0)
 	seen := uint64(0)
 	for seen < last {
-		b, err := r.next()
-		if errors.Is(err, ErrGone) {
-			r = l.blocks(0) // retention was faster
-			continue
-		}
-		if err != nil {
-			if err := l.Wait(ctx, seen); err != nil {
+		for b, err := range l.blocks(seen + 1) {
+			if errors.Is(err, ErrGone) {
+				break // retention was faster
+			} else if err != nil {
 				return err
 			}
-			continue
+			if b.Index <= seen {
+				return fmt.Errorf("block %d after %d", b.Index, seen)
+			}
+			seen = b.Index
 		}
-		if b.Index <= seen {
-			return fmt.Errorf("block %d after %d", b.Index, seen)
+		if err := l.Wait(ctx, min(seen, last-1)); err != nil {
+			return err
 		}
-		seen = b.Index
 	}
 	return nil
 }

@@ -238,14 +238,9 @@ func (r *recovery) segment(i int) error {
 // whole reads a whole segment, checks it and indexes it.
 func (r *recovery) whole(seg *segment, size int64, newest bool) error {
 	s := r.scan(seg, size)
-	mem, d, err := s.index()
-	switch {
-	case err != nil:
-		return err
-	case d != nil && newest:
-		err = r.torn(s, d)
-	case d != nil:
-		err = s.corrupt(d)
+	mem, err := s.index()
+	if c, ok := errors.AsType[*CorruptionError](err); ok && newest {
+		err = r.torn(s, c)
 	}
 	if err != nil {
 		return err

@@ -131,15 +131,11 @@ func ScanSegment(
 	}
 	s := l.scan(seg, size)
 	s.check = (&verifier{ctx: ctx}).block
-	mem, d, err := s.index()
+	mem, err := s.index()
 	s.end(seg)
 	out.SegmentInfo, out.Blocks = seg.SegmentInfo, s.blocks
-	switch {
-	case err != nil:
-		return out, err
-	case d != nil:
-		return out, s.corrupt(d)
+	if err == nil {
+		out.Side = encodeSide(seg, mem)
 	}
-	out.Side = encodeSide(seg, mem)
-	return out, nil
+	return out, err
 }

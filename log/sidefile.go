@@ -215,11 +215,7 @@ func (s *sideFile) rebuild(why error) (index, error) {
 		return now, nil
 	}
 	s.l.logger.Warn("rebuilding side file", "file", s.seg.SideFile, "error", why)
-	scan := s.l.scan(s.seg, s.size)
-	mem, d, err := scan.index()
-	if d != nil {
-		err = scan.corrupt(d)
-	}
+	mem, err := s.l.scan(s.seg, s.size).index()
 	if err != nil {
 		return nil, err
 	}

@@ -7,10 +7,10 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// torn judges the damage that a scan of the newest segment has found.
-func (r *recovery) torn(s *scan, d *damage) error {
-	if d.final {
-		return s.corrupt(d)
+// torn judges the damage that a scan of the newest segment has found: nil if it is to be cut.
+func (r *recovery) torn(s *scan, wrong *CorruptionError) error {
+	if wrong.damage.final {
+		return wrong
 	}
 	win := window{r: s.win.r, limit: s.win.limit, chunk: 1 << 20}
 	j := judge{win: win, salts: []uint32{s.salt}, after: s.last}
@@ -18,17 +18,15 @@ func (r *recovery) torn(s *scan, d *damage) error {
 	if err != nil {
 		return fmt.Errorf("read segment %s: %w", s.file, err)
 	}
-	return r.cut(&j, d, behind, s.file, s.off, s.last, win.limit)
+	return r.cut(&j, wrong, behind, s.off)
 }
 
 // cut records the tail of a file from off on for cutting, or returns why it must not be
 // cut.
-func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64, lastGood uint64,
-	size int64) error {
-	e := &CorruptionError{Segment: name, Offset: d.from, LastGood: lastGood, Reason: d.reason}
-	held := r.opts.HeldFrom != 0 && r.opts.HeldFrom <= lastGood+1
+func (r *recovery) cut(j *judge, e *CorruptionError, behind bool, off int64) error {
+	held := r.opts.HeldFrom != 0 && r.opts.HeldFrom <= e.LastGood+1
 	switch {
-	case lastGood < r.opts.Durable:
+	case e.LastGood < r.opts.Durable:
 		e.Reason += fmt.Sprintf("; the log was durable up to index %d", r.opts.Durable)
 		return e
 	case behind && !held:
@@ -37,7 +35,7 @@ func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64,
 	case behind:
 		lost, err := j.onlyLost(off)
 		if err != nil {
-			return fmt.Errorf("read segment %s: %w", name, err)
+			return fmt.Errorf("read segment %s: %w", e.Segment, err)
 		}
 		if !lost {
 			e.Reason += "; whole blocks follow"
@@ -47,8 +45,8 @@ func (r *recovery) cut(j *judge, d *damage, behind bool, name string, off int64,
 		e.Reason += "; the Raft log does not hold the entry any more"
 		return e
 	}
-	r.tail = &Tail{Segment: name, Offset: off, Bytes: size - off, LastGood: lastGood,
-		Reason: d.reason}
+	r.tail = &Tail{Segment: e.Segment, Offset: off, Bytes: j.win.limit - off,
+		LastGood: e.LastGood, Reason: e.Reason}
 	return nil
 }
 
@@ -75,10 +73,9 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 	if err != nil {
 		return fmt.Errorf("read segment %s: %w", seg.Name, err)
 	}
-	d := &damage{from: 0, to: headerSize, reason: wrong.Reason}
 	if behind {
 		// The header and the beginning of the first block share a sector.
-		lost, err := j.lost(d, 0)
+		lost, err := j.lost(&damage{from: 0, to: headerSize}, 0)
 		if err != nil {
 			return fmt.Errorf("read segment %s: %w", seg.Name, err)
 		}
@@ -87,7 +84,7 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 			return wrong
 		}
 	}
-	if err := r.cut(&j, d, behind, seg.Name, headerSize, wrong.LastGood, size); err != nil {
+	if err := r.cut(&j, wrong, behind, headerSize); err != nil {
 		return err
 	}
 	r.tail.Offset, r.tail.Bytes = 0, size

@@ -38,6 +38,8 @@ type CorruptionError struct {
 	Offset   int64  // of the first thing that is wrong
 	LastGood uint64 // index of the last block that is known to be right; 0 = none
 	Reason   string
+
+	damage *damage // of a block, that a scan has found
 }
 
 func (e *CorruptionError) Error() string {

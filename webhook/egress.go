@@ -21,15 +21,6 @@ import (
 	"time"
 )
 
-// ClientOptions are the options of a Client.
-type ClientOptions struct {
-	AllowPrivate bool // also targets on this machine and in private networks
-	UserAgent    string
-
-	Resolver *net.Resolver // nil: the system's
-	TLS      *tls.Config   // nil: the system's authorities
-}
-
 // Client sends HTTP requests to addresses that users gave, without giving them a way into the
 // node's network (server-side request forgery).
 //
@@ -41,49 +32,40 @@ type ClientOptions struct {
 //
 // A Client is safe for concurrent use and keeps idle connections.
 type Client struct {
-	o         ClientOptions
-	transport *http.Transport
-	http      *http.Client
+	allowPrivate bool
+	userAgent    string
+	dialer       *net.Dialer
+	transport    *http.Transport // used without an http.Client, which would follow redirects
 }
 
 const dialTimeout = 10 * time.Second
 
-// NewClient returns a client.
-func NewClient(o ClientOptions) *Client {
-	if o.TLS == nil {
-		o.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
-	}
-	c := &Client{o: o}
+// NewClient returns a client. With allowPrivate, targets may also be on this machine and in private
+// networks.
+func NewClient(allowPrivate bool, userAgent string) *Client {
 	dialer := &net.Dialer{
-		Timeout: dialTimeout, KeepAlive: 30 * time.Second, Resolver: o.Resolver,
+		Timeout: dialTimeout, KeepAlive: 30 * time.Second,
 		// Called for each address that a name has, before anything is sent to it.
 		ControlContext: func(_ context.Context, network, address string, _ syscall.RawConn) error {
 			ap, err := netip.ParseAddrPort(address)
 			if err != nil || !strings.HasPrefix(network, "tcp") {
 				return refuse("%s of network %s is no address of targets", address, network)
 			}
-			return CheckAddr(ap.Addr(), o.AllowPrivate)
+			return CheckAddr(ap.Addr(), allowPrivate)
 		},
 	}
-	c.transport = &http.Transport{
+	return &Client{allowPrivate, userAgent, dialer, &http.Transport{
 		Proxy:       nil, // one of the environment would connect for us, and check nothing
-		DialContext: dialer.DialContext, TLSClientConfig: o.TLS.Clone(),
+		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
 		MaxIdleConns: 512, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10, ExpectContinueTimeout: time.Second,
 		DisableCompression: true, // a small answer can be unpacked to a large one
-	}
-	c.http = &http.Client{
-		Transport: c.transport,
-		CheckRedirect: func(*http.Request, []*http.Request) error {
-			return http.ErrUseLastResponse
-		},
-	}
-	return c
+	}}
 }
 
 // AllowPrivate reports whether private targets are allowed.
-func (c *Client) AllowPrivate() bool { return c.o.AllowPrivate }
+func (c *Client) AllowPrivate() bool { return c.allowPrivate }
 
 // Close closes the idle connections.
 func (c *Client) Close() { c.transport.CloseIdleConnections() }
@@ -112,7 +94,7 @@ type Answer struct {
 // URL, whose query may be secret, or what the target sent: it may be a server of another kind,
 // whose words are for nobody who sees that error.
 func (c *Client) Do(ctx context.Context, r Outgoing) (*Answer, error) {
-	u, err := parse(r.URL, c.o.AllowPrivate)
+	u, err := parse(r.URL, c.allowPrivate)
 	if err != nil {
 		return nil, err
 	}
@@ -135,22 +117,24 @@ func (c *Client) Do(ctx context.Context, r Outgoing) (*Answer, error) {
 		}
 	}
 	if req.Header.Get("User-Agent") == "" {
-		req.Header.Set("User-Agent", c.o.UserAgent)
+		req.Header.Set("User-Agent", c.userAgent)
 	}
-	resp, err := c.http.Do(req)
+	resp, err := c.transport.RoundTrip(req)
 	if err != nil {
-		switch err = bare(ctx, err); {
+		switch refused, ok := errors.AsType[*RefusedError](err); {
+		case ok:
+			return nil, refused
 		case !connected.Load():
-			err = &unsent{err}
+			return nil, &unsent{inTime(ctx, err)}
 		case heard.Load() && !ofNetwork(err):
-			err = errNotHTTP
+			return nil, errors.New("the answer is not valid HTTP, or its headers are too large")
 		}
-		return nil, err
+		return nil, inTime(ctx, err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	body, err := io.ReadAll(io.LimitReader(resp.Body, most+1))
 	if err != nil {
-		return nil, fmt.Errorf("answer %d broke off: %w", resp.StatusCode, bare(ctx, err))
+		return nil, fmt.Errorf("answer %d broke off: %w", resp.StatusCode, inTime(ctx, err))
 	}
 	kept := min(int64(len(body)), most)
 	return &Answer{resp.StatusCode, resp.Header, body[:kept], kept < int64(len(body))}, nil
@@ -169,31 +153,20 @@ func Unsent(err error) bool {
 	return never || refused
 }
 
-var (
-	errTimeout = errors.New("no answer in time")
-	errNotHTTP = errors.New("the answer is not valid HTTP, or its headers are too large")
-)
+// inTime puts the end of a timeout in plain words.
+func inTime(ctx context.Context, err error) error {
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
+		return errors.New("no answer in time")
+	}
+	return err
+}
 
 // ofNetwork reports whether an error is about the connection or the time, not about the bytes that
 // came over it.
 func ofNetwork(err error) bool {
 	_, network := errors.AsType[net.Error](err)
 	return network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) ||
-		errors.Is(err, errTimeout) || errors.Is(err, context.Canceled)
-}
-
-// bare removes from an error what net/http puts before it: method and URL.
-func bare(ctx context.Context, err error) error {
-	if refused, ok := errors.AsType[*RefusedError](err); ok {
-		return refused
-	}
-	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
-		return errTimeout
-	}
-	if wrapped, ok := errors.AsType[*url.Error](err); ok {
-		return wrapped.Err
-	}
-	return err
+		errors.Is(err, context.Canceled)
 }
 
 // ofConnection are the headers that say how a request is sent, not what it is, or for whom: to
@@ -308,21 +281,12 @@ func checkHost(host string, brackets, allowPrivate bool) error {
 	return nil
 }
 
-// network is ranges of addresses that nobody on the internet has, or that carry IPv4 addresses.
+// network is ranges of addresses that nobody on the internet has.
 type network struct {
-	access   access
+	private  bool // allowed with private targets
 	what     string
-	at       int // of access carries: where the IPv4 address is
 	prefixes []netip.Prefix
 }
-
-type access string
-
-const (
-	never   access = "never"   // refused, also if private targets are allowed
-	private access = "private" // allowed with private targets
-	carries access = "carries" // refused, or with private targets as good as the carried address
-)
 
 func prefixes(text string) (out []netip.Prefix) {
 	for p := range strings.FieldsSeq(text) {
@@ -336,75 +300,59 @@ func prefixes(text string) (out []netip.Prefix) {
 // narrower ones are before wider ones.
 //
 // What every program on a machine reaches and is nobody's server (this host by another name,
-// clouds' metadata, multicast) is refused also with private targets allowed.
+// clouds' metadata, multicast) is refused also with private targets allowed, and so are the ways to
+// put an IPv4 address into an IPv6 one that are out of use.
 var networks = []network{
-	{never, "metadata of a cloud", 0,
+	{false, "metadata of a cloud",
 		prefixes("100.100.100.200/32 168.63.129.16/32 fd00:ec2::254/128 fd20:ce::254/128")},
-	{never, "unspecified", 0, prefixes("0.0.0.0/8 ::/128")},
-	{never, "link-local", 0, prefixes("169.254.0.0/16 fe80::/10")},
-	{never, "multicast", 0, prefixes("224.0.0.0/4 ff00::/8")},
-	{never, "reserved", 0, prefixes("240.0.0.0/4")},
-	{private, "loopback", 0, prefixes("127.0.0.0/8 ::1/128")},
-	{private, "private", 0, prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10")},
-	{private, "shared by a provider's customers", 0, prefixes("100.64.0.0/10")},
-	{private, "for documentation", 0,
+	{false, "unspecified", prefixes("0.0.0.0/8 ::/128")},
+	{false, "link-local", prefixes("169.254.0.0/16 fe80::/10")},
+	{false, "multicast", prefixes("224.0.0.0/4 ff00::/8")},
+	{false, "reserved", prefixes("240.0.0.0/4")},
+	{true, "loopback", prefixes("127.0.0.0/8 ::1/128")},
+	{true, "private", prefixes("10.0.0.0/8 172.16.0.0/12 192.168.0.0/16 fc00::/7 fec0::/10")},
+	{true, "shared by a provider's customers", prefixes("100.64.0.0/10")},
+	{true, "for documentation",
 		prefixes("192.0.2.0/24 198.51.100.0/24 203.0.113.0/24 2001:db8::/32 3fff::/20")},
-	{private, "a relay of 6to4", 0, prefixes("192.88.99.0/24")},
-	{private, "for benchmarks", 0, prefixes("198.18.0.0/15")},
-	{carries, "an IPv4-compatible address", 12, prefixes("::/96")},
-	{carries, "an IPv4-translated address", 12, prefixes("::ffff:0:0:0/96")},
-	{carries, "an address of 6to4", 2, prefixes("2002::/16")},
-	{carries, "an address of NAT64", 12, prefixes("64:ff9b::/96")},
-	{carries, "an address of a local NAT64", 12, prefixes("64:ff9b:1::/48")},
-	{carries, "an address of Teredo", 12, prefixes("2001::/32")},
-	{private, "reserved", 0, prefixes("192.0.0.0/24 2001::/23")}, // of 2001: benchmarks, ORCHID …
+	{true, "a relay of 6to4", prefixes("192.88.99.0/24")},
+	{true, "for benchmarks", prefixes("198.18.0.0/15")},
+	{false, "an IPv4-compatible or IPv4-translated address", prefixes("::/96 ::ffff:0:0:0/96")},
+	{false, "an address of 6to4 or Teredo", prefixes("2002::/16 2001::/32")},
+	{true, "reserved", prefixes("192.0.0.0/24 2001::/23")}, // of 2001: benchmarks, ORCHID …
 }
 
 var (
 	unicast = netip.MustParsePrefix("2000::/3") // of IPv6, assigned to the public so far
-	teredo  = netip.MustParsePrefix("2001::/32")
+	// carriers are IPv6 addresses that end in the IPv4 address which they mean: those that are
+	// mapped, and of NAT64.
+	carriers = prefixes("::ffff:0:0/96 64:ff9b::/96 64:ff9b:1::/48")
 )
 
 // CheckAddr returns a *RefusedError unless what is sent to the address goes to a host on the
-// internet or, with allowPrivate, to a private network or this machine. An address that carries an
-// IPv4 address to a gateway (mapped, 6to4, NAT64, Teredo, ISATAP) is refused or, with allowPrivate,
-// as good as the carried one.
+// internet or, with allowPrivate, to a private network or this machine. An address of carriers is
+// refused or, with allowPrivate, as good as the IPv4 address.
 func CheckAddr(a netip.Addr, allowPrivate bool) error {
-	if !a.IsValid() || a.Zone() != "" {
-		return refuse("%s is no address, or has a zone", a)
-	}
-	carried := func(v4 netip.Addr, how string) error {
-		if !allowPrivate {
-			return refuse("%s is %s", a, how)
-		}
-		if err := CheckAddr(v4, true); err != nil {
-			return refuse("%s is %s: %v", a, how, err)
-		}
-		return nil
-	}
 	b := a.As16()
 	switch {
-	case a.Is4In6():
-		return carried(a.Unmap(), "an IPv4 address mapped to IPv6")
-	case a.Is6() && b[8]&^0x02 == 0 && b[9] == 0 && b[10] == 0x5e && b[11] == 0xfe:
-		if err := carried(netip.AddrFrom4([4]byte(b[12:])), "an address of ISATAP"); err != nil {
-			return err
+	case !a.IsValid() || a.Zone() != "":
+		return refuse("%s is no address, or has a zone", a)
+	case within(a, carriers):
+		v4 := netip.AddrFrom4([4]byte(b[12:]))
+		if !allowPrivate {
+			return refuse("%s stands for the IPv4 address %s", a, v4)
 		}
+		if err := CheckAddr(v4, true); err != nil {
+			return refuse("%s stands for an address that is refused: %v", a, err)
+		}
+		return nil
+	case a.Is6() && b[8]&^0x02 == 0 && string(b[9:12]) == "\x00\x5e\xfe":
+		return refuse("%s is an address of ISATAP", a)
 	}
 	for _, n := range networks {
-		switch {
-		case !within(a, n.prefixes):
-		case n.access == carries:
-			v4 := [4]byte(b[n.at : n.at+4])
-			for i := range v4 {
-				if teredo.Contains(a) {
-					v4[i] = ^v4[i] // Teredo inverts its client's address
-				}
+		if within(a, n.prefixes) {
+			if allowPrivate && n.private {
+				return nil
 			}
-			return carried(netip.AddrFrom4(v4), n.what)
-		case allowPrivate && n.access == private:
-			return nil
-		default:
 			return refuse("%s is %s", a, n.what)
 		}
 	}

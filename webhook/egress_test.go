@@ -63,8 +63,8 @@ func listen(t *testing.T) (port string, seen *atomic.Int64) {
 // of it.
 func TestAttempts(t *testing.T) {
 	port, seen := listen(t)
-	c := NewClient(ClientOptions{
-		Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })})
+	c := NewClient(false, "")
+	c.dialer.Resolver = resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })
 	defer c.Close()
 	urls(t, func(kind, raw string) {
 		if kind != "attempt" {
@@ -83,7 +83,7 @@ func TestAttempts(t *testing.T) {
 		if err != nil {
 			return // net/http does not take it either
 		}
-		resp, err := c.http.Do(req)
+		resp, err := c.transport.RoundTrip(req)
 		if err == nil {
 			_ = resp.Body.Close()
 			t.Errorf("%s: connected", raw)
@@ -109,8 +109,8 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 		"unspecified":     func() []string { return []string{"0.0.0.0"} },
 		"embedded, NAT64": func() []string { return []string{"64:ff9b::7f00:1"} },
 	} {
-		c := NewClient(ClientOptions{
-			Resolver: resolver(t, func(string) []string { return addrs() })})
+		c := NewClient(false, "")
+		c.dialer.Resolver = resolver(t, func(string) []string { return addrs() })
 		target := "http://hooks.example.com:" + port + "/"
 		must(t, CheckURL(target, false))
 		for range 2 {
@@ -131,7 +131,7 @@ func TestRedirect(t *testing.T) {
 	for _, to := range []string{"http://169.254.169.254/latest/meta-data/",
 		"http://127.0.0.1:" + inner + "/"} {
 		srv := httptest.NewServer(http.RedirectHandler(to, http.StatusTemporaryRedirect))
-		c := NewClient(ClientOptions{AllowPrivate: true})
+		c := NewClient(true, "")
 		a, err := c.Do(t.Context(), Outgoing{URL: srv.URL})
 		if err != nil || a.Status != http.StatusTemporaryRedirect ||
 			a.Header.Get("Location") != to {
@@ -151,8 +151,8 @@ func TestNoProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+port)
 	t.Setenv("http_proxy", "http://127.0.0.1:"+port)
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+port)
-	c := NewClient(ClientOptions{
-		Resolver: resolver(t, func(string) []string { return []string{"10.9.9.9"} })})
+	c := NewClient(false, "")
+	c.dialer.Resolver = resolver(t, func(string) []string { return []string{"10.9.9.9"} })
 	defer c.Close()
 	_, err := c.Do(t.Context(), Outgoing{URL: "http://hooks.example.com/"})
 	var refused *RefusedError
@@ -217,7 +217,7 @@ func TestDo(t *testing.T) {
 	}))
 	defer srv.Close()
 	defer close(hang)
-	c := NewClient(ClientOptions{AllowPrivate: true, UserAgent: "qlogd"})
+	c := NewClient(true, "qlogd")
 	defer c.Close()
 	a, err := c.Do(t.Context(), Outgoing{URL: srv.URL + "/echo", Body: []byte("hello"),
 		Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
@@ -271,7 +271,7 @@ func TestNotHTTP(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	c := NewClient(ClientOptions{AllowPrivate: true})
+	c := NewClient(true, "")
 	defer c.Close()
 	for range 4 {
 		a, err := c.Do(t.Context(), Outgoing{URL: "http://" + l.Addr().String()})
@@ -288,19 +288,21 @@ func TestClientTLS(t *testing.T) {
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	srv.StartTLS()
 	defer srv.Close()
-	c := NewClient(ClientOptions{AllowPrivate: true})
+	c := NewClient(true, "")
 	if _, err := c.Do(t.Context(), Outgoing{URL: srv.URL}); err == nil {
 		t.Error("a certificate that nobody signed was taken")
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(srv.Certificate())
-	known := NewClient(ClientOptions{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool}})
+	known := NewClient(true, "")
+	known.transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 	defer known.Close()
 	if a, err := known.Do(t.Context(), Outgoing{URL: srv.URL}); err != nil || a.Status != 200 {
 		t.Errorf("%v, %v", a, err)
 	}
-	other := NewClient(ClientOptions{AllowPrivate: true, TLS: &tls.Config{RootCAs: pool},
-		Resolver: resolver(t, func(string) []string { return []string{"127.0.0.1"} })})
+	other := NewClient(true, "")
+	other.transport.TLSClientConfig = &tls.Config{RootCAs: pool}
+	other.dialer.Resolver = resolver(t, func(string) []string { return []string{"127.0.0.1"} })
 	defer other.Close()
 	_, port, _ := net.SplitHostPort(srv.Listener.Addr().String())
 	if _, err := other.Do(t.Context(), Outgoing{URL: "https://other.test:" + port}); err == nil {

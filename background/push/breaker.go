@@ -70,20 +70,17 @@ func (b *breaker) allows(n int, now time.Time) (int, time.Duration) {
 	return min(n, 1), 0
 }
 
-// newPace returns a limiter of perSecond deliveries, nil for no limit. A twentieth of a second's
-// may begin at once.
+// newPace returns a limiter of perSecond deliveries, 0 for no limit. A twentieth of a second's may
+// begin at once.
 func newPace(perSecond float64) *rate.Limiter {
 	if perSecond == 0 {
-		return nil
+		return rate.NewLimiter(rate.Inf, maxInFlight)
 	}
 	return rate.NewLimiter(rate.Limit(perSecond), int(max(1, perSecond/20)))
 }
 
 // allowed returns how many deliveries of n may begin, and if none, when one may.
 func allowed(pace *rate.Limiter, n int, now time.Time) (int, time.Duration) {
-	if pace == nil {
-		return n, 0
-	}
 	tokens := pace.TokensAt(now)
 	if tokens < 1 {
 		wait := (1 - tokens) / float64(pace.Limit()) * float64(time.Second)

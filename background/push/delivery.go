@@ -26,7 +26,7 @@ var errLeaseLost = errors.New("the lease was lost")
 // run delivers the message and settles its lease.
 func (d *delivery) run() {
 	e := d.q.e
-	defer d.q.finished(d)
+	defer d.finish()
 	// The lease is held meanwhile; ctx ends with it, or when the node can't wait any longer.
 	ctx, cancel := context.WithCancelCause(e.hard)
 	defer cancel(nil)
@@ -37,7 +37,7 @@ func (d *delivery) run() {
 	d.q.observe(d, &v)
 	if errors.Is(context.Cause(ctx), errLeaseLost) {
 		// Another worker may have the message: what came of it here does not count.
-		d.q.count("lease_lost")
+		d.count("lease_lost")
 		e.d.Logger.Debug("lease lost during delivery", "queue", d.q.name, "message", d.m.ID)
 		return
 	}
@@ -47,6 +47,26 @@ func (d *delivery) run() {
 		defer done()
 	}
 	d.settle(ctx, &v)
+}
+
+// finish removes the delivery from those in flight.
+func (d *delivery) finish() {
+	d.q.mu.Lock()
+	defer d.q.mu.Unlock()
+	d.q.flying(-1)
+	d.q.signal()
+}
+
+// count counts what became of the message.
+func (d *delivery) count(outcome string) {
+	d.q.e.metrics.deliveries.WithLabelValues(d.q.name, outcome).Inc()
+}
+
+// answersElsewhere reports whether the queue's answers no longer go where this one does.
+func (d *delivery) answersElsewhere() bool {
+	d.q.mu.Lock()
+	defer d.q.mu.Unlock()
+	return !d.q.push || d.q.target != nil && d.q.target.AnswerTo != d.t.AnswerTo
 }
 
 // retry is the verdict of a message that is tried again by the queue's policy.
@@ -75,7 +95,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 	r, err := d.t.request(&d.m, content, keys, time.Now(), int(e.d.MaxPayload))
 	if err != nil {
 		v := retry(clean(err.Error(), 512))
-		if d.q.hasDeadLetters() {
+		if d.t.deadLetters {
 			v.op = event.OpDeadLetter // a retry gives the same
 		}
 		return v
@@ -85,9 +105,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 	}
 	sent := time.Now()
 	a, err := e.d.Client.Do(ctx, r)
-	d.q.measure(func(m *metrics) {
-		m.latency.WithLabelValues(d.q.name).Observe(time.Since(sent).Seconds())
-	})
+	e.metrics.latency.WithLabelValues(d.q.name).Observe(time.Since(sent).Seconds())
 	if err != nil && ctx.Err() != nil { // aborted here: it says nothing about the target
 		return release
 	}
@@ -134,13 +152,6 @@ func (d *delivery) hold(ctx context.Context, lost context.CancelCauseFunc, until
 	}
 }
 
-// hasDeadLetters reports whether the queue has a dead-letter queue.
-func (q *queue) hasDeadLetters() bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.policy.DeadLetterQueue != ""
-}
-
 // settle settles the lease by the verdict, and retries while the lease is held: what was delivered
 // and not acked is delivered again.
 func (d *delivery) settle(ctx context.Context, v *verdict) {
@@ -151,10 +162,10 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 		answers := refused && v.answer != nil && d.t.AnswerTo != ""
 		switch {
 		case err == nil && s.Status != event.StatusRejected:
-			d.q.count(s.Status)
+			d.count(s.Status)
 			return
 		case err == nil, refused && p.Code == event.CodeLeaseLost:
-			d.q.count("lease_lost")
+			d.count("lease_lost")
 			return
 		case answers && !p.Temporary() && p.Code != event.CodeQueueNotFound:
 			// The queue of answers refuses this one.
@@ -162,7 +173,7 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 				event.Clip(p.Detail, 256))
 			continue
 		case answers && (p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound) &&
-			d.q.answersElsewhere(d.t):
+			d.answersElsewhere():
 			// There may never be room, or such a queue, again, and nobody waits for the answer: the
 			// message is given back, and delivered by the policy as it is now.
 			*v = verdict{op: event.OpRelease}
@@ -175,7 +186,7 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 			continue
 		case <-ctx.Done():
 		}
-		d.q.count("unsettled")
+		d.count("unsettled")
 		e.d.Logger.Warn("lease expired before its delivery was settled, delivering again",
 			"queue", d.q.name, "message", d.m.ID, "error", err)
 		return

@@ -14,22 +14,27 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
+// queuesWith returns queue q with a push policy, or without one, and the queues that answers go to.
+func queuesWith(revision uint64, push string) []event.QueueView {
+	q := event.QueueView{Name: "q", Revision: revision}
+	q.Policy.Push = []byte(push)
+	return []event.QueueView{{Name: "full"}, {Name: "other"}, q}
+}
+
 // TestAnswerQueueFull: an answer that its queue has no room for waits, but not
 // when the answers go elsewhere by now, or nowhere.
 func TestAnswerQueueFull(t *testing.T) {
-	for name, change := range map[string]func(e *Engine, q *queue){
-		"another queue": func(_ *Engine, q *queue) {
-			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"other"}`)},
-				map[string]uint32{"full": 1, "other": 2})
-		},
-		"push taken away": func(e *Engine, _ *queue) { e.update(false) },
+	const push = `{"url":"https://example.com","max_in_flight":1,"answer_to":`
+	for name, changed := range map[string]string{
+		"another queue": push + `"other"}`, "push taken away": "",
 	} {
 		t.Run(name, func(t *testing.T) {
 			reg := prometheus.NewRegistry()
 			asked := make(chan event.SettleOp, 1000)
+			queues := queuesWith(1, push+`"full"}`)
 			e := New(Deps{
 				Logger: slog.New(slog.DiscardHandler), Registry: reg,
-				Queues: func() []event.QueueView { return nil },
+				Queues: func() []event.QueueView { return queues },
 				Settle: func(_ context.Context, item event.SettleItem, to string,
 					_ *wire.NewMessage) (event.Settled, error) {
 					asked <- item.Op
@@ -39,34 +44,36 @@ func TestAnswerQueueFull(t *testing.T) {
 					return event.Settled{Status: event.StatusReleased}, nil
 				},
 			})
-			q := newQueue(e, "q", 0)
-			e.queues["q"] = q
-			q.set(&event.Policy{Push: []byte(`{"url":"https://example.com","answer_to":"full"}`)},
-				map[string]uint32{"full": 1, "other": 2})
+			e.update(false)
+			q := e.queues["q"]
 			d := &delivery{q: q, t: q.target}
+			q.mu.Lock()
+			q.flying(1)
+			q.mu.Unlock()
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
+				defer d.finish()
 				d.settle(t.Context(), &verdict{op: event.OpAck, answer: []byte("1")})
 			}()
 			for range 2 {
 				require.Equal(t, <-asked, event.OpAck)
 			}
-			change(e, q)
+			queues = queuesWith(2, changed)
+			e.update(false)
 			<-ended
 			last := event.OpAck
 			for len(asked) > 0 {
 				last = <-asked
 			}
 			assert.Equal(t, last, event.OpRelease)
-			// The series of a queue without push do not come back.
+			if changed == "" { // then the queue ends
+				e.work.Wait()
+			}
+			e.Stop(t.Context())
 			families, err := reg.Gather()
 			must(t, err)
-			found := false
-			for _, f := range families {
-				found = found || f.GetName() == "qlogd_push_deliveries_total"
-			}
-			assert.Equal(t, found, name == "another queue", "counted")
+			assert.Equal(t, len(families) > 0, changed != "", "series")
 		})
 	}
 }
@@ -74,23 +81,26 @@ func TestAnswerQueueFull(t *testing.T) {
 // TestLeasedTooLate: what was leased while the target went down, or the policy
 // changed, is given back unsent.
 func TestLeasedTooLate(t *testing.T) {
-	policy := func(url string) *event.Policy {
-		return &event.Policy{Push: []byte(`{"url":"` + url + `","max_in_flight":1}`)}
-	}
-	for name, change := range map[string]func(q *queue){
-		"down": func(q *queue) {
+	const push = `{"url":"https://example.com","max_in_flight":1}`
+	for name, change := range map[string]func(e *Engine){
+		"down": func(e *Engine) {
+			q := e.queues["q"]
 			q.mu.Lock()
 			q.breaker = breaker{open: true, next: time.Now().Add(time.Hour)}
 			q.interrupt()
 			q.mu.Unlock()
 		},
-		"changed": func(q *queue) { q.set(policy("https://example.com/b"), nil) },
+		"changed": func(e *Engine) {
+			e.d.Queues = func() []event.QueueView { return queuesWith(2, push) }
+			e.update(true)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			settled := make(chan event.SettleOp, 10)
-			var q *queue
+			var e *Engine
 			leases := 0
-			e := New(Deps{
+			e = New(Deps{
+				Queues: func() []event.QueueView { return queuesWith(1, push) },
 				Logger: slog.New(slog.DiscardHandler),
 				Now:    func() int64 { return 0 },
 				Lease: func(ctx context.Context, _ *event.Lease,
@@ -99,7 +109,7 @@ func TestLeasedTooLate(t *testing.T) {
 						<-ctx.Done()
 						return nil, ctx.Err()
 					}
-					change(q)
+					change(e)
 					return []event.LeasedMessage{{MessageView: event.MessageView{Lease: event.NewID(1, 1, 1), LeaseExpiresAt: 60_000}}}, nil
 				},
 				Settle: func(_ context.Context, item event.SettleItem, _ string,
@@ -112,13 +122,9 @@ func TestLeasedTooLate(t *testing.T) {
 					return nil, nil
 				},
 			})
-			q = newQueue(e, "q", 0)
-			q.set(policy("https://example.com/a"), nil)
-			q.lead(true)
-			e.work.Go(q.run)
+			e.update(true)
 			assert.Equal(t, <-settled, event.OpRelease)
-			q.retire()
-			e.work.Wait()
+			e.Stop(t.Context())
 		})
 	}
 }

@@ -73,7 +73,7 @@ type Engine struct {
 	work  sync.WaitGroup // of the loop, of its queues' loops, and of their deliveries
 
 	mu     sync.Mutex
-	queues map[string]*queue // all that have push
+	queues map[string]*queue // all that have push, or deliveries in flight
 }
 
 // New returns an Engine; Start starts it.
@@ -89,13 +89,6 @@ func New(d Deps) *Engine {
 
 // Check is the package's Check with this node's rules.
 func (e *Engine) Check(p *wire.Push) error { return Check(p, e.d.Client.AllowPrivate()) }
-
-func signal(c chan struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
-}
 
 // retryAfter is when something is retried after an error of this node's.
 const retryAfter = time.Second
@@ -148,42 +141,21 @@ func (e *Engine) Stop(ctx context.Context) {
 	}
 }
 
-// update compares the existing queues with those that it knows, and delivers them if this node
-// leads.
+// update follows the existing queues, and delivers those with push if this node leads.
 func (e *Engine) update(leads bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	all := e.d.Queues()
-	numbers := map[string]uint32{}
-	for i := range all {
-		numbers[all[i].Name] = all[i].Number
-	}
-	seen := map[string]bool{}
-	for i := range all {
-		v := &all[i]
-		if len(v.Policy.Push) == 0 {
-			continue
-		}
-		seen[v.Name] = true
-		q := e.queues[v.Name]
-		if q != nil && q.number != v.Number { // another queue of that name
-			q.retire()
-			q = nil
-		}
-		if q == nil {
-			q = newQueue(e, v.Name, v.Number)
+	all := map[string]event.QueueView{}
+	for _, v := range e.d.Queues() {
+		all[v.Name] = v
+		if len(v.Policy.Push) > 0 && e.queues[v.Name] == nil {
+			q := newQueue(e, v.Name)
 			e.queues[v.Name] = q
 			e.work.Go(q.run)
 		}
-		q.set(&v.Policy, numbers)
-		q.lead(leads)
 	}
-	for name, q := range e.queues {
-		if !seen[name] {
-			q.retire()
-			delete(e.queues, name)
-			e.metrics.forget(name)
-		}
+	for _, q := range e.queues {
+		q.set(all, leads)
 	}
 }
 
@@ -211,9 +183,9 @@ func (e *Engine) Unready() (out []string) {
 	defer e.mu.Unlock()
 	for _, q := range e.queues {
 		q.mu.Lock()
-		t := q.target
+		_, why := e.keys(q.target)
 		q.mu.Unlock()
-		if _, why := e.keys(t); why != "" {
+		if why != "" {
 			out = append(out, fmt.Sprintf("secret_missing: push of queue %s: %s", q.name, why))
 		}
 	}
@@ -237,41 +209,41 @@ func (e *Engine) keys(t *target) (keys [][]byte, missing string) {
 	return keys, ""
 }
 
-// metrics are this node's deliveries.
+// metrics are this node's deliveries, by queue.
 type metrics struct {
-	deliveries *prometheus.CounterVec // by queue and outcome
-	inFlight   *prometheus.GaugeVec   // the others by queue
+	deliveries *prometheus.CounterVec // also by outcome
 	latency    *prometheus.HistogramVec
+	inFlight   *prometheus.GaugeVec
 	open       *prometheus.GaugeVec
 }
 
 func newMetrics(reg prometheus.Registerer) metrics {
 	f := promauto.With(reg)
-	gauge := func(name, help string) *prometheus.GaugeVec {
-		opts := prometheus.GaugeOpts{Name: "qlogd_push_" + name, Help: help}
-		return f.NewGaugeVec(opts, []string{"queue"})
-	}
+	queue := []string{"queue"}
 	return metrics{
 		deliveries: f.NewCounterVec(prometheus.CounterOpts{
 			Name: "qlogd_push_deliveries_total",
 			Help: "Deliveries by this node, by what became of the message.",
 		}, []string{"queue", "outcome"}),
-		inFlight: gauge("in_flight", "Messages on their way to their target."),
 		latency: f.NewHistogramVec(prometheus.HistogramOpts{
 			Name:    "qlogd_push_latency_seconds",
 			Help:    "Time from a request to the end of its answer.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 2, 16),
-		}, []string{"queue"}),
-		open: gauge("breaker_open",
-			"1 while a queue is not leased because its target is down."),
+		}, queue),
+		inFlight: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "qlogd_push_in_flight", Help: "Messages on their way to their target.",
+		}, queue),
+		open: f.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "qlogd_push_breaker_open",
+			Help: "1 while a queue is not leased because its target is down.",
+		}, queue),
 	}
 }
 
 // forget drops a queue's series.
 func (m *metrics) forget(queue string) {
-	by := prometheus.Labels{"queue": queue}
-	m.deliveries.DeletePartialMatch(by)
-	m.inFlight.Delete(by)
-	m.latency.Delete(by)
-	m.open.Delete(by)
+	m.deliveries.DeletePartialMatch(prometheus.Labels{"queue": queue})
+	m.latency.DeleteLabelValues(queue)
+	m.inFlight.DeleteLabelValues(queue)
+	m.open.DeleteLabelValues(queue)
 }

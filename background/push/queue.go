@@ -1,7 +1,6 @@
 package push
 
 import (
-	"bytes"
 	"context"
 	"sync"
 	"time"
@@ -18,70 +17,74 @@ const waitFor = event.MaxWaitMS * time.Millisecond
 // recheckSecrets is the pause between checks for a missing secret.
 const recheckSecrets = time.Second
 
-// queue delivers one queue, while it leads.
+// queue delivers one queue, while it leads. It exists until push is removed and nothing is in
+// flight any more.
 //
 // Invariant: at most target.MaxInFlight deliveries are in flight, or leased.
 type queue struct {
 	e       *Engine
 	name    string
-	number  uint32
 	changed chan struct{} // something that may let a delivery begin
-	ctx     context.Context
-	end     context.CancelFunc // ends run
 
 	mu       sync.Mutex
-	policy   event.Policy
-	target   *target       // nil: the policy is a newer version's
-	answers  bool          // the queue that answers go to exists
-	pace     *rate.Limiter // nil: no limit
+	leads    bool    // it may lease
+	revision uint64  // of the policy
+	push     bool    // the policy has push
+	target   *target // nil: no push, or a newer version's
+	answers  bool    // the queue that answers go to exists
+	pace     *rate.Limiter
 	breaker  breaker
-	inFlight map[event.ID]*delivery // by lease
-	leads    bool                   // it may lease
-	leasing  context.Context        // of leases that are decided now
-	cancel   context.CancelFunc     // of leasing
-	lacking  string                 // the missing secrets that were logged
-	retired  bool                   // push was removed, or the queue is gone
+	inFlight int
+	leasing  context.Context // of leases that are decided now
+	cancel   context.CancelFunc
+	lacking  string // the missing secrets that were logged
 }
 
-func newQueue(e *Engine, name string, number uint32) *queue {
-	q := &queue{
-		e: e, name: name, number: number, inFlight: map[event.ID]*delivery{},
-		changed: make(chan struct{}, 1),
-	}
-	q.ctx, q.end = context.WithCancel(e.soft)
-	q.leasing, q.cancel = context.WithCancel(q.ctx)
+func newQueue(e *Engine, name string) *queue {
+	q := &queue{e: e, name: name, changed: make(chan struct{}, 1)}
+	q.leasing, q.cancel = context.WithCancel(e.soft)
 	return q
 }
 
 // interrupt ends the lease that waits, and has what it has leased given back; q.mu is held.
 func (q *queue) interrupt() {
 	q.cancel()
-	q.leasing, q.cancel = context.WithCancel(q.ctx)
+	q.leasing, q.cancel = context.WithCancel(q.e.soft)
 }
 
-// set replaces the policy. What is in flight goes on as it began. queues are those that exist.
-func (q *queue) set(p *event.Policy, queues map[string]uint32) {
+// signal has run look again whether a delivery can begin.
+func (q *queue) signal() {
+	select {
+	case q.changed <- struct{}{}:
+	default:
+	}
+}
+
+// set has the queue delivered by its policy among all queues, if this node leads. What is in flight
+// goes on as it began.
+func (q *queue) set(all map[string]event.QueueView, leads bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.target == nil || !bytes.Equal(q.policy.Push, p.Push) || q.policy.LeaseMS != p.LeaseMS {
-		t, err := newTarget(p)
-		if err != nil {
-			q.e.d.Logger.Error("queue's push policy is unreadable, not delivering",
-				"queue", q.name, "error", err)
+	v := all[q.name] // zero: it was deleted
+	if q.leads != leads || q.revision != v.Revision {
+		q.leads, q.revision, q.push, q.target = leads, v.Revision, len(v.Policy.Push) > 0, nil
+		if q.push {
+			t, err := newTarget(&v.Policy)
+			if err != nil {
+				q.e.d.Logger.Error("queue's push policy is unreadable, not delivering",
+					"queue", q.name, "error", err)
+			} else {
+				q.target, q.pace = t, newPace(t.RatePerSecond)
+			}
 		}
-		q.target = t
-		q.resetBreaker() // perhaps that is what was wrong with it
-		if t != nil {
-			q.pace = newPace(t.RatePerSecond)
-		}
+		q.resetBreaker() // perhaps that is what was wrong; and its state is the leader's to find out
 		q.interrupt()
 	}
-	q.policy = p.Clone()
 	q.answers = true
 	if q.target != nil && q.target.AnswerTo != "" {
-		_, q.answers = queues[q.target.AnswerTo]
+		_, q.answers = all[q.target.AnswerTo]
 	}
-	signal(q.changed)
+	q.signal()
 }
 
 // resetBreaker closes the breaker; q.mu is held.
@@ -90,82 +93,64 @@ func (q *queue) resetBreaker() {
 	q.e.metrics.open.WithLabelValues(q.name).Set(0)
 }
 
-// lead starts or ends leasing. What is in flight goes on.
-func (q *queue) lead(leads bool) {
+// ended reports whether the queue has no push and nothing in flight. Then it is removed.
+func (q *queue) ended() bool {
+	q.e.mu.Lock()
+	defer q.e.mu.Unlock()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.leads == leads {
-		return
+	if q.push || q.inFlight > 0 {
+		return false
 	}
-	q.leads = leads
-	q.resetBreaker() // the state of the target is the leader's to find out
-	q.interrupt()
-	signal(q.changed)
+	q.cancel()
+	delete(q.e.queues, q.name)
+	q.e.metrics.forget(q.name)
+	return true
 }
 
-// retire ends leasing for good.
-func (q *queue) retire() {
-	q.lead(false)
-	q.mu.Lock()
-	q.retired = true
-	q.mu.Unlock()
-	q.end()
-}
-
-// measure calls f, unless the queue's series are gone for good.
-func (q *queue) measure(f func(m *metrics)) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if !q.retired {
-		f(&q.e.metrics)
-	}
-}
-
-// count counts what became of a message.
-func (q *queue) count(outcome string) {
-	q.measure(func(m *metrics) { m.deliveries.WithLabelValues(q.name, outcome).Inc() })
-}
-
-// answersElsewhere reports whether the answers of what was begun for t no longer go to its queue.
-func (q *queue) answersElsewhere(t *target) bool {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return q.retired || q.target != nil && q.target.AnswerTo != t.AnswerTo
-}
-
-// run leases, and begins deliveries, until the queue is retired or the engine drains.
+// run leases, and begins deliveries, until the queue has ended or the engine drains.
 func (q *queue) run() {
-	for q.ctx.Err() == nil {
-		ctx, t, n, probe, wait := q.room()
-		if n == 0 {
+	for q.e.soft.Err() == nil && !q.ended() {
+		g, wait := q.grant()
+		if g.n == 0 {
 			q.pause(wait)
 			continue
 		}
-		leased, err := q.e.d.Lease(ctx, &event.Lease{
-			Queues: []string{q.name}, Max: n, LeaseMS: t.leaseMS, Worker: q.e.d.Worker,
+		leased, err := q.e.d.Lease(g.ctx, &event.Lease{
+			Queues: []string{q.name}, Max: g.n, LeaseMS: g.t.leaseMS, Worker: q.e.d.Worker,
 		}, waitFor)
-		if err != nil && ctx.Err() == nil {
+		if err != nil && g.ctx.Err() == nil {
 			q.e.d.Logger.Debug("push lease failed, retrying", "queue", q.name, "error", err)
 			q.pause(retryAfter)
 		}
-		if len(leased) == 0 {
-			continue
+		if len(leased) > 0 {
+			q.begin(g, leased)
 		}
-		q.mu.Lock()
-		if q.pace != nil {
-			q.pace.AllowN(time.Now(), len(leased))
-		}
-		// What was interrupted since the lease is given back, which costs no attempt.
-		late := ctx.Err() != nil
-		q.breaker.probing = q.breaker.probing || probe && !late
-		for i := range leased {
-			d := &delivery{q: q, t: t, m: leased[i], probe: probe && !late, late: late}
-			q.inFlight[d.m.Lease] = d
-			q.e.work.Go(d.run)
-		}
-		q.e.metrics.inFlight.WithLabelValues(q.name).Set(float64(len(q.inFlight)))
-		q.mu.Unlock()
 	}
+}
+
+// begin begins to deliver what was leased by a grant.
+func (q *queue) begin(g grant, leased []event.LeasedMessage) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	// What was interrupted since the lease is given back, which costs no attempt.
+	late := g.ctx.Err() != nil
+	g.probe = g.probe && !late
+	if !late {
+		q.pace.AllowN(time.Now(), len(leased))
+		q.breaker.probing = q.breaker.probing || g.probe
+	}
+	for i := range leased {
+		d := &delivery{q: q, t: g.t, m: leased[i], probe: g.probe, late: late}
+		q.e.work.Go(d.run)
+	}
+	q.flying(len(leased))
+}
+
+// flying adds n to the deliveries in flight; q.mu is held.
+func (q *queue) flying(n int) {
+	q.inFlight += n
+	q.e.metrics.inFlight.WithLabelValues(q.name).Set(float64(q.inFlight))
 }
 
 // pause waits until something has changed or wait is over (0: for a change alone).
@@ -177,41 +162,47 @@ func (q *queue) pause(wait time.Duration) {
 	select {
 	case <-q.changed:
 	case <-after:
-	case <-q.ctx.Done():
+	case <-q.e.soft.Done():
 	}
 }
 
-// room returns how many messages may be leased now, until ctx ends, and whether that one is a probe
-// of the target. If none may, wait is when to ask again (0: after a change).
-func (q *queue) room() (ctx context.Context, t *target, n int, probe bool, wait time.Duration) {
+// grant allows a lease.
+type grant struct {
+	ctx   context.Context // ends when what is leased may not be delivered any more
+	t     *target
+	n     int
+	probe bool // n is 1, to find out whether the target is back
+}
+
+// grant returns what may be leased now. If that is nothing, wait is when to ask again (0: after a
+// change).
+func (q *queue) grant() (g grant, wait time.Duration) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	ctx, t = q.leasing, q.target
-	if t == nil || !q.answers || !q.leads {
-		return ctx, nil, 0, false, 0
+	if q.target == nil || !q.answers || !q.leads || q.inFlight >= int(q.target.MaxInFlight) {
+		return g, 0
 	}
-	if n = int(t.MaxInFlight) - len(q.inFlight); n <= 0 {
-		return ctx, nil, 0, false, 0
-	}
-	_, missing := q.e.keys(t)
+	_, missing := q.e.keys(q.target)
 	if missing != "" && q.lacking != missing {
 		q.e.d.Logger.Warn("push cannot sign, not delivering", "queue", q.name, "missing", missing)
 	}
 	if q.lacking = missing; missing != "" {
-		return ctx, nil, 0, false, recheckSecrets
+		return g, recheckSecrets
 	}
+	g = grant{ctx: q.leasing, t: q.target, probe: q.breaker.open}
 	now := time.Now()
-	if n, wait = q.breaker.allows(n, now); n > 0 {
-		n, wait = allowed(q.pace, n, now)
+	g.n, wait = q.breaker.allows(int(q.target.MaxInFlight)-q.inFlight, now)
+	if g.n > 0 {
+		g.n, wait = allowed(q.pace, g.n, now)
 	}
-	return ctx, t, n, q.breaker.open, wait
+	return g, wait
 }
 
 // observe records what a delivery's outcome says about the target.
 func (q *queue) observe(d *delivery, v *verdict) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.target != d.t || !q.leads { // about a target that it no longer has
+	if q.target != d.t { // about a target that it no longer has, or from before this node led
 		return
 	}
 	b := &q.breaker
@@ -231,18 +222,7 @@ func (q *queue) observe(d *delivery, v *verdict) {
 	case d.probe:
 		b.probing = false // it revealed nothing: another one may go
 	}
-	signal(q.changed)
-}
-
-// finished removes a delivery from those in flight.
-func (q *queue) finished(d *delivery) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.inFlight, d.m.Lease)
-	if !q.retired {
-		q.e.metrics.inFlight.WithLabelValues(q.name).Set(float64(len(q.inFlight)))
-	}
-	signal(q.changed)
+	q.signal()
 }
 
 // reason returns why the queue is not delivered, nil if it is.

@@ -17,10 +17,11 @@ import (
 // target is a queue's push, ready for use.
 type target struct {
 	wire.Push
-	input   *webhook.Object // nil: the payload as it is
-	header  http.Header
-	timeout time.Duration
-	leaseMS int64
+	input       *webhook.Object // nil: the payload as it is
+	header      http.Header
+	timeout     time.Duration
+	leaseMS     int64
+	deadLetters bool // the queue has a dead-letter queue
 }
 
 // The shortest and the longest lease. It is extended at a third of it, and each extension is an
@@ -33,7 +34,10 @@ const (
 
 // newTarget reads a policy's push, which Check has accepted.
 func newTarget(p *event.Policy) (*target, error) {
-	t := &target{header: http.Header{}, leaseMS: min(max(p.LeaseMS, minLeaseMS), maxLeaseMS)}
+	t := &target{
+		header: http.Header{}, leaseMS: min(max(p.LeaseMS, minLeaseMS), maxLeaseMS),
+		deadLetters: p.DeadLetterQueue != "",
+	}
 	if err := wire.Decode(p.Push, &t.Push); err != nil {
 		return nil, err
 	}

@@ -112,7 +112,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.closing(e.replica.Shutdown)
-	stopServing := fetch.Serve(e.peers, fetch.Source{
+	stopServing := fetch.Serve(e.peers.Handle, fetch.Source{
 		FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.replica.Snapshot, Logger: logger,
 	})
 	e.release(func() error { stopServing(); return nil })

@@ -91,9 +91,7 @@ func (l *lifetime) close(ctx context.Context) error {
 func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.begin()
-	n.egress = webhook.NewClient(webhook.ClientOptions{
-		AllowPrivate: c.PushAllowPrivate, UserAgent: "qlogd/" + build().Version,
-	})
+	n.egress = webhook.NewClient(c.PushAllowPrivate, "qlogd/"+build().Version)
 	defer func() {
 		if err != nil {
 			ctx, cancel := context.WithTimeout(context.Background(), time.Second)

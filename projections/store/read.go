@@ -122,8 +122,7 @@ func (s *Store) OperationsWith(prefix []byte) (out []Operation, err error) {
 // Replayed returns up to limit of the messages that died in a queue and were
 // replayed, in the order of their replays: those after the one that became
 // after, which is the zero id at the start. It goes by the queue's name, as the
-// live dead letters do, and back as far as history is kept. Like all here it is
-// up to about a second behind the log, unless the caller first does WaitFor.
+// live dead letters do, and back as far as history is kept.
 func (s *Store) Replayed(queue string, after event.ID, limit int) (out []Replayed, err error) {
 	err = s.view(func(tx *bolt.Tx, _ *state) error {
 		from := ofQueue(queue, after[:]...)

@@ -59,8 +59,6 @@ type Source interface {
 	// all others.
 	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
 		*event.Block, error]
-	// Wait returns nil as soon as the head is past index, or the context's error.
-	Wait(ctx context.Context, index uint64) error
 	// Head returns the newest block's index, 0 if there is none.
 	Head() uint64
 	// Begins returns the index of the newest block that retention has deleted, and the
@@ -74,7 +72,7 @@ type Store struct {
 	path, cluster string
 	logger        *slog.Logger
 
-	// interval is the least time between two transactions while the log grows slowly.
+	// interval is the time between two transactions while the log grows slowly.
 	interval time.Duration
 	// maxEvents ends a batch, so that catching up takes bounded memory; an operation, of which
 	// each takes some, counts as several.
@@ -83,12 +81,11 @@ type Store struct {
 	// queues are busy.
 	maxRows int
 
-	// mu is held for reading inside a transaction, and for
-	// writing while the file is exchanged or at changes.
-	mu      sync.RWMutex
-	db      *bolt.DB      // nil after Close; another one after Rebuild
-	at      state         // what the file holds
-	changed chan struct{} // closed and replaced when at changes
+	// mu is held for reading inside a transaction, and for writing while the file is exchanged or
+	// at changes.
+	mu sync.RWMutex
+	db *bolt.DB // nil after Close; another one after Rebuild
+	at state    // what the file holds
 }
 
 // waitForFile is how long Open waits for another process that has the file open.
@@ -99,7 +96,7 @@ const waitForFile = time.Second
 // caller holds the data directory's lock.
 func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 	s := &Store{
-		path: path, cluster: cluster, logger: logger, changed: make(chan struct{}),
+		path: path, cluster: cluster, logger: logger,
 		interval: time.Second, maxEvents: 500_000, maxRows: 200_000,
 	}
 	err := s.open()
@@ -170,26 +167,8 @@ func (s *Store) begin() error {
 	return s.open()
 }
 
-// WaitFor returns nil once the block at index is counted, or the context's
-// error.
-func (s *Store) WaitFor(ctx context.Context, index uint64) error {
-	for {
-		s.mu.RLock()
-		at, changed := s.at.Position, s.changed
-		s.mu.RUnlock()
-		if at >= index {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// Rebuild discards the file; Follow reads the log again, at once. Until it has reached
-// the head, the answers are those of an older log.
+// Rebuild discards the file; Follow soon reads the log again. Until it has reached the head,
+// the answers are those of an older log.
 func (s *Store) Rebuild() error { return s.discard(nil, errors.New("requested")) }
 
 // discard replaces db by an empty file, unless it was replaced already; nil is the
@@ -204,15 +183,7 @@ func (s *Store) discard(db *bolt.DB, reason error) error {
 		return nil
 	}
 	s.logger.Warn("rebuilding read models", "file", s.path, "reason", reason)
-	err := s.begin()
-	s.notify()
-	return err
-}
-
-// notify wakes those who wait for s.at to change. The caller holds mu.
-func (s *Store) notify() {
-	close(s.changed)
-	s.changed = make(chan struct{})
+	return s.begin()
 }
 
 var errClosed = errors.New("the read models are closed")
@@ -237,41 +208,20 @@ func (s *Store) Follow(ctx context.Context, src Source) error {
 	for err == nil {
 		var more bool
 		if more, err = s.catchUp(ctx, src); err == nil && !more {
-			err = s.rest(ctx, src)
+			err = s.pause(ctx)
 		}
 	}
 	return fmt.Errorf("read models: %w", err)
 }
 
 // pause waits for the interval.
-func (s *Store) pause(ctx context.Context) {
+func (s *Store) pause(ctx context.Context) error {
 	select {
 	case <-time.After(s.interval):
+		return nil
 	case <-ctx.Done():
-	}
-}
-
-// rest returns when there is something to count and the interval is over, or at
-// once when the file was discarded.
-func (s *Store) rest(ctx context.Context, src Source) error {
-	s.mu.RLock()
-	index, changed := s.at.Position, s.changed
-	s.mu.RUnlock()
-	wait, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() {
-		select {
-		case <-changed:
-			cancel()
-		case <-wait.Done():
-		}
-	}()
-	s.pause(wait)
-	err := src.Wait(wait, index)
-	if wait.Err() != nil {
 		return ctx.Err()
 	}
-	return err
 }
 
 // compare discards the file if its position does not lie in this log.
@@ -310,7 +260,7 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 		return false, err
 	}
 	if err = s.commit(b); errors.Is(err, errCorrupt) {
-		s.pause(ctx) // it may be damaged again
+		_ = s.pause(ctx) // it may be damaged again
 		return true, s.discard(b.db, err)
 	}
 	return more, err
@@ -348,7 +298,6 @@ func (s *Store) commit(b *batch) (err error) {
 	defer s.mu.Unlock()
 	if s.db == b.db {
 		s.at = b.state
-		s.notify()
 	}
 	return nil
 }

@@ -13,11 +13,13 @@ package fetch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"log/slog"
 	"path"
+	"slices"
 	"syscall"
 	"time"
 
@@ -50,13 +52,12 @@ const (
 	logEvery     = 10 * time.Second
 )
 
-// Errors of Fetch. Others are of the network, the disk, or of a source.
+// Errors of Fetch. Others are of the network, the disk (ENOSPC also where it is too full for
+// what is missing), or of a source.
 var (
 	// ErrDiffers: the local event log has another history than that of all nodes asked.
 	// One of them is wrong, so nothing is overwritten.
 	ErrDiffers = errors.New("the event log has another history")
-	// ErrNoSpace: the disk is too full for what is missing.
-	ErrNoSpace = errors.New("the disk is too full")
 	// ErrWrong: a node has sent something that does not verify.
 	ErrWrong = errors.New("received data does not verify")
 )
@@ -70,52 +71,51 @@ type fetcher struct {
 // Fetch transfers what is missing into <data>/incoming, asking each node once, and returns
 // what Install is to move in place. After an error the files that have arrived stay, and the
 // next Fetch continues from them. Only one may run for a directory, whose engine may be open.
-func Fetch(ctx context.Context, o Options) (p *Plan, err error) {
+func Fetch(ctx context.Context, o Options) (*Plan, error) {
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
 	if err := f.FS.MkdirAll(f.dir); err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
-	var differ, others []error
+	var failed []error
 	for _, to := range f.From {
-		if p, err = f.from(ctx, to); err == nil {
+		p, err := f.from(ctx, to)
+		if err == nil {
 			return p, nil
 		} else if ctx.Err() != nil {
 			return nil, fmt.Errorf("fetch: %w", err)
 		}
 		f.Logger.Warn("fetch failed", "from", to.Node, "addr", to.Addr, "error", err)
-		err = fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err)
-		if errors.Is(err, ErrDiffers) {
-			differ = append(differ, err)
-			continue
-		}
-		others = append(others, err)
-		full := errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT)
-		if full || errors.Is(err, ErrNoSpace) {
+		failed = append(failed, fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err))
+		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
 			break // the same with every node
 		}
 	}
-	if len(others) == 0 { // all have said that this log is another one
-		others = differ
+	// ErrDiffers only if all have said so.
+	others := slices.DeleteFunc(slices.Clone(failed), func(err error) bool {
+		return errors.Is(err, ErrDiffers)
+	})
+	if len(others) > 0 {
+		failed = others
 	}
-	return nil, fmt.Errorf("fetch: %w", errors.Join(others...))
+	return nil, fmt.Errorf("fetch: %w", errors.Join(failed...))
 }
 
 // from transfers the missing segments from one node, and the checkpoint from the leader.
 func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
-	r, after, err := f.plan(ctx, to)
+	p, after, err := f.plan(ctx, to)
+	if err == nil {
+		err = f.prepare(p)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if err := f.prepare(r); err != nil {
-		return nil, err
-	}
-	f.Logger.Info("fetching", "from", to.Node, "addr", to.Addr, "checkpoint", r.Checkpoint.Name,
-		"segments", len(r.Segments), "replace", r.Replace)
+	logger := f.Logger.With("checkpoint", p.Checkpoint.Name, "segments", len(p.Segments),
+		"replace", p.Replace)
+	logger.Info("fetching", "from", to.Node, "addr", to.Addr)
 	// The oldest first: each is verified from the end of the one before.
-	for i := range r.Segments {
-		s := &r.Segments[i]
+	for i, s := range p.Segments {
 		err := f.file(ctx, to, datadir.LogDir, s.Name, s.Size, func() error {
-			end, err := f.verifySegment(ctx, r, i, after)
+			end, err := f.verifySegment(ctx, p, i, after)
 			if err == nil {
 				after = &end
 			}
@@ -125,141 +125,118 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 			return nil, err
 		}
 	}
-	c, leader := &r.Checkpoint, f.From[len(f.From)-1]
+	c, leader := &p.Checkpoint, f.From[len(f.From)-1]
 	err = f.file(ctx, leader, datadir.CheckpointDir, c.Name, c.Size, f.verifyCheckpoint)
 	if err != nil {
 		return nil, err
 	}
-	f.Logger.Info("fetched", "checkpoint", c.Name,
-		"segments", len(r.Segments), "replace", r.Replace)
-	return r, f.FS.SyncDir(f.dir)
+	logger.Info("fetched")
+	return p, f.FS.SyncDir(f.dir)
 }
 
 // plan asks a node for its segments and compares them with the local log. It returns what is
 // to be fetched, and the local block that the first segment continues; nil: none.
 func (f *fetcher) plan(ctx context.Context, to peer.Target) (
-	r *Plan, after *log.SegmentInfo, err error) {
+	p *Plan, after *log.SegmentInfo, err error) {
 	c := &f.Checkpoint
-	r = &Plan{Cluster: c.ClusterID, Checkpoint: Checkpoint{Name: c.Name(), Size: c.Size,
+	p = &Plan{Cluster: c.ClusterID, Checkpoint: Checkpoint{Name: c.Name(), Size: c.Size,
 		Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: c.Chain}}
-	have, chain, err := local(f.FS, f.DataDir, c.HeadIndex)
+	sealed, head, chain, err := local(f.FS, f.DataDir, c.HeadIndex)
 	if err != nil {
 		return nil, nil, err
 	}
-	head := newest(have)
-	r.head = head.Last
-	if head.Last >= c.HeadIndex {
-		// Only the checkpoint is missing.
-		if chain != c.Chain {
-			return nil, nil, differs(c.HeadIndex, chain, c.Chain)
-		}
-		r.PrevIndex, r.PrevChain = c.HeadIndex, c.Chain
-		return r, nil, nil
+	p.head = head.Last
+	if head.Last >= c.HeadIndex { // only the checkpoint is missing
+		p.PrevIndex, p.PrevChain = c.HeadIndex, c.Chain
+		return p, nil, same(c.HeadIndex, chain, c.Chain)
 	}
 	q := listRequest{HeadIndex: c.HeadIndex, Chain: c.Chain, Asked: head.Last}
 	var l list
 	if _, err := peer.Ask(ctx, f.Net, to, callList, q, &l); err != nil {
 		return nil, nil, err
 	}
-	r.PrevIndex, r.PrevChain, r.Segments = l.PrevIndex, l.PrevChain, l.Segments
-	if err := r.check(); err != nil || len(r.Segments) == 0 {
+	p.extent = l.extent
+	if err := p.check(); err != nil || len(p.Segments) == 0 {
 		return nil, nil, fmt.Errorf("%w: list of segments: %w", ErrWrong, err)
 	}
-	switch {
-	case head.Last == 0, head.Last < l.PrevIndex: // nothing, or only what the other has deleted
-	case l.Asked == nil:
-		return nil, nil, fmt.Errorf("the other node does not hold its chain at index %d", head.Last)
-	case *l.Asked != checkpoint.Chain(head.Chain):
-		return nil, nil, differs(head.Last, head.Chain, *l.Asked)
+	if head.Last > 0 && head.Last >= l.PrevIndex { // else the other has deleted what is here
+		if l.Asked == nil {
+			err = fmt.Errorf("the other node does not hold its chain at index %d", head.Last)
+		} else {
+			err = same(head.Last, head.Chain, *l.Asked)
+		}
 	}
 	// Sealed segments that are the same stay: a chain covers all that came before it. The
 	// newest is fetched whole, because its end may not be on disk here.
-	for _, s := range have[:max(len(have)-1, 0)] {
-		next, chain := r.Segments[0], checkpoint.Chain(s.Chain)
-		if s.First == next.First && s.Last == next.Last && chain == next.Chain {
-			r.PrevIndex, r.PrevChain, r.Segments = next.Last, next.Chain, r.Segments[1:]
+	for _, s := range sealed {
+		if next := p.Segments[0]; segmentOf(s) == next {
+			p.PrevIndex, p.PrevChain, p.Segments = next.Last, next.Chain, p.Segments[1:]
 		}
-		if s.Last == r.PrevIndex && chain == r.PrevChain {
+		if s.Last == p.PrevIndex && s.Chain == p.PrevChain {
 			after = &s
 		}
 	}
-	r.Replace = r.PrevIndex > 0 && after == nil
-	return r, after, nil
+	p.Replace = p.PrevIndex > 0 && after == nil
+	return p, after, err
 }
 
-func differs(index uint64, here, there [32]byte) error {
+// same returns ErrDiffers unless both chains at an index are the same.
+func same(index uint64, here, there checkpoint.Chain) error {
+	if here == there {
+		return nil
+	}
 	return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
 		ErrDiffers, index, here, there)
 }
 
-// local returns the segments of the local log, to which the engine may write, and its chain at
-// an index, where it reaches that.
+// local returns what the local log, to which the engine may write, consists of: its sealed
+// segments, the newest one, and its chain at an index, where it reaches that.
 func local(fsys vfs.FS, dataDir string, index uint64) (
-	have []log.SegmentInfo, chain checkpoint.Chain, err error) {
+	sealed []log.SegmentInfo, newest log.SegmentInfo, chain checkpoint.Chain, err error) {
 	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dataDir, datadir.LogDir)})
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, chain, nil
+		return nil, newest, chain, nil
 	} else if err != nil {
-		return nil, chain, err
+		return nil, newest, chain, err
 	}
 	defer l.Close()
-	have = l.Segments()
-	if newest(have).Last >= index {
+	if all := l.Segments(); len(all) > 0 {
+		sealed, newest = all[:len(all)-1], all[len(all)-1]
+	}
+	if newest.Last >= index {
 		chain, err = l.ChainAt(index)
 	}
-	return have, chain, err
-}
-
-// newest returns the segment in which a log ends; the zero segment for none.
-func newest(have []log.SegmentInfo) (s log.SegmentInfo) {
-	if len(have) > 0 {
-		s = have[len(have)-1]
-	}
-	return s
+	return sealed, newest, chain, err
 }
 
 // prepare removes files that are not wanted, and checks that the rest has room.
-func (f *fetcher) prepare(r *Plan) error {
+func (f *fetcher) prepare(p *Plan) error {
 	names, err := f.FS.List(f.dir)
 	if err != nil {
 		return err
 	}
-	want := map[string]int64{r.Checkpoint.Name: r.Checkpoint.Size}
-	for i, s := range r.Segments {
-		want[s.Name] = s.Size
-		if i < len(r.Segments)-1 { // the newest is not sealed
-			want[log.SideFileName(s.First)] = 0
-		}
+	want := p.files()
+	for _, s := range p.Segments[:max(len(p.Segments)-1, 0)] { // the newest is not sealed
+		want[log.SideFileName(s.First)] = 0
 	}
 	need := int64(reserveBytes)
-	for _, size := range want {
-		need += size
-	}
-	var useless []string
-	for _, name := range names {
-		size, ok := want[name]
-		if !ok {
-			useless = append(useless, name)
-			continue
-		}
+	for name, size := range want {
 		have, err := f.FS.Stat(path.Join(f.dir, name))
-		if err != nil {
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		need -= min(size, have)
+		need += size - min(size, have)
 	}
+	useless := slices.DeleteFunc(names, func(name string) bool { _, ok := want[name]; return ok })
 	if err := vfs.Remove(f.FS, f.dir, useless...); err != nil || f.FreeBytes == nil {
 		return err
 	}
 	free, err := f.FreeBytes()
-	if err != nil {
-		return fmt.Errorf("free space: %w", err)
+	if err == nil && uint64(need) > free {
+		err = fmt.Errorf("%w: %d bytes are needed (%d of them stay free), %d are free",
+			syscall.ENOSPC, need, reserveBytes, free)
 	}
-	if uint64(need) > free {
-		return fmt.Errorf("%w: %d bytes are needed (%d of them stay free), %d are free",
-			ErrNoSpace, need, reserveBytes, free)
-	}
-	return nil
+	return err
 }
 
 // file fetches one file and verifies it. Bytes that are there from an earlier attempt, and
@@ -292,13 +269,20 @@ func (f *fetcher) download(ctx context.Context, from peer.Target, name string, s
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, file.Close()) }()
-	if had, err = file.Size(); err != nil {
-		return 0, err
-	}
-	if had > size { // from an attempt at a newer checkpoint
+	if had, err = file.Size(); err == nil && had > size { // from an attempt at a newer checkpoint
 		had, err = size, file.Truncate(size)
 	}
-	for off := had; err == nil && off < size; {
+	for off, synced := had, had; err == nil; {
+		// Also where nothing was added: after a kill it may be in the page cache only.
+		if off == size || off >= synced+syncBytes {
+			if err := file.Sync(); err != nil {
+				// Nobody knows which bytes are durable, and a second sync would not say.
+				return had, errors.Join(err, file.Truncate(0))
+			}
+			if synced = off; off == size {
+				return had, nil
+			}
+		}
 		b, err := f.read(ctx, from, readRequest{name, off, size - off})
 		if err == nil {
 			_, err = file.WriteAt(b, off)
@@ -306,39 +290,24 @@ func (f *fetcher) download(ctx context.Context, from peer.Target, name string, s
 		if err != nil {
 			return had, fmt.Errorf("at %d of %d bytes: %w", off, size, err)
 		}
-		began := off
-		if off += int64(len(b)); off/syncBytes > began/syncBytes {
-			if err := syncFile(file); err != nil {
-				return had, err
-			}
-		}
+		off += int64(len(b))
 		if time.Since(f.logged) >= logEvery {
 			f.logged = time.Now()
 			f.Logger.Info("fetching", "file", name, "bytes", off, "of", size)
 		}
 	}
-	if err == nil {
-		// Also where nothing was added: after a kill it may be in the page cache only.
-		err = syncFile(file)
-	}
 	return had, err
-}
-
-// syncFile makes a file's bytes durable. After an error nobody knows which of them are, and a
-// second sync would not say: they are dropped.
-func syncFile(file vfs.File) error {
-	err := file.Sync()
-	if err != nil {
-		err = errors.Join(err, file.Truncate(0))
-	}
-	return err
 }
 
 // read asks for bytes of a file, and returns the first of them.
 func (f *fetcher) read(ctx context.Context, from peer.Target, q readRequest) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, idleTime)
 	defer cancel()
-	b, _, err := f.Net.Call(ctx, from, callRead, encode(q))
+	body, err := json.Marshal(q)
+	if err != nil {
+		return nil, err
+	}
+	b, _, err := f.Net.Call(ctx, from, callRead, body)
 	if err == nil && (len(b) == 0 || int64(len(b)) > q.Size) {
 		err = fmt.Errorf("%w: %d bytes", ErrWrong, len(b))
 	}
@@ -347,9 +316,9 @@ func (f *fetcher) read(ctx context.Context, from peer.Target, q readRequest) ([]
 
 // verifySegment verifies a segment, and writes the side file of one that will be sealed, so
 // that opening the log need not compute it.
-func (f *fetcher) verifySegment(ctx context.Context, r *Plan, i int, after *log.SegmentInfo) (
+func (f *fetcher) verifySegment(ctx context.Context, p *Plan, i int, after *log.SegmentInfo) (
 	end log.SegmentInfo, err error) {
-	s := &r.Segments[i]
+	s := p.Segments[i]
 	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, after)
 	_, corrupt := errors.AsType[*log.CorruptionError](err)
 	switch {
@@ -357,15 +326,13 @@ func (f *fetcher) verifySegment(ctx context.Context, r *Plan, i int, after *log.
 		return end, fmt.Errorf("%w: %w", ErrWrong, err)
 	case err != nil:
 		return end, err
-	case after == nil && (found.PrevIndex != r.PrevIndex || found.PrevChain != r.PrevChain):
-		return end, fmt.Errorf("%w: segment %s continues index %d, chain %x, not %d, %x",
-			ErrWrong, s.Name, found.PrevIndex, found.PrevChain, r.PrevIndex, r.PrevChain)
-	case found.Size != s.Size || found.Last != s.Last || checkpoint.Chain(found.Chain) != s.Chain:
-		return end, fmt.Errorf(
-			"%w: segment %s has %d bytes up to index %d, chain %x, not %d, %d, %x",
-			ErrWrong, s.Name, found.Size, found.Last, found.Chain, s.Size, s.Last, s.Chain)
+	case segmentOf(found.SegmentInfo) != s,
+		after == nil && (found.PrevIndex != p.PrevIndex || found.PrevChain != p.PrevChain):
+		return end, fmt.Errorf("%w: segment %s is not as listed: "+
+			"it continues index %d, and has %d bytes up to index %d, chain %x",
+			ErrWrong, s.Name, found.PrevIndex, found.Size, found.Last, found.Chain)
 	}
-	if i < len(r.Segments)-1 {
+	if i < len(p.Segments)-1 {
 		err = vfs.WriteFile(f.FS, path.Join(f.dir, log.SideFileName(s.First)), found.Side)
 	}
 	return found.SegmentInfo, err
@@ -377,12 +344,10 @@ func (f *fetcher) verifyCheckpoint() error {
 	if _, ok := errors.AsType[*fs.PathError](err); ok {
 		return err // this node's disk
 	}
-	same := meta.ClusterID == want.ClusterID && meta.HeadIndex == want.HeadIndex &&
-		meta.Chain == want.Chain
-	if err == nil && !same {
-		err = fmt.Errorf("checkpoint %s is of cluster %q, index %d, chain %x, not of %q, %d, %x",
-			want.Name(), meta.ClusterID, meta.HeadIndex, meta.Chain,
-			want.ClusterID, want.HeadIndex, want.Chain)
+	if err == nil && (meta.ClusterID != want.ClusterID || meta.HeadIndex != want.HeadIndex ||
+		meta.Chain != want.Chain) {
+		err = fmt.Errorf("checkpoint %s is not as offered: it is of cluster %q, index %d, chain %x",
+			want.Name(), meta.ClusterID, meta.HeadIndex, meta.Chain)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrWrong, err)

@@ -22,7 +22,12 @@ import (
 //
 // If the event log has changed since the plan was made, or the files were discarded, nothing is
 // installed. The files in incoming/ may be of use to the next Fetch.
-func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (bool, error) {
+func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (done bool, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("install fetched files: %w", err)
+		}
+	}()
 	i := &installer{
 		FS: fsys, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
 		log:         path.Join(dataDir, datadir.LogDir),
@@ -31,28 +36,29 @@ func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (bool, e
 	b, err := vfs.ReadFile(fsys, path.Join(i.dir, installFile))
 	switch {
 	case err == nil:
-		p, err = decodePlan(b)
-		// Also of a rename that was seen but is not on disk yet.
-		err = errors.Join(err, i.SyncDir(i.dir))
+		if p, err = decodePlan(b); err == nil {
+			err = i.SyncDir(i.dir) // a rename that was seen need not be on disk yet
+		}
 	case !errors.Is(err, fs.ErrNotExist):
 	case p == nil:
 		return false, nil
 	default:
-		var why string
-		if why, err = i.outdated(p); err == nil && why != "" {
+		if why, err := i.outdated(p); err != nil {
+			return false, err
+		} else if why != "" {
 			logger.Warn("fetched files are not installed", "why", why)
 			return false, nil
 		}
-		if err == nil {
+		if b, err = p.encode(); err == nil {
 			// The point of no return: the next step changes the log.
-			err = vfs.WriteFile(fsys, path.Join(i.dir, installFile), p.encode())
+			err = vfs.WriteFile(fsys, path.Join(i.dir, installFile), b)
 		}
 	}
 	if err == nil {
 		err = i.install(p)
 	}
 	if err != nil {
-		return false, fmt.Errorf("install fetched files: %w", err)
+		return false, err
 	}
 	logger.Info("installed checkpoint and missing log segments", "checkpoint", p.Checkpoint.Name,
 		"head", p.Checkpoint.HeadIndex, "segments", len(p.Segments), "replaced", p.Replace)
@@ -68,24 +74,18 @@ type installer struct {
 // outdated returns why a plan cannot be carried out, or "": the event log does not end where it
 // did when the plan was made, or the files were discarded since.
 func (i *installer) outdated(p *Plan) (why string, err error) {
-	files := map[string]int64{p.Checkpoint.Name: p.Checkpoint.Size}
-	for _, s := range p.Segments {
-		files[s.Name] = s.Size
-	}
-	for name, size := range files {
+	for name, size := range p.files() {
 		if ok, err := i.hasSize(path.Join(i.dir, name), size); err != nil || !ok {
 			return "files are missing", err
 		}
 	}
-	have, _, err := local(i.FS, i.dataDir, math.MaxUint64)
-	if err != nil {
+	_, head, _, err := local(i.FS, i.dataDir, math.MaxUint64)
+	switch {
+	case err != nil:
 		return "", err
-	}
-	head := newest(have)
-	if head.Last != p.head {
+	case head.Last != p.head:
 		return "the event log has changed", nil
-	}
-	if len(p.Segments) == 0 && head.Last > 0 {
+	case len(p.Segments) == 0 && head.Last > 0:
 		// Its end may not have been synced by the process that wrote it.
 		f, err := i.OpenReadWrite(path.Join(i.log, head.Name))
 		if err != nil {
@@ -98,103 +98,91 @@ func (i *installer) outdated(p *Plan) (why string, err error) {
 
 // install carries out a plan. Each step may have been done before, by an Install that was
 // interrupted, and then does nothing.
-func (i *installer) install(r *Plan) error {
-	if err := errors.Join(i.MkdirAll(i.log), i.MkdirAll(i.checkpoints)); err != nil {
-		return err
+func (i *installer) install(p *Plan) error {
+	err := errors.Join(i.MkdirAll(i.log), i.MkdirAll(i.checkpoints))
+	if err == nil && len(p.Segments) > 0 {
+		err = i.installSegments(p)
 	}
-	if len(r.Segments) > 0 {
-		if err := i.installSegments(r); err != nil {
-			return err
-		}
+	if err == nil && p.Replace {
+		err = i.dropStale(p.PrevIndex)
 	}
 	// Last of the data: a checkpoint needs the log up to it.
-	if err := i.move(r.Checkpoint.Name, i.checkpoints, r.Checkpoint.Size); err != nil {
-		return err
-	}
-	if err := i.SyncDir(i.checkpoints); err != nil {
-		return err
+	if err == nil {
+		err = i.move(p.Checkpoint.Name, i.checkpoints, p.Checkpoint.Size)
 	}
 	// Both directories that files were moved between are on disk before INSTALL, the last
 	// file in its directory, is removed.
-	if err := i.SyncDir(i.dir); err != nil {
-		return err
+	for _, dir := range []string{i.checkpoints, i.dir} {
+		if err == nil {
+			err = i.SyncDir(dir)
+		}
 	}
-	if err := vfs.Remove(i.FS, i.dir, installFile); err != nil {
+	if err == nil {
+		err = vfs.Remove(i.FS, i.dir, installFile)
+	}
+	if err != nil {
 		return err
 	}
 	return Discard(i.FS, i.dataDir)
 }
 
-func (i *installer) installSegments(r *Plan) error {
+// installSegments replaces the end of the event log, or all of it.
+func (i *installer) installSegments(p *Plan) error {
 	// The node that sent the segments may not have carried out the erasures that this one has
 	// (I22). Before the first of them is in place, so that a crash leaves no broken promise.
-	first := r.Segments[0].First
-	if upTo, known, err := datadir.ReadErased(i.FS, i.dataDir); err != nil {
-		return err
-	} else if known && upTo >= first {
-		if err := datadir.WriteErased(i.FS, i.dataDir, first-1); err != nil {
-			return err
-		}
+	first := p.Segments[0].First
+	upTo, known, err := datadir.ReadErased(i.FS, i.dataDir)
+	if err == nil && known && upTo >= first {
+		err = datadir.WriteErased(i.FS, i.dataDir, first-1)
 	}
-	if err := i.clear(r); err != nil {
-		return fmt.Errorf("remove the old log: %w", err)
-	}
-	for n, s := range r.Segments { // the oldest first, each with its side file before it
-		if n < len(r.Segments)-1 {
-			// One that is missing is computed when the log is opened.
-			side := log.SideFileName(s.First)
-			err := i.Rename(path.Join(i.dir, side), path.Join(i.log, side))
-			if err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return err
-			}
-		}
-		if err := i.move(s.Name, i.log, s.Size); err != nil {
-			return err
-		}
-	}
-	if err := i.SyncDir(i.log); err != nil || !r.Replace {
-		return err
-	}
-	// Checkpoints from before the new log's beginning are of no use, and read models cannot
-	// continue over a gap.
-	metas, _, err := checkpoint.List(i.FS, i.checkpoints)
 	if err != nil {
 		return err
-	}
-	var old []string
-	for n := range metas {
-		if metas[n].HeadIndex < r.PrevIndex {
-			old = append(old, metas[n].Name())
-		}
-	}
-	err = vfs.Remove(i.FS, i.checkpoints, old...)
-	return errors.Join(err, vfs.Remove(i.FS, i.dataDir, datadir.ProjectionFile))
-}
-
-// clear removes the files of the local log that do not stay: all of one that is replaced, else only
-// those from the first new segment on. Those with the names of new ones are replaced by the move,
-// or are new already; a wrong side file is computed again when the log is opened.
-func (i *installer) clear(r *Plan) error {
-	fresh := map[string]bool{}
-	for n, s := range r.Segments {
-		fresh[s.Name] = true
-		fresh[log.SideFileName(s.First)] = n < len(r.Segments)-1
 	}
 	names, err := i.List(i.log)
 	if err != nil {
 		return err
 	}
-	var old []string
-	for _, name := range names {
-		first, ok := log.ParseSegmentName(name)
+	// What does not stay, but for segments of the same names: the move replaces those, or has.
+	// A side file that goes is computed again when the log is opened.
+	stays := p.files()
+	if err := vfs.Remove(i.FS, i.log, slices.DeleteFunc(names, func(name string) bool {
+		index, ok := log.ParseSegmentName(name)
 		if !ok {
-			first, ok = log.ParseSideFileName(name)
+			index, ok = log.ParseSideFileName(name)
 		}
-		if ok && !fresh[name] && (r.Replace || first >= r.Segments[0].First) {
-			old = append(old, name)
+		_, moved := stays[name]
+		return !ok || moved || !p.Replace && index < first
+	})...); err != nil {
+		return fmt.Errorf("remove the old log: %w", err)
+	}
+	for _, s := range p.Segments { // the oldest first, each with its side file before it
+		side := log.SideFileName(s.First)
+		err := i.Rename(path.Join(i.dir, side), path.Join(i.log, side))
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err := i.move(s.Name, i.log, s.Size); err != nil {
+			return err
 		}
 	}
-	return vfs.Remove(i.FS, i.log, old...)
+	return i.SyncDir(i.log)
+}
+
+// dropStale removes what a log that begins after an index cannot be used with: checkpoints
+// before it, and read models, which cannot continue over a gap.
+func (i *installer) dropStale(index uint64) error {
+	metas, _, err := checkpoint.List(i.FS, i.checkpoints)
+	if err != nil {
+		return err
+	}
+	var old []string
+	for _, m := range metas {
+		if m.HeadIndex < index {
+			old = append(old, m.Name())
+		}
+	}
+	err = vfs.Remove(i.FS, i.checkpoints, old...)
+	return errors.Join(err, vfs.Remove(i.FS, i.dataDir, datadir.ProjectionFile))
 }
 
 // move moves a file of incoming/ to its directory, replacing an older one. It is there, with

@@ -191,7 +191,7 @@ func (n *node) serve(net *memNet, addr string) *node {
 	if n.stop != nil {
 		n.stop()
 	}
-	n.stop = Serve(net.at(addr), n.source())
+	n.stop = Serve(net.at(addr).Handle, n.source())
 	return n
 }
 
@@ -347,4 +347,11 @@ func install(t testing.TB, disk vfs.FS, p *Plan) bool {
 	ok, err := Install(disk, "/", p, silent)
 	must(t, err)
 	return ok
+}
+
+func encode(t testing.TB, v any) []byte {
+	t.Helper()
+	b, err := json.Marshal(v)
+	must(t, err)
+	return b
 }

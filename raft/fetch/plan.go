@@ -29,6 +29,18 @@ type Segment struct {
 	Chain checkpoint.Chain `json:"chain"` // at Last
 }
 
+func segmentOf(s log.SegmentInfo) Segment {
+	return Segment{Name: s.Name, First: s.First, Last: s.Last, Size: s.Size, Chain: s.Chain}
+}
+
+// extent is a part of the event log. PrevIndex and PrevChain are of the block before its first
+// segment; 0 = none.
+type extent struct {
+	PrevIndex uint64           `json:"prev_index"`
+	PrevChain checkpoint.Chain `json:"prev_chain"`
+	Segments  []Segment        `json:"segments"`
+}
+
 // installFile is in incoming/ from before the first file is moved until after the last: the
 // installation must be completed. It has a line with the CRC-32C of the rest, in hex, and then
 // the plan as JSON.
@@ -39,11 +51,7 @@ type Plan struct {
 	Format     int        `json:"format"`
 	Cluster    string     `json:"cluster"`
 	Checkpoint Checkpoint `json:"checkpoint"`
-	// PrevIndex and PrevChain are of the block before the first segment; 0 = none. Segments
-	// are those in incoming/.
-	PrevIndex uint64           `json:"prev_index"`
-	PrevChain checkpoint.Chain `json:"prev_chain"`
-	Segments  []Segment        `json:"segments"`
+	extent                // of what is in incoming/
 	// Replace: the local log does not lead up to PrevIndex, and is removed. Otherwise its
 	// segments before the first one stay.
 	Replace bool `json:"replace"`
@@ -53,30 +61,22 @@ type Plan struct {
 
 const planFormat = 1
 
-// Sizes of files beyond any that qlogd writes, and the smallest segment.
-const (
-	maxSegmentBytes    = 4 << 30
-	maxCheckpointBytes = 1 << 40
-	minSegmentBytes    = 88 + 68 // header, and a block without records
-)
+// maxFileBytes is beyond any file that qlogd writes.
+const maxFileBytes = 1 << 40
 
 // check verifies that names match their numbers, and that each part continues the one before.
-func (r *Plan) check() error {
-	c := &r.Checkpoint
-	if _, _, ok := checkpoint.ParseName(c.Name); !ok || c.Size <= 0 || c.Size > maxCheckpointBytes {
+func (p *Plan) check() error {
+	c := &p.Checkpoint
+	if _, _, ok := checkpoint.ParseName(c.Name); !ok || c.Size <= 0 || c.Size > maxFileBytes {
 		return fmt.Errorf("checkpoint %q: %d bytes", c.Name, c.Size)
 	}
-	last, chain := r.PrevIndex, r.PrevChain
-	for i := range r.Segments {
-		s := &r.Segments[i]
+	last, chain := p.PrevIndex, p.PrevChain
+	for _, s := range p.Segments {
 		first, ok := log.ParseSegmentName(s.Name)
-		switch {
-		case !ok || first != s.First:
-			return fmt.Errorf("segment %q does not begin at index %d", s.Name, s.First)
-		case s.First <= last || s.Last < s.First:
-			return fmt.Errorf("segment %s: %d to %d, after %d", s.Name, s.First, s.Last, last)
-		case s.Size < minSegmentBytes || s.Size > maxSegmentBytes:
-			return fmt.Errorf("segment %s: %d bytes", s.Name, s.Size)
+		if !ok || first != s.First || first <= last || s.Last < first ||
+			s.Size <= 0 || s.Size > maxFileBytes {
+			return fmt.Errorf("segment %q: index %d to %d, after %d, in %d bytes",
+				s.Name, s.First, s.Last, last, s.Size)
 		}
 		last, chain = s.Last, s.Chain
 	}
@@ -87,38 +87,38 @@ func (r *Plan) check() error {
 	return nil
 }
 
-func checksum(body string) string {
-	return fmt.Sprintf("%08x", crc32.Checksum([]byte(body), crc32.MakeTable(crc32.Castagnoli)))
-}
-
-func (r *Plan) encode() []byte {
-	r.Format = planFormat
-	b := encode(r)
-	return []byte(checksum(string(b)) + "\n" + string(b))
-}
-
-// encode returns v, which consists of numbers and strings, as JSON.
-func encode(v any) []byte {
-	b, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
+// files returns the files that must be in incoming/ and their sizes.
+func (p *Plan) files() map[string]int64 {
+	files := map[string]int64{p.Checkpoint.Name: p.Checkpoint.Size}
+	for _, s := range p.Segments {
+		files[s.Name] = s.Size
 	}
-	return b
+	return files
+}
+
+func checksum(body []byte) string {
+	return fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
+}
+
+func (p *Plan) encode() ([]byte, error) {
+	p.Format = planFormat
+	b, err := json.Marshal(p)
+	return append([]byte(checksum(b)+"\n"), b...), err
 }
 
 func decodePlan(b []byte) (*Plan, error) {
 	sum, body, ok := strings.Cut(string(b), "\n")
-	if !ok || sum != checksum(body) {
+	if !ok || sum != checksum([]byte(body)) {
 		return nil, fmt.Errorf("%s has a wrong checksum", installFile)
 	}
-	r := &Plan{}
-	err := json.Unmarshal([]byte(body), r)
+	p := &Plan{}
+	err := json.Unmarshal([]byte(body), p)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", installFile, err)
-	case r.Format > planFormat:
+	case p.Format > planFormat:
 		return nil, fmt.Errorf("incoming files: format version %d is newer than this program's %d",
-			r.Format, planFormat)
+			p.Format, planFormat)
 	}
-	return r, r.check()
+	return p, p.check()
 }

@@ -5,13 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"math"
 	"path"
 	"slices"
-	"sync"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -33,10 +31,8 @@ type listRequest struct {
 }
 
 type list struct {
-	PrevIndex uint64            `json:"prev_index"`
-	PrevChain checkpoint.Chain  `json:"prev_chain"`
-	Segments  []Segment         `json:"segments"`
-	Asked     *checkpoint.Chain `json:"asked,omitempty"` // nil where it is not held
+	extent
+	Asked *checkpoint.Chain `json:"asked,omitempty"` // nil where it is not held
 }
 
 type readRequest struct {
@@ -56,53 +52,42 @@ type Source struct {
 	Logger   *slog.Logger
 }
 
-// Handlers is the part of *peer.Net that Serve needs.
-type Handlers interface {
-	Handle(name string, h peer.Handler)
-}
-
-// maxReads bounds how many reads are answered at a time: nodes that are behind must not slow
+// maxCalls bounds how many calls are answered at a time: nodes that are behind must not slow
 // down those that work.
-const maxReads = 2
+const maxCalls = 2
 
-// Serve answers other nodes' fetches from src until stop is called: after it nobody reads from src.
-func Serve(n Handlers, src Source) (stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	s := &server{Source: src, ctx: ctx, slots: make(chan struct{}, maxReads)}
-	n.Handle(callList, s.handler(peer.Answer(s.list)))
-	n.Handle(callRead, s.handler(s.read))
-	return func() {
-		n.Handle(callList, nil)
-		n.Handle(callRead, nil)
-		cancel()
-		s.running.Lock() // and never unlocked
-	}
-}
-
-type server struct {
-	Source
-	ctx     context.Context // ends with stop
-	slots   chan struct{}
-	running sync.RWMutex // held for reading by handlers
-}
-
-var errClosing = errors.New("this node is being closed")
-
-// handler makes h, which ends when the server is stopped, a peer.Handler.
-func (s *server) handler(h peer.Handler) peer.Handler {
-	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
-		if !s.running.TryRLock() {
-			return nil, errClosing
+// Serve answers other nodes' fetches from src, by handle of a peer.Net, until stop is called:
+// after it nobody reads from src.
+func Serve(handle func(name string, h peer.Handler), src Source) (stop func()) {
+	stopped, cancel := context.WithCancel(context.Background())
+	slots := make(chan struct{}, maxCalls)
+	bounded := func(h peer.Handler) peer.Handler {
+		return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
+			ctx, cancel := context.WithCancel(ctx)
+			defer cancel()
+			defer context.AfterFunc(stopped, cancel)()
+			select {
+			case slots <- struct{}{}:
+				defer func() { <-slots }()
+				return h(ctx, from, body)
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
 		}
-		defer s.running.RUnlock()
-		ctx, cancel := context.WithCancel(ctx)
-		defer cancel()
-		defer context.AfterFunc(s.ctx, cancel)()
-		return h(ctx, from, body)
+	}
+	handle(callList, bounded(peer.Answer(src.list)))
+	handle(callRead, bounded(src.read))
+	return func() {
+		handle(callList, nil)
+		handle(callRead, nil)
+		cancel()
+		for range maxCalls {
+			slots <- struct{}{} // waits for a call, and lets no other in
+		}
 	}
 }
 
-func (s *server) list(ctx context.Context, from peer.Identity, q listRequest) (*list, error) {
+func (s *Source) list(ctx context.Context, from peer.Identity, q listRequest) (*list, error) {
 	l, err := s.segments(ctx, q)
 	if errors.Is(err, errUseless) {
 		// The next offer is of a newer one.
@@ -118,105 +103,86 @@ var errUseless = errors.New("history after the checkpoint was deleted")
 
 // segments lists the log up to a checkpoint's head. Retention may continue meanwhile: then
 // the other node asks again.
-func (s *server) segments(ctx context.Context, q listRequest) (*list, error) {
-	chain, err := s.Log.ChainAt(q.HeadIndex)
-	if errors.Is(err, log.ErrGone) {
+func (s *Source) segments(ctx context.Context, q listRequest) (*list, error) {
+	switch chain, err := s.Log.ChainAt(q.HeadIndex); {
+	case errors.Is(err, log.ErrGone):
 		return nil, errUseless
-	} else if err != nil {
+	case err != nil:
 		return nil, err
-	}
-	if chain != q.Chain {
+	case chain != q.Chain:
 		// A node whose log differs must not spread that.
 		return nil, fmt.Errorf("this node's chain at index %d is %x", q.HeadIndex, chain)
 	}
 	name, end, err := s.Log.Extent(q.HeadIndex)
-	if errors.Is(err, log.ErrNotFound) {
-		return nil, errUseless
-	} else if err != nil {
-		return nil, err
-	}
 	segments := s.Log.Segments()
 	i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
-	if i < 0 {
+	switch {
+	case errors.Is(err, log.ErrNotFound), err == nil && i < 0:
 		return nil, errUseless
+	case err != nil:
+		return nil, err
 	}
-	l := &list{PrevIndex: segments[0].PrevIndex, PrevChain: segments[0].PrevChain}
+	l := &list{extent: extent{PrevIndex: segments[0].PrevIndex, PrevChain: segments[0].PrevChain}}
 	for _, g := range segments[:i+1] {
-		l.Segments = append(l.Segments, Segment{
-			Name: g.Name, First: g.First, Last: g.Last, Size: g.Size, Chain: g.Chain,
-		})
+		l.Segments = append(l.Segments, segmentOf(g))
 	}
 	last := &l.Segments[i]
-	last.Last, last.Size, last.Chain = q.HeadIndex, end, chain
-	if q.Asked > 0 {
-		if chain, err := s.Log.ChainAt(q.Asked); err == nil {
-			l.Asked = (*checkpoint.Chain)(&chain)
-		}
+	last.Last, last.Size, last.Chain = q.HeadIndex, end, q.Chain
+	if chain, err := s.Log.ChainAt(q.Asked); err == nil && q.Asked > 0 {
+		l.Asked = (*checkpoint.Chain)(&chain)
 	}
 	if l.PrevIndex == 0 {
 		return l, nil
 	}
-	return l, s.checkDeletions(ctx, q.HeadIndex)
-}
-
-// checkDeletions returns errUseless if history was deleted after a checkpoint. Its state then
-// still needs contents that were carried forward since, and a node with only this checkpoint
-// would take the log's beginning for lost.
-func (s *server) checkDeletions(ctx context.Context, head uint64) error {
-	for e, err := range s.Log.Events(ctx, head+1, math.MaxUint64) {
+	// If history was deleted after a checkpoint, its state still needs contents that were carried
+	// forward since, and a node with only this checkpoint would take the log's beginning for lost.
+	for e, err := range s.Log.Events(ctx, q.HeadIndex+1, math.MaxUint64) {
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if e.Type == event.HistoryDeleted {
-			return errUseless
+			return nil, errUseless
 		}
 	}
-	return nil
+	return l, nil
 }
 
 // read answers with the bytes of a file from an offset on, as many as one call carries.
-func (s *server) read(ctx context.Context, _ peer.Identity, body []byte) ([]byte, error) {
-	select {
-	case s.slots <- struct{}{}:
-		defer func() { <-s.slots }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
+func (s *Source) read(_ context.Context, _ peer.Identity, body []byte) ([]byte, error) {
 	var q readRequest
 	if err := json.Unmarshal(body, &q); err != nil {
 		return nil, err
 	}
-	f, size, err := s.open(path.Split(q.File))
+	size, err := s.size(q.File)
+	if err != nil {
+		return nil, err
+	}
+	if q.From < 0 || q.Size <= 0 || q.Size > size-q.From {
+		return nil, fmt.Errorf("%s has %d bytes, not %d from %d on", q.File, size, q.Size, q.From)
+	}
+	f, err := s.FS.OpenRead(path.Join(s.DataDir, q.File))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	if q.From < 0 || q.Size <= 0 || q.Size > size-q.From {
-		return nil, fmt.Errorf("%s has %d bytes, not %d from %d on", q.File, size, q.Size, q.From)
-	}
 	b := make([]byte, min(q.Size, chunkBytes))
-	_, err = io.ReadFull(io.NewSectionReader(f, q.From, q.Size), b)
+	_, err = f.ReadAt(b, q.From)
 	return b, err
 }
 
-// open opens a file and returns how much of it may be sent: whole blocks of a segment only,
-// because one may be being written after them.
-func (s *server) open(dir, name string) (f vfs.File, size int64, err error) {
-	segments := s.Log.Segments()
-	i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
-	isSegment := dir == datadir.LogDir+"/" && i >= 0
-	_, _, isCheckpoint := checkpoint.ParseName(name)
-	if !isSegment && (!isCheckpoint || dir != datadir.CheckpointDir+"/") {
-		return nil, 0, fs.ErrNotExist
+// size returns how much of a file may be sent: whole blocks of a segment only, because one may
+// be being written after them.
+func (s *Source) size(file string) (int64, error) {
+	dir, name := path.Split(file)
+	switch _, _, ok := checkpoint.ParseName(name); {
+	case dir == datadir.CheckpointDir+"/" && ok:
+		return s.FS.Stat(path.Join(s.DataDir, file))
+	case dir == datadir.LogDir+"/":
+		for _, g := range s.Log.Segments() {
+			if g.Name == name {
+				return g.Size, nil
+			}
+		}
 	}
-	if f, err = s.FS.OpenRead(path.Join(s.DataDir, dir, name)); err != nil {
-		return nil, 0, err
-	}
-	if isSegment {
-		return f, segments[i].Size, nil
-	}
-	if size, err = f.Size(); err != nil {
-		f.Close()
-	}
-	return f, size, err
+	return 0, fs.ErrNotExist
 }

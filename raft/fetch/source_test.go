@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"maps"
 	"strings"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -178,7 +179,7 @@ func TestNoRoom(t *testing.T) {
 	disk := memdisk.New()
 	o := optionsOf(net, disk, meta, "a")
 	o.FreeBytes = func() (uint64, error) { return reserveBytes + 5000, nil }
-	if _, err := Fetch(t.Context(), o); !errors.Is(err, ErrNoSpace) || net.sent > 0 {
+	if _, err := Fetch(t.Context(), o); !errors.Is(err, syscall.ENOSPC) || net.sent > 0 {
 		t.Errorf("%v, %d bytes came", err, net.sent)
 	}
 	o.FreeBytes = func() (uint64, error) { return 1 << 30, nil }
@@ -194,7 +195,7 @@ func TestServeRefuses(t *testing.T) {
 	n.serve(mem, "a")
 	name := n.log.Segments()[0].Name
 	read := func(q readRequest) ([]byte, error) {
-		b, _, err := mem.Call(t.Context(), peer.Target{Addr: "a"}, callRead, encode(q))
+		b, _, err := mem.Call(t.Context(), peer.Target{Addr: "a"}, callRead, encode(t, q))
 		return b, err
 	}
 	for _, file := range []string{
@@ -217,7 +218,7 @@ func TestServeRefuses(t *testing.T) {
 		}
 	}
 	wrong := listRequest{HeadIndex: meta.HeadIndex, Chain: checkpoint.Chain{1}}
-	for _, body := range []string{"", "[]", "{} {}", string(encode(wrong)), `{"head_index":1000000}`} {
+	for _, body := range []string{"", "[]", "{} {}", string(encode(t, wrong)), `{"head_index":1000000}`} {
 		if _, _, err := mem.Call(t.Context(), peer.Target{Addr: "a"}, callList, []byte(body)); err == nil {
 			t.Errorf("answered %s", body)
 		}
@@ -246,11 +247,12 @@ func TestStuckSourceIsGivenUp(t *testing.T) {
 // INSTALL's bytes are frozen: a later program must finish what this one began.
 func TestPlanBytes(t *testing.T) {
 	r := &Plan{
-		Replace: true, Cluster: cluster, PrevIndex: 4, PrevChain: checkpoint.Chain{1},
+		Replace: true, Cluster: cluster,
 		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: checkpoint.Chain{2}},
-		Segments:   []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: checkpoint.Chain{2}}},
+		extent:     extent{PrevIndex: 4, PrevChain: checkpoint.Chain{1}, Segments: []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: checkpoint.Chain{2}}}},
 	}
-	b := r.encode()
+	b, err := r.encode()
+	must(t, err)
 	const zeros = "0000000000000000000000000000000000000000000000000000000000000"
 	want := `{"format":1,"cluster":"01HGW2N7Q0000000000000000A","checkpoint":{"name":"00000000000000000009-00000000000000000002.ckpt","size":5,"index":9,"term":2,"head_index":8,"chain":"02` + zeros + `0"},` +
 		`"prev_index":4,"prev_chain":"01` + zeros + `0","segments":[{"name":"00000000000000000005.seg","first":5,"last":8,"size":200,"chain":"02` + zeros + `0"}],"replace":true}`

@@ -3,12 +3,10 @@ package peer
 import (
 	"bytes"
 	"context"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptrace"
@@ -40,39 +38,25 @@ func allowed(size int64) time.Time {
 	return time.Now().Add(greetTimeout + time.Duration(size)*time.Microsecond)
 }
 
-func (n *Net) newServer() *http.Server {
-	return &http.Server{
-		Handler:           http.HandlerFunc(n.serve),
-		ReadHeaderTimeout: 2 * keepIdle,
-		IdleTimeout:       2 * keepIdle,
-		ErrorLog:          slog.NewLogLogger(n.o.Logger.Handler(), slog.LevelWarn),
-		BaseContext:       func(net.Listener) context.Context { return n.ctx },
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			return context.WithValue(ctx, connKey{}, c)
-		},
-	}
-}
-
-type connKey struct{} // of the *conn in a request's context
-
-// newClient returns what keeps connections by target: the host of a request's URL is the
-// target in hex.
-func (n *Net) newClient() *http.Transport {
-	return &http.Transport{
-		DialContext: func(_ context.Context, _, host string) (net.Conn, error) {
-			host, _, _ = strings.Cut(host, ":")
-			b, err := hex.DecodeString(host)
-			if err != nil {
-				return nil, err
-			}
-			t := strings.SplitN(string(b), "\n", 3)
+// client returns what keeps the connections to a target.
+func (n *Net) client(to Target) *http.Transport {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	c := n.clients[to]
+	if c == nil {
+		c = &http.Transport{
 			// Not with the request's context: others may wait for the connection too.
-			return n.dial(n.ctx, Target{Addr: t[0], Node: t[1], Incarnation: t[2]}, kindHTTP)
-		},
-		MaxIdleConnsPerHost: maxIdle,
-		IdleConnTimeout:     keepIdle,
-		DisableCompression:  true,
+			DialContext: func(context.Context, string, string) (net.Conn, error) {
+				c, _, err := n.dial(n.ctx, to, nil)
+				return c, err
+			},
+			MaxIdleConnsPerHost: maxIdle,
+			IdleConnTimeout:     keepIdle,
+			DisableCompression:  true,
+		}
+		n.clients[to] = c
 	}
+	return c
 }
 
 // Call calls the node at to and waits for its response, until ctx ends or that node does not
@@ -154,14 +138,12 @@ func (n *Net) call(ctx context.Context, to Target, name string, body []byte) (
 			connected, from = true, i.Conn.(*conn).peer
 		},
 	})
-	host := hex.EncodeToString([]byte(to.Addr + "\n" + to.Node + "\n" + to.Incarnation))
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+host+"/"+name,
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+to.Addr+"/"+name,
 		bytes.NewReader(body))
 	if err != nil {
 		return nil, from, &notSent{err}
 	}
-	r.Host = to.Addr
-	resp, err := n.client.RoundTrip(r)
+	resp, err := n.client(to).RoundTrip(r)
 	if err != nil && !connected && !NotSent(err) {
 		err = &notSent{err}
 	}
@@ -184,10 +166,14 @@ func (n *Net) call(ctx context.Context, to Target, name string, body []byte) (
 	return nil, from, e
 }
 
-// serve answers one call. Its context ends with the connection: nobody waits for the answer
-// any more.
+// serve answers one call, or the hello before. The context of a call ends with the connection:
+// nobody waits for the answer any more.
 func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 	c := r.Context().Value(connKey{}).(*conn)
+	if !c.greeted {
+		n.greet(w, r, c)
+		return
+	}
 	_ = c.SetReadDeadline(allowed(r.ContentLength))
 	body, err := readAll(r.Body, r.ContentLength)
 	if err != nil {
@@ -204,20 +190,22 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 		defer n.running.Done()
 	}
 	n.mu.Unlock()
-	status, out := http.StatusNotFound, []byte(nil)
+	var out []byte
+	status := http.StatusOK
 	if h == nil || r.Method != http.MethodPost {
+		status = http.StatusNotFound
 		err = &Error{"unknown_call", fmt.Sprintf("no handler for %.100q", name)}
-	} else {
+	} else if out, err = h(r.Context(), c.peer, body); err != nil {
 		status = http.StatusInternalServerError
-		out, err = h(r.Context(), c.peer, body)
-		if err == nil && len(out) > maxCall {
-			err = tooLarge(int64(len(out)))
-		}
+	} else if len(out) > maxCall {
+		status, err = http.StatusInternalServerError, tooLarge(int64(len(out)))
 	}
-	if err == nil {
-		status = http.StatusOK
-	} else {
-		out = encode(err)
+	if err != nil {
+		e, ok := errors.AsType[*Error](err)
+		if !ok {
+			e = &Error{Code: "internal", Detail: err.Error()}
+		}
+		out, _ = json.Marshal(e) // strings
 	}
 	_ = c.SetWriteDeadline(allowed(int64(len(out))))
 	w.Header().Set("Content-Type", "application/octet-stream")
@@ -228,19 +216,6 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 
 func tooLarge(size int64) *Error {
 	return &Error{Code: "too_large", Detail: fmt.Sprintf("%d bytes, more than %d", size, maxCall)}
-}
-
-// encode returns an Error made of err as JSON.
-func encode(err error) []byte {
-	e, ok := errors.AsType[*Error](err)
-	if !ok {
-		e = &Error{Code: "internal", Detail: err.Error()}
-	}
-	b, err := json.Marshal(e)
-	if err != nil {
-		panic(err) // strings
-	}
-	return b
 }
 
 // readAll reads size bytes. Memory grows with what has arrived, not with what was announced.

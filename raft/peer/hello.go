@@ -1,111 +1,86 @@
 package peer
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"strings"
 	"time"
 	"unicode"
 )
 
-// Each side begins with the kind of connection (1 byte), magic, the version (1 byte), a length
-// (2 bytes, little-endian) and that many bytes of JSON: a hello of the side that connects, an
-// answer of the other. The bytes up to the version mean the same in every version, so that
-// another version can be refused in words.
+// A connection begins with one HTTP/1.1 request for what it is to carry, and the response. Each of
+// them has a hello in a header:
+//
+//	GET /calls  204  calls follow
+//	GET /raft   101  the stream of hashicorp/raft's NetworkTransport follows
+//	            403  refused; the connection is closed
 const (
-	magic     = "qlogd\r\n"
-	version   = 1
-	versionAt = 1 + len(magic)
-	headSize  = versionAt + 3
-	maxHello  = 4 << 10
+	pathCalls   = "/calls"
+	pathRaft    = "/raft"
+	helloHeader = "Qlogd-Hello"
+	version     = 1
+	maxHello    = 4 << 10 // bytes of all headers
 )
 
-// kind is the first byte of a connection: what it carries after the handshake.
-type kind byte
-
-const (
-	kindRaft kind = 1 + iota // what hashicorp/raft's NetworkTransport sends
-	kindHTTP                 // calls
-	kindWho                  // nothing: it is closed
-)
-
+// hello is what each side says first, as JSON. Version and Refused mean the same in every version,
+// so that another version can be refused in words.
 type hello struct {
-	From Identity `json:"from"`
-	// Node and Incarnation are those that it looks for; "" any.
-	Node        string `json:"node"`
-	Incarnation string `json:"incarnation"`
+	Version int      `json:"version"`
+	From    Identity `json:"from"`
+	// Node and Incarnation are, in a request, those that it looks for; "" any.
+	Node        string `json:"node,omitempty"`
+	Incarnation string `json:"incarnation,omitempty"`
+	Refused     string `json:"refused,omitempty"` // in a response: why; "" accepted
 }
 
-type answer struct {
-	From    Identity `json:"from"`
-	Refused string   `json:"refused,omitempty"` // why; "" accepted
+func (h *hello) put(into http.Header) {
+	b, err := json.Marshal(h)
+	if err != nil {
+		panic(err) // strings
+	}
+	into.Set(helloHeader, string(b))
+}
+
+func readHello(from http.Header) (h hello, err error) {
+	text := from.Get(helloHeader)
+	if text == "" {
+		return h, errors.New("not a node of qlogd")
+	}
+	err = json.Unmarshal([]byte(text), &h)
+	switch {
+	case err != nil:
+	case h.Refused != "":
+		err = &Error{Code: "refused", Detail: h.Refused}
+	case h.Version != version:
+		err = fmt.Errorf("protocol version %d is not known here, only %d", h.Version, version)
+	default:
+		err = h.From.check()
+	}
+	return h, err
 }
 
 func (i Identity) check() error {
-	for _, t := range []string{i.Cluster, i.Node, i.Incarnation, i.Raft, i.HTTP} {
-		if strings.ContainsFunc(t, unicode.IsControl) {
-			return errors.New("identity with control characters")
-		}
+	all := i.Cluster + i.Node + i.Incarnation + i.Raft + i.HTTP
+	if strings.ContainsFunc(all, unicode.IsControl) {
+		return errors.New("identity with control characters")
 	}
 	return nil
 }
 
-func write(w io.Writer, k kind, v any) error {
-	b, err := json.Marshal(v)
-	if err != nil {
-		return err
-	}
-	if len(b) > maxHello {
-		return fmt.Errorf("identity of more than %d bytes", maxHello)
-	}
-	head := append(append([]byte{byte(k)}, magic...), version)
-	head = binary.LittleEndian.AppendUint16(head, uint16(len(b)))
-	_, err = w.Write(append(head, b...))
-	return err
-}
-
-var errUnknown = errors.New("not a node of qlogd")
-
-// versionError is answered to the other side, where it can be read.
-type versionError byte
-
-func (v versionError) Error() string {
-	return fmt.Sprintf("protocol version %d is not known here, only %d", byte(v), version)
-}
-
-// read reads one hello or answer, and not a byte more.
-func read(r io.Reader, v any) (kind, error) {
-	head := make([]byte, headSize)
-	if _, err := io.ReadFull(r, head); err != nil {
-		return 0, err
-	}
-	k := kind(head[0])
-	if string(head[1:versionAt]) != magic {
-		return k, errUnknown
-	}
-	if v := head[versionAt]; v != version {
-		return k, versionError(v)
-	}
-	size := int(binary.LittleEndian.Uint16(head[versionAt+1:]))
-	if size > maxHello {
-		return k, fmt.Errorf("%d bytes announced, more than %d", size, maxHello)
-	}
-	b := make([]byte, size)
-	if _, err := io.ReadFull(r, b); err != nil {
-		return k, err
-	}
-	return k, json.Unmarshal(b, v)
-}
-
-// dial opens a connection and does the handshake. All its errors are notSent: nothing was
-// requested yet.
-func (n *Net) dial(ctx context.Context, to Target, k kind) (_ net.Conn, err error) {
+// dial opens a connection, for calls or a layer of Raft's, and says hello. It returns who is there,
+// as far as known, also where that node refuses. All its errors are notSent: nothing was requested
+// yet.
+func (n *Net) dial(ctx context.Context, to Target, layer *RaftLayer) (
+	_ net.Conn, from Identity, err error) {
+	limited, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
 	defer func() {
 		if err != nil {
 			if err = outer(ctx, err); n.ctx.Err() != nil {
@@ -114,29 +89,25 @@ func (n *Net) dial(ctx context.Context, to Target, k kind) (_ net.Conn, err erro
 			err = &notSent{err}
 		}
 	}()
-	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	raw, err := n.o.Dial(dctx, to.Addr)
+	raw, err := n.o.Dial(limited, to.Addr)
 	if err != nil {
-		return nil, err
+		return nil, from, err
 	}
-	c := &conn{Conn: raw, raw: raw, net: n, kind: k}
+	c := &conn{Conn: raw, raw: raw, net: n, layer: layer}
 	if err := n.enter(c, false); err != nil {
 		raw.Close()
-		return nil, err
+		return nil, from, err
 	}
-	raw.SetDeadline(time.Now().Add(dialTimeout))
-	stop := context.AfterFunc(ctx, func() { raw.SetDeadline(time.Unix(1, 0)) })
-	err = n.introduce(ctx, c, to)
+	stop := context.AfterFunc(limited, func() { raw.SetDeadline(time.Unix(1, 0)) })
+	err = n.introduce(limited, c, to)
 	if !stop() && err == nil {
-		err = ctx.Err()
+		err = limited.Err()
 	}
 	if err != nil {
 		c.Close()
-		return nil, err
+		return nil, c.peer, err
 	}
-	raw.SetDeadline(time.Time{})
-	return c, nil
+	return c, c.peer, nil
 }
 
 // outer returns an error that wraps that of the caller's context, if it has ended.
@@ -147,7 +118,7 @@ func outer(ctx context.Context, err error) error {
 	return err
 }
 
-// introduce does the handshake at the side that connects.
+// introduce says hello at the side that connects.
 func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 	if n.o.Client != nil {
 		host, _, err := net.SplitHostPort(to.Addr)
@@ -160,70 +131,116 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 		}
 		c.Conn = t
 	}
-	self := n.Self() // after enter: see conns
-	h := hello{From: self, Node: to.Node, Incarnation: to.Incarnation}
-	if err := write(c.Conn, c.kind, h); err != nil {
+	r, err := http.NewRequest(http.MethodGet, "http://"+to.Addr+pathCalls, nil)
+	if err != nil {
 		return err
 	}
-	var a answer
-	if _, err := read(c.Conn, &a); err != nil {
+	if c.layer != nil {
+		r.URL.Path = pathRaft
+		upgrade(r.Header)
+	}
+	self := n.Self() // after enter: see conns
+	h := hello{Version: version, From: self, Node: to.Node, Incarnation: to.Incarnation}
+	h.put(r.Header)
+	if err := r.Write(c); err != nil {
+		return err
+	}
+	// No bytes are lost in the reader: the other side waits for what follows.
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, 2*maxHello)), r)
+	if err != nil {
 		return fmt.Errorf("answer: %w", err)
 	}
-	if a.Refused != "" {
-		return &Error{Code: "refused", Detail: a.Refused}
-	}
-	c.peer = a.From
-	return a.From.check()
+	h, err = readHello(resp.Header)
+	c.peer = h.From
+	return err
+}
+
+func upgrade(h http.Header) {
+	h.Set("Connection", "Upgrade")
+	h.Set("Upgrade", "raft")
 }
 
 // Hello returns the identity of the node at addr, which may be of another cluster.
 func (n *Net) Hello(ctx context.Context, addr string) (Identity, error) {
-	c, err := n.dial(ctx, Target{Addr: addr}, kindWho)
+	c, is, err := n.dial(ctx, Target{Addr: addr}, nil)
+	if c != nil {
+		c.Close()
+	}
+	if err != nil && is == (Identity{}) {
+		return is, fmt.Errorf("hello to %s: %w", addr, err)
+	}
+	return is, nil
+}
+
+// greet answers the first request of an incoming connection.
+func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
+	_ = c.SetWriteDeadline(allowed(maxHello))
+	a := hello{Version: version}
+	h, err := readHello(r.Header)
 	if err != nil {
-		return Identity{}, fmt.Errorf("hello to %s: %w", addr, err)
+		n.warn("connection from an unknown host refused", "from", r.RemoteAddr, "error", err)
+	} else if a.From, err = n.admit(c, h, r.URL.Path); err != nil {
+		n.warn("node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
+			"cluster", h.From.Cluster, "from", r.RemoteAddr, "error", err)
 	}
-	defer c.Close()
-	return c.(*conn).peer, nil
-}
-
-// listen reads the hello of a connection that came in.
-func (n *Net) listen(c *conn) (k kind, h hello, err error) {
-	if n.o.Server != nil {
-		t := tls.Server(c.raw, n.o.Server)
-		if err := t.HandshakeContext(n.ctx); err != nil {
-			return k, h, fmt.Errorf("TLS: %w", err)
-		}
-		c.Conn = t
+	if err != nil {
+		a.Refused = err.Error()
 	}
-	if k, err = read(c.Conn, &h); err == nil {
-		err = h.From.check()
-	}
-	if v, ok := errors.AsType[versionError](err); ok {
-		_ = write(c.Conn, k, answer{Refused: v.Error()})
-	}
-	return k, h, err
-}
-
-// judge returns why a node is refused, or nil.
-func judge(self Identity, k kind, h hello) error {
+	a.put(w.Header())
 	switch {
-	case k == kindWho:
-		return nil
-	case k != kindRaft && k != kindHTTP:
-		return fmt.Errorf("a connection of kind %d is not known here", k)
-	case k == kindRaft && (self.Cluster == "" || h.From.Cluster == ""):
-		return errors.New("no Raft between nodes that do not both belong to a cluster")
+	case err != nil:
+		w.Header().Set("Connection", "close")
+		w.WriteHeader(http.StatusForbidden)
+	case c.layer == nil:
+		w.WriteHeader(http.StatusNoContent)
+	default:
+		upgrade(w.Header())
+		w.WriteHeader(http.StatusSwitchingProtocols)
+		stream, buffered, err := http.NewResponseController(w).Hijack()
+		if err == nil {
+			err = buffered.Flush()
+		}
+		if err != nil {
+			c.Close()
+			return
+		}
+		c.layer.deliver(stream)
 	}
-	if self.Cluster != "" && h.From.Cluster != "" && self.Cluster != h.From.Cluster {
-		return fmt.Errorf("node %q belongs to cluster %q, node %q to %q",
-			self.Node, self.Cluster, h.From.Node, h.From.Cluster)
-	}
-	if h.Node != "" && h.Node != self.Node {
-		return fmt.Errorf("this is node %q, not %q", self.Node, h.Node)
-	}
-	if h.Incarnation != "" && h.Incarnation != self.Incarnation {
-		return fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q",
+}
+
+// admit lets an incoming connection stay, or returns why it is refused. It returns who this node
+// is.
+func (n *Net) admit(c *conn, h hello, path string) (Identity, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	self, from, open := n.self, h.From, len(n.conns)-len(n.greeting)
+	_, in := n.conns[c]
+	var err error
+	switch {
+	case !in:
+		err = net.ErrClosed // meanwhile
+	case path != pathCalls && path != pathRaft:
+		err = fmt.Errorf("connections for %.100q are not known here", path)
+	case path == pathRaft && (self.Cluster == "" || from.Cluster == ""):
+		err = errors.New("no Raft between nodes that do not both belong to a cluster")
+	case self.Cluster != "" && from.Cluster != "" && self.Cluster != from.Cluster:
+		err = fmt.Errorf("node %q belongs to cluster %q, node %q to %q",
+			self.Node, self.Cluster, from.Node, from.Cluster)
+	case h.Node != "" && h.Node != self.Node:
+		err = fmt.Errorf("this is node %q, not %q", self.Node, h.Node)
+	case h.Incarnation != "" && h.Incarnation != self.Incarnation:
+		err = fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q",
 			self.Node, self.Incarnation, h.Incarnation)
+	case open >= maxConns:
+		err = fmt.Errorf("%d connections are open, no more are accepted", open)
+	case path == pathRaft && n.raft == nil:
+		err = errors.New("no replica runs here yet")
+	default:
+		n.greetedLocked(c)
+		c.greeted, c.peer = true, from
+		if path == pathRaft {
+			c.layer = n.raft
+		}
 	}
-	return nil
+	return self, err
 }

@@ -1,14 +1,16 @@
 // Package peer is the network between the nodes of a cluster: one port for all of it
 // (serve --raft-addr), on which each connection begins with a hello that says which node
-// connects and which one it looks for. The first byte selects what it carries after that:
-// the streams of hashicorp/raft (RaftLayer), or HTTP/1.1: calls.
+// connects and which one it looks for. After that it carries calls in HTTP/1.1, or a stream of
+// hashicorp/raft (RaftLayer).
 package peer
 
 import (
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -46,7 +48,7 @@ type Options struct {
 
 // Bounds that keep unknown hosts, and nodes that hang, from using up all resources.
 const (
-	dialTimeout  = 2 * time.Second // for a connection, and again for its handshake
+	dialTimeout  = 3 * time.Second // for a connection and its hello
 	greetTimeout = 5 * time.Second // for a hello to arrive
 	maxGreeting  = 256             // connections before their hello; the oldest is closed
 	maxConns     = 1024            // connections after their hello
@@ -87,16 +89,14 @@ type Net struct {
 	o       Options
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	wg      sync.WaitGroup
 	running sync.WaitGroup // handlers; added to under mu, while not closed
 	server  *http.Server
-	client  *http.Transport
-	calls   *feed // connections for server
 
 	mu       sync.Mutex
 	closed   bool
 	self     Identity
 	handlers map[string]Handler
+	clients  map[Target]*http.Transport
 	raft     *RaftLayer // nil: no replica runs here
 	// conns are all that are open, in both directions, from before their handshake on.
 	// Invariant: one whose handshake named an older self than self is not in it.
@@ -125,18 +125,32 @@ func New(o Options) (*Net, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	n := &Net{
-		o: o, self: o.Self, handlers: map[string]Handler{},
-		conns: map[*conn]struct{}{}, warned: map[string]warning{}, calls: newFeed(o.Listener),
+		o: o, self: o.Self, handlers: map[string]Handler{}, clients: map[Target]*http.Transport{},
+		conns: map[*conn]struct{}{}, warned: map[string]warning{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.server, n.client = n.newServer(), n.newClient()
 	n.handlers[callPing] = func(context.Context, Identity, []byte) ([]byte, error) {
 		return nil, nil
 	}
-	n.wg.Go(n.accept)
-	n.wg.Go(func() { _ = n.server.Serve(n.calls) })
+	n.server = &http.Server{
+		Handler:           http.HandlerFunc(n.serve),
+		ReadHeaderTimeout: greetTimeout,
+		IdleTimeout:       2 * keepIdle,
+		MaxHeaderBytes:    maxHello,
+		ErrorLog:          log.New(warnings{n}, "", 0),
+		BaseContext:       func(net.Listener) context.Context { return n.ctx },
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if t, ok := c.(*tls.Conn); ok {
+				c = t.NetConn()
+			}
+			return context.WithValue(ctx, connKey{}, c)
+		},
+	}
+	n.running.Go(func() { _ = n.server.Serve(listener{o.Listener, n}) })
 	return n, nil
 }
+
+type connKey struct{} // of the *conn in a request's context
 
 // Handle makes h serve the calls of that name, in place of an older one; nil: none are served.
 // Calls that an older one has begun continue.
@@ -190,7 +204,6 @@ func (n *Net) Close() error {
 	n.closed = true
 	layer := n.raft
 	n.mu.Unlock()
-	err := n.o.Listener.Close()
 	if layer != nil {
 		layer.Close()
 	}
@@ -200,69 +213,31 @@ func (n *Net) Close() error {
 	cancel()
 	n.cancel()
 	n.closeConns(func(*conn) bool { return true })
-	n.client.CloseIdleConnections()
-	n.wg.Wait()
 	n.running.Wait()
-	if errors.Is(err, net.ErrClosed) {
-		err = nil // closed before
-	}
-	return err
+	return n.server.Close()
 }
 
-// accept lets others in, until Close.
-func (n *Net) accept() {
-	for {
-		c, err := n.o.Listener.Accept()
-		if err == nil {
-			n.wg.Go(func() { n.greet(c) })
-			continue
-		}
-		n.mu.Lock()
-		closed := n.closed
-		n.mu.Unlock()
-		if closed {
-			return
-		}
-		// Out of file descriptors, for instance: open connections can still be served.
-		n.warn("cannot accept a connection from another node", "error", err)
-		select {
-		case <-n.ctx.Done():
-		case <-time.After(100 * time.Millisecond):
-		}
-	}
+// listener accepts connections for the server.
+type listener struct {
+	net.Listener
+	net *Net
 }
 
-// greet does the handshake with an incoming connection, and delivers it.
-func (n *Net) greet(raw net.Conn) {
-	c := &conn{Conn: raw, raw: raw, net: n}
-	if n.enter(c, true) != nil {
+// Accept implements net.Listener.
+func (l listener) Accept() (net.Conn, error) {
+	raw, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{Conn: raw, raw: raw, net: l.net}
+	if err := l.net.enter(c, true); err != nil {
 		raw.Close()
-		return
+		return nil, err
 	}
-	raw.SetDeadline(time.Now().Add(greetTimeout))
-	k, h, err := n.listen(c)
-	if err != nil {
-		n.warn("connection from an unknown host refused", "from", raw.RemoteAddr(), "error", err)
-		c.Close()
-		return
+	if l.net.o.Server != nil {
+		return tls.Server(c, l.net.o.Server), nil
 	}
-	c.peer = h.From
-	self, to := n.Self(), (*feed)(nil)
-	if err = judge(self, k, h); err == nil && k != kindWho {
-		to, err = n.admit(c, k)
-	}
-	a := answer{From: self}
-	if err != nil {
-		a.Refused = err.Error()
-		n.warn("node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
-			"cluster", h.From.Cluster, "from", raw.RemoteAddr(), "error", err)
-	}
-	if werr := write(c.Conn, k, a); werr != nil || to == nil {
-		c.Close()
-		return
-	}
-	raw.SetDeadline(time.Time{})
-	to.deliver(c)
+	return c, nil
 }
 
 // enter adds a connection to the open ones. Where too many have not sent their hello, the
@@ -270,7 +245,7 @@ func (n *Net) greet(raw net.Conn) {
 func (n *Net) enter(c *conn, incoming bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || c.kind == kindRaft && n.raft == nil {
+	if n.closed || c.layer != nil && c.layer != n.raft {
 		return net.ErrClosed
 	}
 	n.conns[c] = struct{}{}
@@ -279,44 +254,24 @@ func (n *Net) enter(c *conn, incoming bool) error {
 	}
 	n.greeting = append(n.greeting, c)
 	if len(n.greeting) > maxGreeting {
-		n.greeting[0].raw.Close() // its greet does the rest
+		n.greeting[0].raw.Close() // the server does the rest
 		n.greeting = n.greeting[1:]
 	}
 	return nil
-}
-
-// admit lets an incoming connection stay after its handshake, and returns who serves it.
-func (n *Net) admit(c *conn, k kind) (*feed, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if _, in := n.conns[c]; !in {
-		return nil, net.ErrClosed // meanwhile
-	}
-	if open := len(n.conns) - len(n.greeting); open >= maxConns {
-		return nil, fmt.Errorf("%d connections are open, no more are accepted", open)
-	}
-	if k == kindRaft && n.raft == nil {
-		return nil, errors.New("no replica runs here yet")
-	}
-	n.greetedLocked(c)
-	if c.kind = k; k == kindRaft {
-		return n.raft.feed, nil
-	}
-	return n.calls, nil
 }
 
 func (n *Net) greetedLocked(c *conn) {
 	n.greeting = slices.DeleteFunc(n.greeting, func(o *conn) bool { return o == c })
 }
 
-// conn is a connection to another node, in either direction. It is not a *tls.Conn even where
-// there is TLS below: net/http would begin with a TLS handshake.
+// conn is a connection to another node, in either direction.
 type conn struct {
-	net.Conn // TLS, or raw itself
+	net.Conn // raw, or TLS over it in a connection that this side has opened
 	raw      net.Conn
 	net      *Net
-	peer     Identity
-	kind     kind // guarded by net.mu; of an incoming one 0 before it is admitted
+	layer    *RaftLayer // nil: it carries calls; guarded by net.mu
+	greeted  bool       // of an incoming one: the hello was accepted
+	peer     Identity   // after the hello
 }
 
 // Close closes at once, also where TLS would first send an alert to a peer that does not read.
@@ -328,82 +283,68 @@ func (c *conn) Close() error {
 	return c.raw.Close()
 }
 
-// feed is a listener that is given its connections.
-type feed struct {
-	net.Listener // for Addr
-	conns        chan net.Conn
-	done         chan struct{}
-	once         sync.Once
-}
-
-func newFeed(l net.Listener) *feed {
-	return &feed{Listener: l, conns: make(chan net.Conn), done: make(chan struct{})}
-}
-
-func (f *feed) deliver(c net.Conn) {
-	select {
-	case f.conns <- c:
-	case <-f.done:
-		c.Close()
-	}
-}
-
-// Accept implements net.Listener.
-func (f *feed) Accept() (net.Conn, error) {
-	select {
-	case c := <-f.conns:
-		return c, nil
-	case <-f.done:
-		return nil, net.ErrClosed
-	}
-}
-
-// Close implements net.Listener.
-func (f *feed) Close() error {
-	f.once.Do(func() { close(f.done) })
-	return nil
-}
-
 // RaftLayer is the listener and dialer of package raft's transport.
 type RaftLayer struct {
-	*feed
-	net *Net
+	net   *Net
+	conns chan net.Conn
+	ctx   context.Context // ends with Close
+	end   context.CancelFunc
 }
 
 // Raft returns the layer on which Raft's connections arrive until it is closed. There is one at
 // a time: it must be closed before the next one.
 func (n *Net) Raft() *RaftLayer {
-	l := &RaftLayer{net: n, feed: newFeed(n.o.Listener)}
+	l := &RaftLayer{net: n, conns: make(chan net.Conn)}
+	l.ctx, l.end = context.WithCancel(n.ctx)
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed {
-		l.feed.Close()
+		l.end()
 	} else {
 		n.raft = l
 	}
 	return l
 }
 
+// Addr implements net.Listener.
+func (l *RaftLayer) Addr() net.Addr { return l.net.o.Listener.Addr() }
+
+func (l *RaftLayer) deliver(c net.Conn) {
+	select {
+	case l.conns <- c:
+	case <-l.ctx.Done():
+		c.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (l *RaftLayer) Accept() (net.Conn, error) {
+	select {
+	case c := <-l.conns:
+		return c, nil
+	case <-l.ctx.Done():
+		return nil, net.ErrClosed
+	}
+}
+
 // Dial opens a connection to another node's Raft. It takes at most timeout.
 func (l *RaftLayer) Dial(t Target, timeout time.Duration) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(l.net.ctx, timeout)
 	defer cancel()
-	return l.net.dial(ctx, t, kindRaft)
+	c, _, err := l.net.dial(ctx, t, l)
+	return c, err
 }
 
-// Close ends Accept and closes all of Raft's connections, in both directions.
+// Close implements net.Listener. It ends Accept and closes all of the layer's connections, in both
+// directions.
 func (l *RaftLayer) Close() error {
-	n := l.net
-	n.mu.Lock()
-	mine := n.raft == l
-	if mine {
-		n.raft = nil
+	l.net.mu.Lock()
+	if l.net.raft == l {
+		l.net.raft = nil
 	}
-	n.mu.Unlock()
-	l.feed.Close()
-	if mine {
-		n.closeConns(func(c *conn) bool { return c.kind == kindRaft })
-	}
+	l.net.mu.Unlock()
+	l.end()
+	l.net.closeConns(func(c *conn) bool { return c.layer == l })
 	return nil
 }
 
@@ -424,4 +365,12 @@ func (n *Net) warn(msg string, args ...any) {
 		w = warning{last: now}
 	}
 	n.warned[msg] = w
+}
+
+// warnings are what net/http logs.
+type warnings struct{ net *Net }
+
+func (w warnings) Write(line []byte) (int, error) {
+	w.net.warn("connection between nodes failed", "error", string(bytes.TrimSpace(line)))
+	return len(line), nil
 }

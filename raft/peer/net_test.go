@@ -107,7 +107,7 @@ func TestNotSent(t *testing.T) {
 	}{
 		{"nobody there", t.Context(), Target{Addr: nobody}, 1, "connection refused"},
 		{"no address", t.Context(), Target{Addr: "nonsense"}, 1, "missing port"},
-		{"no address at all", t.Context(), Target{}, 1, "missing address"},
+		{"no address at all", t.Context(), Target{}, 1, "no Host"},
 		{"nobody answers", t.Context(), Target{Addr: deaf.Addr().String()}, 1, "timeout"},
 		{"refused", t.Context(), Target{Addr: b.Addr(), Node: "x"}, 1, "refused"},
 		{"context ended", gone, at(b), 1, "context canceled"},
@@ -423,35 +423,26 @@ func TestRaftLayers(t *testing.T) {
 func TestStrangers(t *testing.T) {
 	var logged lockedBuffer
 	n := start(t, "a", func(o *Options) { o.Logger = slog.New(slog.NewTextHandler(&logged, nil)) })
-	var hi bytes.Buffer
-	require.NoError(t, write(&hi, kindHTTP, hello{From: Identity{Node: "x"}}))
-	set := func(at int, b ...byte) []byte {
-		c := bytes.Clone(hi.Bytes())
-		copy(c[at:], b)
-		return c
+	ask := func(path, hello string) string {
+		return "GET " + path + " HTTP/1.1\r\nHost: x\r\nQlogd-Hello: " + hello + "\r\n\r\n"
 	}
-	for name, c := range map[string]struct {
-		b    []byte
-		says string // in an answer; "" nothing is answered
-	}{
-		"HTTP":          {[]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"), ""},
-		"TLS":           {[]byte("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"), ""},
-		"too long":      {set(headSize-2, 0xff, 0xff), ""},
-		"no JSON":       {set(headSize, 'x'), ""},
-		"newer version": {set(versionAt, 2), "protocol version 2 is not known here, only 1"},
-		"unknown kind":  {set(0, 9), "kind 9 is not known"},
-		"control":       {bytes.Replace(set(headSize-2, byte(hi.Len()-headSize+5)), []byte(`"x"`), []byte(`"x\u000a"`), 1)[:hi.Len()+5], ""},
+	for name, c := range map[string]struct{ sends, says string }{
+		"HTTP":          {"GET / HTTP/1.1\r\nHost: x\r\n\r\n", "not a node"},
+		"a call":        {"POST /ping HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n", "not a node"},
+		"TLS":           {"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n", "400 Bad Request"},
+		"too long":      {ask("/calls", strings.Repeat("x", 3*maxHello)), "431 Request Header"},
+		"no JSON":       {ask("/calls", "x"), "invalid character"},
+		"newer version": {ask("/calls", `{"version":2}`), "protocol version 2 is not known here, only 1"},
+		"unknown kind":  {ask("/other", `{"version":1,"from":{"node":"x"}}`), "/other"},
+		"control":       {ask("/calls", `{"version":1,"from":{"node":"x\u000a"}}`), "control characters"},
 	} {
 		c2, err := net.Dial("tcp", n.Addr())
 		require.NoError(t, err)
-		if _, err := c2.Write(c.b); err != nil {
+		if _, err := c2.Write([]byte(c.sends)); err != nil {
 			t.Fatal(err)
 		}
 		// No timeout: the other side must end it.
-		got, _ := io.ReadAll(c2)
-		var a answer
-		_, err = read(bytes.NewReader(got), &a)
-		if c.says == "" && len(got) > 0 || c.says != "" && (err != nil || !strings.Contains(a.Refused, c.says)) {
+		if got, _ := io.ReadAll(c2); !strings.Contains(string(got), c.says) || strings.HasPrefix(string(got), "HTTP/1.1 2") {
 			t.Errorf("%s: answered with %q", name, got)
 		}
 		c2.Close()
@@ -474,7 +465,7 @@ func TestSlowStrangers(t *testing.T) {
 			c, err := m.Dialer("s")(t.Context(), n.Addr())
 			require.NoError(t, err)
 			go func() {
-				_, _ = c.Write([]byte(magic[:3]))
+				_, _ = c.Write([]byte("GET"))
 				_, _ = io.ReadAll(c)
 				c.Close()
 				ended <- time.Since(begin)

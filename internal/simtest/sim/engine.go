@@ -156,7 +156,7 @@ func openEngine(l *life) (_ *engine, err error) {
 		return nil, err
 	}
 	w.plantIn(e)
-	e.stopServing = fetch.Serve(l.peers, fetch.Source{
+	e.stopServing = fetch.Serve(l.peers.Handle, fetch.Source{
 		FS: l.fs, DataDir: "/", Log: e.log, Snapshot: e.replica.Snapshot, Logger: l.logger,
 	})
 	e.work.Go(e.fetchLacking)

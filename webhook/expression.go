@@ -37,26 +37,16 @@ const (
 	maxText       = 4 << 20 // the longest string that one call may make
 )
 
-// The types of variables and results.
-var (
-	JSON      = cel.DynType // any JSON, as ParseJSON returns it
-	Bool      = cel.BoolType
-	String    = cel.StringType
-	Int       = cel.IntType
-	Timestamp = cel.TimestampType
-	Strings   = cel.MapType(cel.StringType, cel.StringType)
-)
-
-// Vars are the values of an Env's variables.
-type Vars map[string]any
+// Strings is the type of a variable that has texts by name. Any JSON is a cel.DynType.
+var Strings = cel.MapType(cel.StringType, cel.StringType)
 
 // Env compiles expressions over some variables. It is safe for concurrent use.
 type Env struct{ env *cel.Env }
 
-// NewEnv returns an Env. Besides CEL's own functions its expressions have those on strings (join,
-// split, replace, lowerAscii, …), base64, cel.bind, and optional fields:
-// payload.?title.orValue('none').
-func NewEnv(vars map[string]*cel.Type) (*Env, error) {
+// NewEnv returns an Env; it panics where a variable can't be one. Besides CEL's own functions its
+// expressions have those on strings (join, split, replace, lowerAscii, …), base64, cel.bind, and
+// optional fields: payload.?title.orValue('none').
+func NewEnv(vars map[string]*cel.Type) *Env {
 	opts := append([]cel.EnvOption{
 		cel.OptionalTypes(), ext.Bindings(), ext.Encoders(), ext.Strings(),
 		cel.CrossTypeNumericComparisons(true), cel.DefaultUTCTimeZone(true),
@@ -67,16 +57,16 @@ func NewEnv(vars map[string]*cel.Type) (*Env, error) {
 	}
 	env, err := cel.NewEnv(opts...)
 	if err != nil {
-		return nil, fmt.Errorf("expressions: %w", err)
+		panic(err)
 	}
-	return &Env{env}, nil
+	return &Env{env}
 }
 
 // boundedStrings replaces the two functions on strings whose result grows with the product of their
 // arguments: CEL charges a call after it was made, when one on a payload of one megabyte could have
 // taken all memory.
 func boundedStrings() []cel.EnvOption {
-	text, list := cel.StringType, cel.ListType(cel.StringType)
+	text, list, number := cel.StringType, cel.ListType(cel.StringType), cel.IntType
 	str := func(v ref.Val) string { return string(v.(types.String)) }
 	// Each error is a new one: CEL writes into it where it happened.
 	tooLong := func() ref.Val {
@@ -120,7 +110,7 @@ func boundedStrings() []cel.EnvOption {
 		cel.Function("join", overload("list_join", join, list),
 			overload("list_join_string", join, list, text)),
 		cel.Function("replace", overload("string_replace_string_string", replace, text, text, text),
-			overload("string_replace_string_string_int", replace, text, text, text, cel.IntType)),
+			overload("string_replace_string_string_int", replace, text, text, text, number)),
 	}
 }
 
@@ -143,8 +133,8 @@ type Program struct {
 	gives   *cel.Type
 }
 
-// Compile checks an expression's syntax and types. gives is the type of its result: JSON, Bool,
-// String or Int. An error has line and column, from 1.
+// Compile checks an expression's syntax and types. gives is the type of its result: any
+// (cel.DynType), bool, string or int. An error has line and column, from 1.
 func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("is empty")
@@ -158,13 +148,9 @@ func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 		return nil, fmt.Errorf("line %d, column %d: %s",
 			max(at.Line(), 1), max(at.Column(), 0)+1, clip(list[0].Message))
 	}
-	if err := issues.Err(); err != nil {
-		return nil, errors.New(clip(err.Error()))
-	}
 	t := ast.OutputType()
-	if gives != JSON && !t.IsExactType(cel.DynType) && !t.IsExactType(gives) {
-		return nil, fmt.Errorf("must give %s, this gives %s%s",
-			typeNames[gives], t, typeHints[gives])
+	if gives != cel.DynType && !t.IsExactType(cel.DynType) && !t.IsExactType(gives) {
+		return nil, fmt.Errorf("must give %s, this gives %s", typeNames[gives], t)
 	}
 	// OptOptimize compiles constant patterns and builds constant lists once.
 	p, err := e.env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
@@ -175,45 +161,43 @@ func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 }
 
 var typeNames = map[*cel.Type]string{
-	Bool: "true or false", String: "a string", Int: "a whole number",
+	cel.BoolType: "true or false", cel.StringType: "a string (string(…) makes one)",
+	cel.IntType: "a whole number",
 }
-
-var typeHints = map[*cel.Type]string{String: "; string(…) makes one"}
 
 // Value evaluates an expression that gives a bool, a string or, as an int64, a whole number. A
 // number in place of a string is refused: whether 1 and 1.0 are the same would depend on how the
 // JSON was written.
-func (p *Program) Value(vars Vars) (any, error) {
+func (p *Program) Value(vars map[string]any) (any, error) {
 	v, err := p.eval(vars)
 	if err != nil {
 		return nil, err
 	}
-	if p.gives == Int {
-		if f, ok := v.(types.Double); ok && float64(int64(f)) == float64(f) {
-			v = types.Int(f) // a whole number as some JSON writers write it: 5.0
-		}
+	f, ok := v.(types.Double)
+	switch {
+	case v.Type() == p.gives:
+		return v.Value(), nil
+	case ok && p.gives == cel.IntType && float64(int64(f)) == float64(f):
+		return int64(f), nil // a whole number as some JSON writers write it: 5.0
 	}
-	if v.Type() != p.gives {
-		return nil, fmt.Errorf("it must give %s, and gave %s%s",
-			typeNames[p.gives], kindOf(v), typeHints[p.gives])
-	}
-	return v.Value(), nil
+	return nil, fmt.Errorf("it must give %s, and gave %s", typeNames[p.gives], kindOf(v))
 }
 
 // errMissing is wrapped by the error of an expression that reads a field that an object lacks.
 var errMissing = errors.New("no such key")
 
-func (p *Program) eval(vars Vars) (ref.Val, error) {
-	v, _, err := p.program.Eval(map[string]any(vars))
+func (p *Program) eval(vars map[string]any) (ref.Val, error) {
+	v, _, err := p.program.Eval(vars)
 	if err == nil {
 		return v, nil
 	}
 	text := clip(err.Error())
-	if strings.Contains(text, "cost limit exceeded") {
-		return nil, fmt.Errorf("it takes more than %d steps", maxCost)
-	}
-	if rest, ok := strings.CutPrefix(text, errMissing.Error()); ok {
+	rest, missing := strings.CutPrefix(text, errMissing.Error())
+	switch {
+	case missing:
 		return nil, fmt.Errorf("%w%s", errMissing, rest)
+	case strings.Contains(text, "cost limit exceeded"):
+		return nil, fmt.Errorf("it takes more than %d steps", maxCost)
 	}
 	return nil, errors.New(text)
 }
@@ -229,12 +213,12 @@ func kindOf(v ref.Val) string {
 
 // clip keeps an error short and printable: CEL's may contain a part of the JSON.
 func clip(s string) string {
-	runes := []rune(s)
-	for i, r := range runes {
+	runes := []rune(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
-			runes[i] = ' '
+			return ' '
 		}
-	}
+		return r
+	}, s))
 	if len(runes) > 160 {
 		runes = append(runes[:160], '…')
 	}
@@ -252,7 +236,7 @@ func (e *Env) CompileObject(fields map[string]string) (*Object, error) {
 	}
 	o := &Object{map[string]*Program{}}
 	for _, name := range slices.Sorted(maps.Keys(fields)) { // the same error each time
-		p, err := e.Compile(fields[name], JSON)
+		p, err := e.Compile(fields[name], cel.DynType)
 		if err != nil {
 			return nil, &FieldError{name, err}
 		}
@@ -271,7 +255,7 @@ var (
 // Eval returns the object as JSON of at most limit bytes, its fields sorted by name. A field whose
 // expression gives optional.none() is left out. Bytes become base64, timestamps RFC 3339, durations
 // seconds ("3.5s"). An error is a *FieldError, or ErrTooLarge.
-func (o *Object) Eval(vars Vars, limit int) ([]byte, error) {
+func (o *Object) Eval(vars map[string]any, limit int) ([]byte, error) {
 	out := map[string]any{}
 	c := converter{left: limit}
 	for _, name := range slices.Sorted(maps.Keys(o.fields)) {
@@ -304,21 +288,20 @@ func (o *Object) Eval(vars Vars, limit int) ([]byte, error) {
 type converter struct{ left int }
 
 func (c *converter) native(v ref.Val, depth int) (any, error) {
-	c.left--
-	switch v := v.(type) {
-	case types.String:
-		c.left -= len(v)
-	case types.Bytes:
-		c.left -= len(v)
-	}
-	if c.left < 0 {
+	if c.left--; c.left < 0 {
 		return nil, ErrTooLarge
 	}
 	switch v := v.(type) {
 	case types.Null:
 		return nil, nil
-	case types.Bool, types.Int, types.Uint, types.String, types.Bytes: // bytes become base64
+	case types.Bool, types.Int, types.Uint:
 		return v.Value(), nil
+	case types.String:
+		c.left -= len(v)
+		return string(v), nil
+	case types.Bytes: // they become base64
+		c.left -= len(v)
+		return []byte(v), nil
 	case types.Double:
 		if math.IsNaN(float64(v)) || math.IsInf(float64(v), 0) {
 			return nil, errors.New("it gives a number that JSON does not have (infinite, or none)")

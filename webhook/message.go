@@ -44,7 +44,7 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBody, err)
 	}
-	vars := Vars{
+	vars := map[string]any{
 		"payload": payload, "headers": r.Headers, "source_ip": r.Source.String(),
 		"received_at": r.ReceivedAt.UTC(), "webhook": w.Name,
 	}
@@ -62,7 +62,6 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 	m.IdempotencyKey, _ = value("idempotency_key").(string)
 	m.Key, _ = value("key").(string)
 	m.Kind, _ = value("kind").(string)
-	m.Priority = w.fixed
 	if n, ok := value("priority").(int64); ok {
 		if m.Priority = uint8(n); n < 1 || n > 10 {
 			err = fmt.Errorf("it must give a number from 1 to 10, and gave %d", n)

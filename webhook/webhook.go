@@ -47,15 +47,14 @@ type Webhook struct {
 	maxAge   time.Duration // 0: no limit
 
 	programs map[string]*Program // by field
-	fixed    uint8               // priority; 0: none or an expression
 	mapTo    *Object
 }
 
 // env compiles a webhook's expressions.
-var env = sync.OnceValues(func() (*Env, error) {
+var env = sync.OnceValue(func() *Env {
 	return NewEnv(map[string]*cel.Type{
-		"payload": JSON, "headers": Strings, "source_ip": String, "received_at": Timestamp,
-		"webhook": String,
+		"payload": cel.DynType, "headers": Strings, "source_ip": cel.StringType,
+		"received_at": cel.TimestampType, "webhook": cel.StringType,
 	})
 })
 
@@ -142,12 +141,8 @@ func (w *Webhook) checkVerify() error {
 }
 
 func (w *Webhook) compile() error {
-	env, err := env()
-	if err != nil {
-		return err
-	}
 	d := &w.Definition
-	priority, err := w.priorityText()
+	priority, err := w.priority()
 	if err != nil {
 		return err
 	}
@@ -155,13 +150,14 @@ func (w *Webhook) compile() error {
 		name, text string
 		gives      *cel.Type
 	}{
-		{"filter", d.Filter, Bool}, {"idempotency_key", d.IdempotencyKey, String},
-		{"key", d.Key, String}, {"kind", d.Kind, String}, {"priority", priority, Int},
+		{"filter", d.Filter, cel.BoolType}, {"idempotency_key", d.IdempotencyKey, cel.StringType},
+		{"key", d.Key, cel.StringType}, {"kind", d.Kind, cel.StringType},
+		{"priority", priority, cel.IntType},
 	} {
 		if f.text == "" {
 			continue
 		}
-		if w.programs[f.name], err = env.Compile(f.text, f.gives); err != nil {
+		if w.programs[f.name], err = env().Compile(f.text, f.gives); err != nil {
 			return bad(f.name, "is not an expression that can be used: %v", err)
 		}
 	}
@@ -175,7 +171,7 @@ func (w *Webhook) compile() error {
 		return bad("map_to.input",
 			"must have an expression for each field of the message's payload")
 	}
-	w.mapTo, err = env.CompileObject(d.MapTo.Input)
+	w.mapTo, err = env().CompileObject(d.MapTo.Input)
 	if wrong, ok := errors.AsType[*FieldError](err); ok {
 		return bad(wrong.In("map_to.input"), "is not an expression that can be used: %v", wrong.Err)
 	}
@@ -184,27 +180,24 @@ func (w *Webhook) compile() error {
 
 func isNull(v jsontext.Value) bool { return len(v) == 0 || v.Kind() == 'n' }
 
-// priorityText reads a number, or returns the expression that gives one.
-func (w *Webhook) priorityText() (string, error) {
+// priority returns the expression that gives the priority, "" for the default. A number is one.
+func (w *Webhook) priority() (string, error) {
 	v := w.Definition.Priority
-	wrong := bad("priority", "must be a whole number from 1 to 10, or an expression that gives one")
 	switch {
 	case isNull(v):
 		w.Definition.Priority = nil
 		return "", nil
 	case v.Kind() == '0':
-		n, err := strconv.ParseUint(string(v), 10, 8)
-		if err != nil || n < 1 || n > 10 {
-			return "", wrong
+		if n, err := strconv.ParseUint(string(v), 10, 8); err == nil && n >= 1 && n <= 10 {
+			return string(v), nil
 		}
-		w.fixed = uint8(n)
-		return "", nil
 	case v.Kind() == '"':
 		if text, err := jsontext.AppendUnquote(nil, v); err == nil && len(text) > 0 {
 			return string(text), nil
 		}
 	}
-	return "", wrong
+	return "", bad("priority",
+		"must be a whole number from 1 to 10, or an expression that gives one")
 }
 
 // JSON returns the definition as it is stored: always the same bytes for the same meaning.

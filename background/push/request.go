@@ -116,7 +116,7 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 }
 
 // newVars returns the variables of input's expressions. A payload of bytes is null.
-func newVars(m *event.LeasedMessage, c *event.Content) (webhook.Vars, error) {
+func newVars(m *event.LeasedMessage, c *event.Content) (map[string]any, error) {
 	var payload any
 	if !c.Binary && len(c.Payload) > 0 {
 		var err error
@@ -128,7 +128,7 @@ func newVars(m *event.LeasedMessage, c *event.Content) (webhook.Vars, error) {
 	for _, h := range c.Headers {
 		headers[h.Name] = h.Value
 	}
-	return webhook.Vars{
+	return map[string]any{
 		"payload": payload, "headers": headers, "id": m.ID.String(), "key": m.Key, "queue": m.Queue,
 		"kind": m.Kind, "attempt": int64(m.Attempt),
 		"enqueued_at": time.UnixMilli(m.EnqueuedAt).UTC(),

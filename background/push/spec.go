@@ -38,11 +38,11 @@ const (
 var ownHeaders = []string{"Idempotency-Key", "Webhook-Id", "Webhook-Timestamp", "Webhook-Signature"}
 
 // env compiles input. Its variables are those of newVars.
-var env = sync.OnceValues(func() (*webhook.Env, error) {
+var env = sync.OnceValue(func() *webhook.Env {
 	return webhook.NewEnv(map[string]*cel.Type{
-		"payload": webhook.JSON, "headers": webhook.Strings, "id": webhook.String,
-		"key": webhook.String, "queue": webhook.String, "kind": webhook.String,
-		"attempt": webhook.Int, "enqueued_at": webhook.Timestamp,
+		"payload": cel.DynType, "headers": webhook.Strings, "id": cel.StringType,
+		"key": cel.StringType, "queue": cel.StringType, "kind": cel.StringType,
+		"attempt": cel.IntType, "enqueued_at": cel.TimestampType,
 	})
 })
 
@@ -112,11 +112,7 @@ func compile(input map[string]string) (*webhook.Object, error) {
 	if input == nil {
 		return nil, nil
 	}
-	e, err := env()
-	if err != nil {
-		return nil, err
-	}
-	o, err := e.CompileObject(input)
+	o, err := env().CompileObject(input)
 	if wrong, ok := errors.AsType[*webhook.FieldError](err); ok {
 		return nil, bad(event.Clip(wrong.In("input"), 80), "%v", wrong.Err)
 	}

@@ -188,7 +188,7 @@ func (s *Server) eraseMessage(q *request) error {
 	var body wire.EraseRequest
 	id := q.read().pathID("id")
 	q.body(&body)
-	return q.erase(&erasure.Spec{Message: id.String(), Reason: body.Reason}, body.DryRun,
+	return q.erase(&erasure.Spec{Message: id, Reason: body.Reason}, body.DryRun,
 		messageNotFound(id))
 }
 
@@ -230,7 +230,7 @@ func (q *request) erase(spec *erasure.Spec, dry bool, none *event.Problem) error
 			Kind: event.TaskErase, Queue: spec.Queue,
 			Content: event.EncodeContent(&event.Content{Spec: spec.Encode()}),
 		}
-		if spec.Message != "" {
+		if !spec.Message.IsZero() {
 			c.Total = out.Messages
 		}
 		return &event.Command{CreateTask: c}, nil

@@ -93,10 +93,10 @@ func New(o Options) (*Eraser, error) {
 // message, by any id that it has or had, or all messages of a key that were in a queue when the
 // task was created.
 type Spec struct {
-	Message string `json:"message_id,omitzero"`
-	Queue   string `json:"queue,omitzero"`
-	Key     string `json:"key,omitzero"`
-	Reason  string `json:"reason"`
+	Message event.ID `json:"message_id,omitzero"`
+	Queue   string   `json:"queue,omitzero"`
+	Key     string   `json:"key,omitzero"`
+	Reason  string   `json:"reason"`
 }
 
 // Encode returns the JSON.
@@ -108,18 +108,30 @@ func (s *Spec) Encode() []byte {
 	return b
 }
 
-// refsOf returns the events whose contents a task has erased.
-func (e *Eraser) refsOf(ctx context.Context, task event.ID, upTo uint64) (
+// erased returns the events of a range of the log whose contents are erased, by a task; zero: any.
+func (e *Eraser) erased(ctx context.Context, task event.ID, from, upTo uint64) (
 	refs []event.Ref, err error) {
-	for e, err := range e.Log.Events(ctx, event.RefOf(task).Index, upTo) {
+	for ev, err := range e.Log.Events(ctx, from, upTo) {
 		if err != nil {
 			return nil, err
 		}
-		if e.Type == event.Erased && e.Task == task {
-			refs = append(refs, e.Refs...)
+		if ev.Type == event.Erased && (task.IsZero() || ev.Task == task) {
+			refs = append(refs, ev.Refs...)
 		}
 	}
 	return refs, nil
+}
+
+// eraseArchived erases in the archive what a task has erased in the log up to an index.
+func (e *Eraser) eraseArchived(ctx context.Context, task event.ID, upTo uint64) error {
+	if e.Archive == nil {
+		return nil
+	}
+	refs, err := e.erased(ctx, task, event.RefOf(task).Index, upTo)
+	if err != nil {
+		return err
+	}
+	return e.Archive(ctx, refs)
 }
 
 // batch is how many contents are erased in one go: it is a list on disk, and an
@@ -174,35 +186,23 @@ func (e *Eraser) overwrite(ctx context.Context) error {
 	if e.from == 0 {
 		e.from = first
 	}
-	from, erased := e.from, 0
-	if from > 0 {
-		var refs []event.Ref
-		for ev, err := range e.Log.Events(ctx, from, head) {
-			if err != nil {
-				return err
-			}
-			if ev.Type != event.Erased {
-				continue
-			}
-			erased += len(ev.Refs)
-			if refs = append(refs, ev.Refs...); len(refs) >= batch {
-				if err := e.Log.Erase(refs); err != nil {
-					return err
-				}
-				refs = refs[:0]
-			}
+	var refs []event.Ref
+	if e.from > 0 {
+		var err error
+		if refs, err = e.erased(ctx, event.ID{}, e.from, head); err != nil {
+			return err
 		}
-		if len(refs) > 0 {
-			if err := e.Log.Erase(refs); err != nil {
+		for part := range slices.Chunk(refs, batch) {
+			if err := e.Log.Erase(part); err != nil {
 				return err
 			}
 		}
+	}
+	if len(refs) > 0 {
+		e.Logger.Info("contents erased", "from", e.from, "up-to", head, "contents", len(refs))
 	}
 	e.from = 0
-	if erased > 0 {
-		e.Logger.Info("contents erased", "from", from, "up-to", head, "contents", erased)
-	}
-	if head <= e.written || erased == 0 && head < e.written+writeEvery {
+	if head <= e.written || len(refs) == 0 && head < e.written+writeEvery {
 		return nil
 	}
 	if err := datadir.WriteErased(e.FS, e.DataDir, head); err != nil {
@@ -224,14 +224,8 @@ func (e *Eraser) finish(ctx context.Context, t *event.TaskView) error {
 	if err := e.PurgeLog(ctx, upTo); err != nil {
 		return err
 	}
-	if e.Archive != nil {
-		refs, err := e.refsOf(ctx, t.ID, upTo)
-		if err != nil {
-			return err
-		}
-		if err := e.Archive(ctx, refs); err != nil {
-			return err
-		}
+	if err := e.eraseArchived(ctx, t.ID, upTo); err != nil {
+		return err
 	}
 	report := &event.UpdateTask{ID: t.ID, Op: event.TaskOpReport, Node: e.Self()}
 	r, err := e.Propose(ctx, &event.Command{UpdateTask: report})

@@ -345,7 +345,7 @@ func TestErasesAMessageWhole(t *testing.T) {
 		for range 3 {
 			id := ids[w.rng.IntN(len(ids))]
 			w.between = more
-			w.erase(Spec{Message: id.String()})
+			w.erase(Spec{Message: id})
 			gone[first[id]] = true
 			w.check(func(f event.ID) bool { return gone[f] }, fmt.Sprintf("seed %d, message", seed))
 		}
@@ -445,7 +445,7 @@ func TestErasesEditsInTasks(t *testing.T) {
 		Queue: "a", Task: done, Order: event.OrderAppend, Items: []event.ReplayItem{item},
 	}})
 	w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: done, Op: event.TaskOpComplete}})
-	w.erase(Spec{Message: dead.String()})
+	w.erase(Spec{Message: dead})
 	for _, c := range []struct {
 		task event.ID
 		gone bool
@@ -464,7 +464,7 @@ func TestRunsTwiceAtOnce(t *testing.T) {
 	first, _, _ := w.families()
 	var spec Spec
 	for _, f := range first {
-		spec = Spec{Message: f.String(), Reason: "test"}
+		spec = Spec{Message: f, Reason: "test"}
 		break
 	}
 	task := w.create(event.TaskErase, spec.Encode())

@@ -2,9 +2,10 @@ package erasure
 
 import (
 	"context"
-	"encoding/json"
+	"maps"
 	"slices"
 
+	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
@@ -14,16 +15,15 @@ import (
 type finder struct {
 	e     *Eraser
 	whole *log.Log // the log, or one that goes back further, up to where the log was then
-	// edits are the messages whose edits tasks have in their specs, by task, as far as these were
-	// read.
-	edits map[event.ID]map[string]bool
+	// edits are those in the specs of replays, by task, as far as these were read.
+	edits map[event.ID]map[event.ID]*dead.Edit
 }
 
 // finder returns a finder, and what closes it.
 func (e *Eraser) finder(ctx context.Context) (f *finder, done func(), err error) {
-	f = &finder{e: e, whole: e.Log, edits: map[event.ID]map[string]bool{}}
+	f, done = &finder{e, e.Log, map[event.ID]map[event.ID]*dead.Edit{}}, func() {}
 	if e.OpenPast == nil {
-		return f, func() {}, nil
+		return f, done, nil
 	}
 	past, done, err := e.OpenPast(ctx)
 	if past != nil {
@@ -32,11 +32,22 @@ func (e *Eraser) finder(ctx context.Context) (f *finder, done func(), err error)
 	return f, done, err
 }
 
+// each calls fn with one id of each message that a spec names, of those before an id.
+func (f *finder) each(
+	ctx context.Context, spec *Spec, before event.ID, fn func(event.ID) error,
+) error {
+	if spec.Message.IsZero() {
+		return f.key(ctx, spec.Queue, spec.Key, before, fn)
+	}
+	return fn(spec.Message)
+}
+
 // found is what there is of a message.
 type found struct {
-	items []event.EraseItem // ids that are live, or have contents that are not erased yet
-	ids   []event.ID        // all that it has or had
-	more  bool              // not all of it is in items, which are bounded
+	ids []event.ID // all that it has or had, rising
+	// Those that are live, and those that have contents which are not erased yet.
+	live, gone []event.EraseItem
+	more       bool // not all of it is in the items, which are bounded
 }
 
 // itemRefs bounds the events of one item: a message can be retried for ever.
@@ -58,30 +69,25 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 		slices.SortStableFunc(history, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
 		history = slices.CompactFunc(history, func(a, b event.Event) bool { return a.ID == b.ID })
 	}
-	erased := map[event.Ref]bool{}
+	known := map[event.Ref]bool{} // erased, or to be erased
+	for i := range history {
+		if history[i].Type == event.Erased {
+			for _, ref := range history[i].Refs {
+				known[ref] = true
+			}
+		}
+	}
 	items := map[event.ID]*event.EraseItem{}
 	item := func(id event.ID) *event.EraseItem {
 		if items[id] == nil {
 			items[id] = &event.EraseItem{ID: id}
-			out.ids = append(out.ids, id)
 		}
 		return items[id]
 	}
-	erase := func(it *event.EraseItem, ref event.Ref) {
-		if !erased[ref] {
-			erased[ref] = true
-			it.Refs = append(it.Refs, ref)
-		}
-	}
-	for i := range history {
-		e := &history[i]
-		if e.Type == event.Erased {
-			for _, ref := range e.Refs {
-				erased[ref] = true
-			}
-		}
-		if e.IsMove() {
-			item(e.ID)
+	erase := func(id event.ID, of event.ID) {
+		if ref := event.RefOf(of); !known[ref] {
+			known[ref] = true
+			item(id).Refs = append(item(id).Refs, ref)
 		}
 	}
 	if _, live := f.e.State.Message(id); live {
@@ -89,26 +95,28 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 	}
 	for i := range history {
 		e := &history[i]
-		it := item(e.Subject)
-		it.Last = event.RefOf(e.ID)
+		item(e.Subject).Last = event.RefOf(e.ID)
+		if e.IsMove() {
+			item(e.ID)
+		}
 		// The reason that an operator gave stays.
 		if e.Content.Digest != [32]byte{} && e.Type != event.Erased {
-			erase(it, event.RefOf(e.ID))
+			erase(e.Subject, e.ID)
 		}
 		// What it was replayed with is also in the task that did it.
-		if e.Type == event.Replayed && e.Edited && f.edited(e.Task)[e.Subject.String()] {
-			erase(it, event.RefOf(e.Task))
+		if e.Type == event.Replayed && e.Edited && f.edited(e.Task)[e.Subject] != nil {
+			erase(e.Subject, e.Task)
 		}
 	}
+	out.ids = slices.SortedFunc(maps.Keys(items), event.ID.Compare)
 	// Tasks may have edits of it which they have not made yet, or never will.
 	for _, t := range f.e.State.Tasks() {
 		if t.Kind == event.TaskReplay && slices.ContainsFunc(out.ids, func(id event.ID) bool {
-			return f.edited(t.ID)[id.String()]
+			return f.edited(t.ID)[id] != nil
 		}) {
-			erase(item(out.ids[0]), event.RefOf(t.ID))
+			erase(out.ids[0], t.ID)
 		}
 	}
-	slices.SortFunc(out.ids, event.ID.Compare)
 	for _, id := range out.ids {
 		it := items[id]
 		if len(it.Refs) > itemRefs {
@@ -117,38 +125,30 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 		if _, live := f.e.State.Message(id); live {
 			// Deciding knows its newest event; should it leave before that, it is searched again.
 			it.Last = event.Ref{}
-		} else if len(it.Refs) == 0 {
-			continue
+			out.live = append(out.live, *it)
+		} else if len(it.Refs) > 0 {
+			out.gone = append(out.gone, *it)
 		}
-		out.items = append(out.items, *it)
 	}
 	return out, nil
 }
 
-// edited returns the messages of which a task's creation has an edit.
-func (f *finder) edited(task event.ID) map[string]bool {
-	if task.IsZero() {
-		return nil
+// edited returns the edits in a task's creation, by message.
+func (f *finder) edited(task event.ID) map[event.ID]*dead.Edit {
+	if edits, ok := f.edits[task]; ok || task.IsZero() {
+		return edits
 	}
-	by, ok := f.edits[task]
-	if ok {
-		return by
-	}
-	by = map[string]bool{}
-	f.edits[task] = by
 	c, err := f.e.Log.Content(event.RefOf(task))
 	if err != nil {
 		c, err = f.whole.Content(event.RefOf(task))
 	}
-	var spec struct {
-		Edit map[string]json.RawMessage `json:"edit"`
-	}
-	if err == nil && json.Unmarshal(c.Spec, &spec) == nil { // else it is erased, or gone
-		for id := range spec.Edit {
-			by[id] = true
+	f.edits[task] = nil // also where it is erased, or gone
+	if err == nil {
+		if spec, err := dead.DecodeSpec(c.Spec); err == nil {
+			f.edits[task] = spec.Edit
 		}
 	}
-	return by
+	return f.edits[task]
 }
 
 // key calls fn with one id of each message of a key that was in a queue, of those

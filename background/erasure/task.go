@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -32,65 +31,48 @@ func (e *Eraser) DryRun(ctx context.Context, spec *Spec) (out wire.Erasable, err
 		return out, err
 	}
 	defer done()
-	count := func(id event.ID) error {
+	return out, f.each(ctx, spec, event.MaxID, func(id event.ID) error {
 		found, err := f.message(ctx, id, nil)
 		if err != nil || len(found.ids) == 0 {
 			return err
 		}
 		out.Messages++
+		out.Live += int64(len(found.live))
 		if len(out.MessageIDs) < maxIDs {
 			out.MessageIDs = append(out.MessageIDs, found.ids[0].String())
 		}
-		for _, it := range found.items {
+		for _, it := range slices.Concat(found.live, found.gone) {
 			out.Contents += int64(len(it.Refs))
-			if it.Last.IsZero() {
-				out.Live++
-			}
 		}
 		return nil
-	}
-	if spec.Message != "" {
-		id, err := event.ParseID(spec.Message)
-		if err == nil {
-			err = count(id)
-		}
-		return out, err
-	}
-	return out, f.key(ctx, spec.Queue, spec.Key, event.MaxID, count)
+	})
 }
 
 // RunTask is a task.Run: it returns nil when all contents are erased on all members.
 func (e *Eraser) RunTask(ctx context.Context, t event.TaskView, raw []byte) (
 	skipped int64, err error) {
 	var spec Spec
-	var id event.ID
-	if err = json.Unmarshal(raw, &spec); err == nil && spec.Message != "" {
-		id, err = event.ParseID(spec.Message)
-	} else if err == nil && (spec.Queue == "" || spec.Key == "") {
+	err = json.Unmarshal(raw, &spec)
+	if err == nil && spec.Message.IsZero() && (spec.Queue == "" || spec.Key == "") {
 		err = errors.New("neither a message nor a key of a queue")
 	}
 	if err != nil {
-		err = fmt.Errorf("decode the task's spec: %w", err)
-		return 0, event.Problemf(event.CodeInvalidArgument, "", "%s", err)
+		return 0, event.Problemf(event.CodeInvalidArgument, "", "decode the task's spec: %s", err)
 	}
 	if !t.Sealed {
-		if err := e.erase(ctx, t.ID, &spec, id); err != nil {
+		if err := e.erase(ctx, t.ID, &spec); err != nil {
 			return 0, err
 		}
 	}
-	if err := e.awaitReports(ctx, t.ID); err != nil || e.Archive == nil {
+	if err := e.awaitReports(ctx, t.ID); err != nil {
 		return 0, err
 	}
 	// Last, when nobody brings anything to the archive any more that is not erased.
-	refs, err := e.refsOf(ctx, t.ID, e.Log.Head())
-	if err != nil {
-		return 0, err
-	}
-	return 0, e.Archive(ctx, refs)
+	return 0, e.eraseArchived(ctx, t.ID, e.Log.Head())
 }
 
 // erase proposes the erasure of everything that a task names, and seals the task.
-func (e *Eraser) erase(ctx context.Context, task event.ID, spec *Spec, id event.ID) error {
+func (e *Eraser) erase(ctx context.Context, task event.ID, spec *Spec) error {
 	e.finding.Lock()
 	defer e.finding.Unlock()
 	f, done, err := e.finder(ctx)
@@ -102,7 +84,7 @@ func (e *Eraser) erase(ctx context.Context, task event.ID, spec *Spec, id event.
 		finder: f, of: map[event.ID]event.ID{}, seen: map[event.ID][]event.Event{},
 		chunk: event.Erase{Task: task, Why: event.EncodeContent(&event.Content{Why: spec.Reason})},
 	}
-	if err := w.all(ctx, spec, id); err != nil {
+	if err := w.all(ctx, spec); err != nil {
 		return err
 	}
 	seal := &event.UpdateTask{ID: task, Op: event.TaskOpSeal}
@@ -158,48 +140,24 @@ type work struct {
 // all erases everything: again and again, until nothing has happened to any of the messages since
 // it was looked at. A message may be acked, die or be replayed between that and its erasure; once
 // that is decided it is gone, and only what was on its way can still come.
-func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
+func (w *work) all(ctx context.Context, spec *Spec) error {
 	from := w.whole.Head() + 1
 	add := func(id event.ID) error { return w.add(ctx, id) }
-	var err error
-	if spec.Message != "" {
-		err = add(id)
-	} else {
-		err = w.key(ctx, spec.Queue, spec.Key, w.chunk.Task, add)
-	}
+	err := w.each(ctx, spec, w.chunk.Task, add)
 	for {
 		if err == nil {
 			err = w.flush(ctx)
 		}
-		if err != nil {
+		head := w.e.Log.Head()
+		if err == nil {
+			err = w.meet(ctx, from, head)
+		}
+		if err != nil || len(w.again) == 0 {
 			return err
 		}
+		from = head + 1
 		open := w.again
 		w.again = nil
-		head := w.e.Log.Head()
-		for e, err := range w.e.Log.Events(ctx, from, head) {
-			if err != nil {
-				return err
-			}
-			by, ours := w.of[e.Subject]
-			if !ours {
-				continue
-			}
-			if e.IsMove() {
-				w.of[e.ID] = by
-			}
-			met := *e
-			met.Content.Bytes = nil // the log's, until the next block
-			w.seen[by] = append(w.seen[by], met)
-			own := e.Task == w.chunk.Task && (e.Type == event.Erased || e.Type == event.Discarded)
-			if !own {
-				open = append(open, by)
-			}
-		}
-		if len(open) == 0 {
-			return nil
-		}
-		from = head + 1
 		slices.SortFunc(open, event.ID.Compare)
 		for _, id := range slices.Compact(open) {
 			if err = add(id); err != nil {
@@ -207,6 +165,30 @@ func (w *work) all(ctx context.Context, spec *Spec, id event.ID) error {
 			}
 		}
 	}
+}
+
+// meet reads what has happened to the messages in a range of the log: they are searched again.
+func (w *work) meet(ctx context.Context, from, upTo uint64) error {
+	for e, err := range w.e.Log.Events(ctx, from, upTo) {
+		if err != nil {
+			return err
+		}
+		id, ours := w.of[e.Subject]
+		if !ours {
+			continue
+		}
+		if e.IsMove() {
+			w.of[e.ID] = id
+		}
+		met := *e
+		met.Content.Bytes = nil // the log's, until the next block
+		w.seen[id] = append(w.seen[id], met)
+		own := e.Task == w.chunk.Task && (e.Type == event.Erased || e.Type == event.Discarded)
+		if !own {
+			w.again = append(w.again, id)
+		}
+	}
+	return nil
 }
 
 // add adds what there is to erase of a message.
@@ -223,10 +205,7 @@ func (w *work) add(ctx context.Context, id event.ID) error {
 	}
 	// What is live first: it must not be leased when the event that has its payload, as
 	// that of an id that it had before, is erased.
-	live := func(it event.EraseItem) bool { return it.Last.IsZero() }
-	gone := slices.DeleteFunc(slices.Clone(found.items), live)
-	items := slices.DeleteFunc(found.items, func(it event.EraseItem) bool { return !live(it) })
-	for _, it := range append(items, gone...) {
+	for _, it := range append(found.live, found.gone...) {
 		// An id comes once in a command: deciding skips a second one.
 		same := func(o event.EraseItem) bool { return o.ID == it.ID }
 		if slices.ContainsFunc(w.chunk.Items, same) || len(w.chunk.Items) >= chunkItems ||

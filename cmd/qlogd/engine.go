@@ -103,15 +103,15 @@ func openEngine(n *node) (_ *engine, err error) {
 	}
 	e.release(e.models.Close)
 	e.machine = fsm.NewReplica(state, e.log)
-	if e.eraser, err = e.newEraser(); err != nil {
-		return nil, err
-	}
 	// Raft last of all that writes: from here on entries are applied.
 	ro.Machine, ro.Changed = e.machine, make(chan struct{}, 1)
 	if e.replica, err = raft.Open(ro); err != nil {
 		return nil, err
 	}
 	e.closing(e.replica.Shutdown)
+	if e.eraser, err = e.newEraser(); err != nil {
+		return nil, err
+	}
 	stopServing := fetch.Serve(e.peers.Handle, fetch.Source{
 		FS: vfs.OS{}, DataDir: c.DataDir, Log: e.log, Snapshot: e.replica.Snapshot, Logger: logger,
 	})
@@ -337,24 +337,18 @@ func (e *engine) taskContent(ref event.Ref) (*event.Content, error) {
 	return c, err
 }
 
-// newEraser returns what carries erasures out. It must exist before the first entry is applied.
+// newEraser returns what carries erasures out.
 func (e *engine) newEraser() (*erasure.Eraser, error) {
 	o := erasure.Options{
 		Log: e.log, State: e.machine.Machine, FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
-		Fetched: e.discardFetched,
-		Self:    func() string { return e.replica.Self() },
+		Propose: e.replica.Propose, Self: e.replica.Self,
 		Members: func() (out []string) {
 			for _, m := range e.replica.Members() {
 				out = append(out, m.Server())
 			}
 			return out
 		},
-		Propose: func(ctx context.Context, c *event.Command) (event.Result, error) {
-			return e.replica.Propose(ctx, c)
-		},
-		PurgeLog: func(ctx context.Context, upTo uint64) error {
-			return e.replica.PurgeLog(ctx, upTo)
-		},
+		Fetched: e.discardFetched, PurgeLog: e.replica.PurgeLog,
 	}
 	if e.archiver != nil {
 		o.OpenPast, o.Archive = e.openPast, e.archiver.Erase

@@ -5,7 +5,6 @@ import (
 	"encoding/hex"
 	"regexp"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -26,24 +25,21 @@ func Fingerprint(reason event.Reason, pattern string) string {
 // upper case becomes lower, and any white space one blank.
 func Pattern(text string) string {
 	s := strings.ToValidUTF8(event.Clip(text, maxPattern), "?")
-	s = quoted(s)
 	for _, r := range rules {
-		if r.becomes != "<hex>" {
-			s = r.is.ReplaceAllString(s, r.becomes)
-			continue
-		}
-		s = r.is.ReplaceAllStringFunc(s, func(word string) string {
-			if strings.ContainsAny(word, digits) && strings.ContainsAny(word, "abcdefABCDEFxX") {
-				return r.becomes
-			}
-			return word // a number, or a word such as facade
-		})
+		s = r.is.ReplaceAllString(s, r.becomes)
 	}
+	s = hexWord.ReplaceAllStringFunc(s, func(word string) string {
+		if strings.ContainsAny(word, "0123456789") && strings.ContainsAny(word, "abcdefABCDEF") {
+			return "<hex>"
+		}
+		return word // a number, or a word such as facade
+	})
+	s = sign.ReplaceAllString(s, "$1$2")
+	s = number.ReplaceAllString(s, "<n>")
+	s = strings.ToLower(strings.Join(strings.Fields(s), " "))
 	// Placeholders are longer than some of what they replace.
-	return strings.TrimSpace(event.Clip(strings.ToLower(strings.Join(strings.Fields(s), " ")), maxPattern))
+	return strings.TrimSpace(event.Clip(s, maxPattern))
 }
-
-const digits = "0123456789"
 
 // rules are applied in this order: what is more particular comes first, and no
 // placeholder has a digit or a letter that a later rule would match.
@@ -51,6 +47,9 @@ var rules = []struct {
 	is      *regexp.Regexp
 	becomes string
 }{
+	// What is quoted on one line. An apostrophe within a word opens and closes nothing.
+	{regexp.MustCompile("(?s)\"(\\\\.|[^\"\\\\\n])*\"|`[^`\n]*`|" +
+		`\B'(\\.|[^'\\\n]|'[\w\x{80}-\x{10ffff}])*'\B`), "<str>"},
 	// 2026-01-31T12:00:00.5Z, 2026-01-31 12:00:00 +0100, 2026/01/31, 12:00:00
 	{regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?` +
 		`( ?(Z|UTC|GMT|[+-]\d{2}:?\d{2})\b)?)?`), "<time>"},
@@ -67,49 +66,13 @@ var rules = []struct {
 		`\b[0-9a-f]{1,4}(:[0-9a-f]{1,4})*::([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)?`), "<addr>"},
 	{regexp.MustCompile(`(?i)\b(localhost|[a-z0-9]([a-z0-9-]*[a-z0-9])?` +
 		`(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+):\d{2,5}\b`), "<addr>"},
-	// 0xc000123, and what else has at least eight hex digits, of both kinds
+	// 0xc000123
 	{regexp.MustCompile(`(?i)\b0x[0-9a-f]+\b`), "<hex>"},
-	{regexp.MustCompile(`(?i)\b[0-9a-f]{8,}\b`), "<hex>"},
+}
+
+var (
+	hexWord = regexp.MustCompile(`(?i)\b[0-9a-f]{8,}\b`) // deadbeef01
 	// -5, 3.14, 1,000,000, 1e-9, and the 12 of worker-12 and 12ms
-	{regexp.MustCompile(`(^|[\s=(\[:,])[-+](\d)`), "$1$2"},
-	{regexp.MustCompile(`\d+([.,]\d+)*([eE][-+]?\d+\b)?`), "<n>"},
-}
-
-// quoted replaces what is between quotes on one line with a placeholder. An apostrophe
-// within a word opens and closes nothing.
-func quoted(s string) string {
-	var out strings.Builder
-	for i := 0; i < len(s); {
-		q, end := s[i], -1
-		if q == '"' || q == '`' || q == '\'' && (i == 0 || !wordy(s[i-1])) {
-			end = closing(s, i)
-		}
-		if end < 0 {
-			out.WriteByte(q)
-			i++
-			continue
-		}
-		out.WriteString("<str>")
-		i = end + 1
-	}
-	return out.String()
-}
-
-// closing returns where the quote that opens at i closes, -1 if it does not.
-func closing(s string, i int) int {
-	q := s[i]
-	for j := i + 1; j < len(s) && s[j] != '\n'; j++ {
-		switch {
-		case s[j] == '\\' && q != '`':
-			j++
-		case s[j] == q && (q != '\'' || j+1 == len(s) || !wordy(s[j+1])):
-			return j
-		}
-	}
-	return -1
-}
-
-func wordy(c byte) bool {
-	return c >= '0' && c <= '9' || c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' ||
-		c >= utf8.RuneSelf
-}
+	sign   = regexp.MustCompile(`(^|[\s=(\[:,])[-+](\d)`)
+	number = regexp.MustCompile(`\d+([.,]\d+)*([eE][-+]?\d+\b)?`)
+)

@@ -11,6 +11,7 @@ package archive
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -128,22 +129,31 @@ func (a *Archive) folder(name string) string { return path.Join(a.dir, name) }
 
 // Segments returns the archived segments, oldest first.
 func (a *Archive) Segments() (out []log.SegmentInfo, err error) {
-	names, err := a.fs.List(a.folder(logFolder))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, fmt.Errorf("archive %s: %w", a.dir, err)
-	}
+	names, err := list(a.fs, a.folder(logFolder))
 	for _, name := range names {
 		first, ok := log.ParseSegmentName(name)
 		if !ok {
 			continue
 		}
-		s, err := log.SealedSegment(a.fs, a.folder(logFolder), first)
-		if err != nil {
-			return nil, fmt.Errorf("archive %s: %w", a.dir, err)
+		var s log.SegmentInfo
+		if s, err = log.SealedSegment(a.fs, a.folder(logFolder), first); err != nil {
+			break
 		}
 		out = append(out, s)
 	}
+	if err != nil {
+		return nil, fmt.Errorf("archive %s: %w", a.dir, err)
+	}
 	return out, nil
+}
+
+// list returns the names in a directory, none if it does not exist.
+func list(fsys vfs.FS, dir string) ([]string, error) {
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
 }
 
 // tempMark is in the names of files that are not finished.
@@ -166,21 +176,17 @@ func (a *Archive) put(name string, r io.Reader) (err error) {
 	if err := a.removeUnfinished(dir, path.Base(name)); err != nil {
 		return err
 	}
-	temp := target + tempMark + rand.Text()
-	f, err := a.fs.Create(temp)
-	if err != nil {
+	temp, written := target+tempMark+rand.Text(), sha256.New()
+	var size int64
+	if err := vfs.Write(a.fs, temp, func(w io.Writer) (err error) {
+		size, err = io.Copy(io.MultiWriter(w, written), r)
+		return err
+	}); err != nil {
 		return err
 	}
-	h := sha256.New()
-	n, err := io.Copy(io.NewOffsetWriter(f, 0), io.TeeReader(r, h))
-	if err == nil {
-		err = f.Sync() // before the rename: a name must never lead to bytes that are not durable
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		var back [sha256.Size]byte
-		if back, err = sumOf(a.fs, temp, n); err == nil && back != [sha256.Size]byte(h.Sum(nil)) {
-			err = errors.New("read back, it has another SHA-256")
-		}
+	back, err := sumOf(a.fs, temp, size)
+	if err == nil && back != [sha256.Size]byte(written.Sum(nil)) {
+		err = errors.New("read back, it has another SHA-256")
 	}
 	if err != nil {
 		return errors.Join(err, a.fs.Remove(temp))
@@ -193,21 +199,14 @@ func (a *Archive) put(name string, r io.Reader) (err error) {
 
 // removeUnfinished removes the unfinished files in a directory that would get this name; "": any.
 func (a *Archive) removeUnfinished(dir, name string) error {
-	names, err := a.fs.List(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	names, err := list(a.fs, dir)
+	if err != nil {
 		return err
 	}
-	for _, old := range names {
+	return vfs.Remove(a.fs, dir, slices.DeleteFunc(names, func(old string) bool {
 		target, _, unfinished := strings.Cut(old, tempMark)
-		if !unfinished || name != "" && target != name {
-			continue
-		}
-		err := a.fs.Remove(path.Join(dir, old))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return nil
+		return !unfinished || name != "" && target != name
+	})...)
 }
 
 // sumOf returns the SHA-256 of the first n bytes of a file.
@@ -249,10 +248,6 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 	if err != nil {
 		return w, err
 	}
-	byFirst, byLast := map[uint64]*log.SegmentInfo{}, map[uint64]*log.SegmentInfo{}
-	for i := range there {
-		byFirst[there[i].First], byLast[there[i].Last] = &there[i], &there[i]
-	}
 	open := func(s log.SegmentInfo) bool { return !s.Sealed }
 	sealed := slices.DeleteFunc(slices.Clone(src.Segments), open)
 	var done, total int64
@@ -261,21 +256,23 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 	}
 	for i := range sealed {
 		s := &sealed[i]
-		old, before, written := byFirst[s.First], byLast[s.PrevIndex], &w.Segments
-		fresh := old == nil
+		at, archived := slices.BinarySearchFunc(there, s.First,
+			func(s log.SegmentInfo, first uint64) int { return cmp.Compare(s.First, first) })
+		fresh, written := !archived, &w.Segments
 		switch {
-		case old != nil && (old.Chain != s.Chain || old.Last != s.Last):
+		case archived && (there[at].Chain != s.Chain || there[at].Last != s.Last):
 			return w, fmt.Errorf("%w: its segment %s ends at index %d with chain %x…, "+
-				"the log's at index %d with chain %x…",
-				ErrOther, s.Name, old.Last, old.Chain[:8], s.Last, s.Chain[:8])
-		case old != nil && src.RefreshErased:
+				"the log's at index %d with chain %x…", ErrOther,
+				s.Name, there[at].Last, there[at].Chain[:8], s.Last, s.Chain[:8])
+		case archived && src.RefreshErased:
 			written = &w.Refreshed
 			if fresh, err = a.differs(&src, s); err != nil {
 				return w, err
 			}
-		case old == nil && before != nil && before.Chain != s.PrevChain:
+		case !archived && at > 0 && there[at-1].Last == s.PrevIndex &&
+			there[at-1].Chain != s.PrevChain:
 			return w, fmt.Errorf("%w: segment %s does not continue the archive's %s",
-				ErrOther, s.Name, before.Name)
+				ErrOther, s.Name, there[at-1].Name)
 		}
 		if fresh {
 			if err := a.putSegment(ctx, &src, s); err != nil {
@@ -283,9 +280,9 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 			}
 			*written++
 			w.Bytes += s.Size
-			if old == nil {
-				byLast[s.Last], there = s, append(there, *s)
-			}
+		}
+		if !archived {
+			there = slices.Insert(there, at, *s)
 		}
 		w.UpTo = s.Last
 		if done += s.Size; progress != nil {
@@ -380,18 +377,18 @@ func (a *Archive) writeCheckpoints(src *Source, w *Written, segments []log.Segme
 	if len(there) > 0 {
 		newest = there[0].HeadIndex
 	}
+	start := segments[0].PrevIndex             // the archive begins behind it
 	for _, m := range slices.Backward(metas) { // oldest first
 		if m.HeadIndex > w.UpTo || m.HeadIndex <= newest {
 			continue
 		}
-		between, first := 0, segments[0].PrevIndex
+		between := 0
 		for _, s := range segments {
-			first = min(first, s.PrevIndex)
 			if s.Last > newest && s.Last <= m.HeadIndex {
 				between++
 			}
 		}
-		needed := first > 0 && newest == 0 && m.HeadIndex >= first
+		needed := start > 0 && newest == 0 && m.HeadIndex >= start
 		if !needed && between < checkpointStep {
 			continue
 		}

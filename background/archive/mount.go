@@ -2,9 +2,7 @@ package archive
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"path"
 	"slices"
 
@@ -58,11 +56,7 @@ func (f *FS) own(folder string) ([]string, error) {
 	if f.alone {
 		return nil, nil
 	}
-	names, err := f.FS.List(folder)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return names, err
+	return list(f.FS, folder)
 }
 
 func (f *FS) mountLog(ctx context.Context, a *Archive) error {

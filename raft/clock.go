@@ -147,8 +147,7 @@ func (r *Replica) Clock() int64 {
 func (r *Replica) followClock() {
 	var from MemberStatus
 	for _, v := range r.remotes() {
-		if v.Status.Leads && !v.Seen.IsZero() &&
-			(from.Seen.IsZero() || v.Status.Term > from.Status.Term) {
+		if v.Status.Leads && v.Status.Term > from.Status.Term {
 			from = v
 		}
 	}

@@ -33,17 +33,6 @@ type round struct {
 	err   error // an *event.Problem
 }
 
-// join returns the next round.
-func (b *reads) join() *round {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.next == nil {
-		b.next = &round{done: make(chan struct{})}
-		signal(b.wake)
-	}
-	return b.next
-}
-
 // confirmReads confirms rounds while somebody waits for one, until the replica stops.
 func (r *Replica) confirmReads() {
 	for {
@@ -86,7 +75,13 @@ func (r *Replica) Barrier(ctx context.Context) error {
 // confirmed returns the index of a round that begins after the call. The error is an
 // *event.Problem.
 func (r *Replica) confirmed(ctx context.Context) (uint64, error) {
-	rd := r.reads.join()
+	r.reads.mu.Lock()
+	if r.reads.next == nil {
+		r.reads.next = &round{done: make(chan struct{})}
+		signal(r.reads.wake)
+	}
+	rd := r.reads.next
+	r.reads.mu.Unlock()
 	select {
 	case <-rd.done:
 		return rd.index, rd.err
@@ -171,21 +166,18 @@ func (r *Replica) confirmLeadership(ctx context.Context, term uint64) bool {
 	responses := make(chan bool, len(servers))
 	voters, yes, asked := 0, 0, 0
 	for _, s := range servers {
-		if s.Suffrage != hraft.Voter {
+		switch {
+		case s.Suffrage != hraft.Voter:
 			continue
-		}
-		voters++
-		if s.ID == r.id {
+		case s.ID == r.id:
 			yes++
-		} else if r.trans.ping(&r.reads.busy, s, hraft.AppendEntriesRequest{Term: term},
-			func(ok bool) { responses <- ok }) {
+		case r.trans.ping(&r.reads.busy, s, hraft.AppendEntriesRequest{Term: term},
+			func(ok bool) { responses <- ok }):
 			asked++
 		}
+		voters++
 	}
-	for ; yes <= voters/2; asked-- {
-		if yes+asked <= voters/2 {
-			return false
-		}
+	for ; asked > 0 && yes <= voters/2; asked-- {
 		select {
 		case ok := <-responses:
 			if ok {
@@ -195,7 +187,7 @@ func (r *Replica) confirmLeadership(ctx context.Context, term uint64) bool {
 			return false
 		}
 	}
-	return true
+	return yes > voters/2
 }
 
 // askReadIndex asks the leader, if it is another node.

@@ -161,18 +161,15 @@ func (r *Replica) object(s peerStatus) (why string) {
 	return why
 }
 
-// seekAdmission asks the other voters until enough do not object, each at least once. Where they
-// are not found it also asks this node's contacts: the only configuration that it knows may be that
-// of a checkpoint that it fetched, from before the others had their present addresses.
+// seekAdmission asks the other voters until enough do not object, each at least once, and this
+// node's contacts: the only configuration that it knows may be that of a checkpoint that it
+// fetched, from before the others had their present addresses.
 func (r *Replica) seekAdmission(q peerStatus) {
-	know := r.known()
-	fine := map[hraft.ServerID]bool{}
-	var contacts []Member
+	know, fine := r.known(), map[hraft.ServerID]bool{}
+	isFine := func(m Member) bool { return fine[m.serverID()] }
 	for {
 		voters, _ := know.otherVoters(r.id)
-		answered := func(m Member) bool { return fine[m.serverID()] }
-		ask := slices.DeleteFunc(append(voters, contacts...), answered)
-		for id, a := range r.askAdmission(ask, q) {
+		for id, a := range r.askAdmission(slices.DeleteFunc(voters, isFine), q) {
 			if a.Objection != "" {
 				r.leave(fmt.Errorf("%w: %s", ErrRolledBack, a.Objection))
 				return
@@ -187,26 +184,22 @@ func (r *Replica) seekAdmission(q peerStatus) {
 			r.leave(fmt.Errorf("%w: %s", ErrRolledBack, why))
 			return
 		}
-		others, need := know.otherVoters(r.id)
-		n := 0
-		for _, m := range others {
-			if fine[m.serverID()] {
-				n++
-			}
-		}
+		voters, need := know.otherVoters(r.id)
+		all := len(voters)
+		n := all - len(slices.DeleteFunc(voters, isFine))
 		if n >= need {
-			break
+			r.rollback.free.Store(true)
+			return
 		}
-		r.setHolding(fmt.Sprintf("%d of %d other voters have checked this node's directory, "+
-			"%d are needed", n, len(others), need))
-		contacts = r.contactsBut(others)
+		why := fmt.Sprintf("%d of %d other voters have checked this node's directory, %d are needed",
+			n, all, need)
+		r.rollback.holding.Store(&why)
 		select {
 		case <-time.After(200 * time.Millisecond):
 		case <-r.run.stop:
 			return
 		}
 	}
-	r.rollback.free.Store(true)
 }
 
 // askContacts asks the contacts, once, of a node that is alone as far as its directory knows:
@@ -218,7 +211,7 @@ func (r *Replica) askContacts(q peerStatus) error {
 	if _, in := know.find(r.id); !in || len(others) > 0 {
 		return nil
 	}
-	for _, a := range r.askAdmission(r.contactsBut(nil), q) {
+	for _, a := range r.askAdmission(nil, q) {
 		if a.Objection != "" {
 			return fmt.Errorf("%w: %s", ErrRolledBack, a.Objection)
 		}
@@ -230,25 +223,20 @@ func (r *Replica) askContacts(q peerStatus) error {
 	return nil
 }
 
-// contactsBut returns the contacts at whose address no member is. Only addresses are known.
-func (r *Replica) contactsBut(members []Member) (out []Member) {
-	for _, addr := range r.o.Contacts {
-		is := func(m Member) bool { return m.RaftAddr == addr }
-		if addr != r.o.self().RaftAddr && !slices.ContainsFunc(members, is) {
-			out = append(out, Member{RaftAddr: addr})
-		}
-	}
-	return out
-}
-
-// askAdmission asks nodes, all at once, and returns what each server has answered in time.
-func (r *Replica) askAdmission(nodes []Member, q peerStatus) map[hraft.ServerID]peerStatus {
+// askAdmission asks some members and the contacts, all at once, and returns what each server has
+// answered in time.
+func (r *Replica) askAdmission(some []Member, q peerStatus) map[hraft.ServerID]peerStatus {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()
 	var ask []peer.Target
-	for _, m := range nodes {
+	for _, m := range some {
 		// A node that was replaced can still report by whom.
 		ask = append(ask, peer.Target{Addr: m.RaftAddr, Node: m.ID})
+	}
+	for _, addr := range r.o.Contacts {
+		if addr != r.o.self().RaftAddr {
+			ask = append(ask, peer.Target{Addr: addr})
+		}
 	}
 	out := map[hraft.ServerID]peerStatus{}
 	for _, a := range callEach[peerStatus](ctx, r.o.Net, ask, rpcAdmission, q) {
@@ -272,13 +260,11 @@ func (r *Replica) leave(why error) {
 		return
 	}
 	r.rollback.free.Store(false)
-	r.setHolding(why.Error())
+	text := why.Error()
+	r.rollback.holding.Store(&text)
 	r.o.Logger.Error("this directory is no longer a member of the cluster", "error", why)
 	r.o.OnOut(why)
 }
-
-// setHolding keeps why this node takes no part in Raft, for Ready.
-func (r *Replica) setHolding(why string) { r.rollback.holding.Store(&why) }
 
 // within is a context that also ends with the replica.
 func (r *Replica) within(d time.Duration) (context.Context, context.CancelFunc) {

@@ -88,9 +88,6 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 			resp.Term, resp.Success = args.Term, true
 			r.rollback.evidence.acked(id, args.Term, args.LastLogIndex)
 			return nil
-		default:
-			// hashicorp/raft continues after its snapshot, which may be an older one.
-			r.stores.snaps.pin(string(id), args.LastLogIndex)
 		}
 		began := time.Now()
 		waited := func() bool { return time.Since(began) >= time.Second }

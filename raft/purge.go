@@ -3,7 +3,6 @@ package raft
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -64,13 +63,8 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
 	if patient && r.membersLack(upTo) {
 		return false, nil
 	}
-	if metas := r.stores.snaps.metas(); len(metas) < 2 || metas[1].Index < h.to {
-		return false, r.checkpointAfterNewest(ctx)
-	}
 	if r.stores.snaps.floor() < h.to {
-		// A node is fetching an older checkpoint, or was not long ago: see pin.
-		r.unpin(h.to)
-		return false, nil
+		return false, r.checkpointAfterNewest(ctx)
 	}
 	first, err := log.FirstIndex()
 	switch {
@@ -88,17 +82,6 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
 	// it, and does not report if that fails.
 	r.o.Logger.Info("rewriting the Raft log without deleted entries", "up-to", h.to)
 	return false, log.reopen()
-}
-
-// unpin drops what is kept for nodes that have applied an entry since, or are no members any more.
-func (r *Replica) unpin(index uint64) {
-	members, s := r.Members(), r.stores.snaps
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	maps.DeleteFunc(s.pins, func(who string, _ pin) bool {
-		i := slices.IndexFunc(members, func(m MemberStatus) bool { return m.Server() == who })
-		return i < 0 || members[i].Reachable && members[i].Status.Applied >= index
-	})
 }
 
 // membersLack reports whether this node leads members that are reachable and have not applied

@@ -75,8 +75,8 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 	s := n.Status()
 	assert.True(t, len(s.Checkpoints) == 2 && s.Checkpoints[0].HeadIndex == s.Head,
 		"checkpoints %+v at head %d", s.Checkpoints, s.Head)
-	// The log begins behind the newest checkpoint but one.
-	if first, _ := n.stores.log.FirstIndex(); first != s.Checkpoints[1].Index+1 {
+	// The log begins at the newest checkpoint but one.
+	if first, _ := n.stores.log.FirstIndex(); first != s.Checkpoints[1].Index {
 		t.Errorf("the log begins at %d, checkpoints %v", first, s.Checkpoints)
 	}
 	n = n.again()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +28,6 @@ type snapshots struct {
 
 	mu   sync.Mutex
 	have []checkpoint.Meta // newest first
-	pins map[string]pin    // by the server that fetches
 }
 
 var _ hraft.SnapshotStore = (*snapshots)(nil)
@@ -51,7 +49,7 @@ func openSnapshots(o Options) (*snapshots, error) {
 		// entries after it.
 		o.Logger.Error("unusable checkpoint", "name", b.Name, "error", b.Err)
 	}
-	s := &snapshots{o: o, have: metas, pins: map[string]pin{}}
+	s := &snapshots{o: o, have: metas}
 	if newest, ok := s.newest(); ok {
 		s.size.Store(newest.Size)
 	}
@@ -73,54 +71,18 @@ func (s *snapshots) newest() (checkpoint.Meta, bool) {
 	return s.have[0], true
 }
 
-// floor returns the index up to which the Raft log may be truncated: the newest checkpoint but one.
-// If the newest turns out to be damaged, the one before it and the Raft log still contain
-// everything. Neither is truncated what a node needs that fetches an older checkpoint, including
-// the entry at its index, whose term the leader sends with those after it.
+// floor returns the index up to which the Raft log may be truncated: before the newest checkpoint
+// but one. If the newest turns out to be damaged, the one before it and the Raft log still contain
+// everything. And a node that fetches the newest has until the next but one is written: else it
+// fetches again, but only what has come since. The entry at a checkpoint's index stays, because
+// the leader sends its term with those after it.
 func (s *snapshots) floor() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.have) < 2 {
 		return 0
 	}
-	return min(s.have[1].Index, s.pinnedLocked()-1)
-}
-
-// A checkpoint that was offered to a node, and what follows it, stay while the node fetches:
-// otherwise it would be behind again when it has finished.
-const (
-	pinFor = 2 * time.Minute  // after the last offer
-	pinMax = 30 * time.Minute // in all, for one node
-)
-
-// pin keeps the checkpoints from index on, and the Raft log after them.
-type pin struct {
-	index       uint64
-	first, last time.Time
-}
-
-// pin keeps a checkpoint for a server, or renews that.
-func (s *snapshots) pin(server string, index uint64) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	now := time.Now()
-	p, ok := s.pins[server]
-	if !ok || now.Sub(p.last) >= pinFor {
-		p = pin{index: index, first: now}
-	}
-	p.last = now
-	s.pins[server] = p
-}
-
-// pinnedLocked returns the lowest index that is pinned.
-func (s *snapshots) pinnedLocked() (lowest uint64) {
-	lowest = math.MaxUint64
-	for _, p := range s.pins {
-		if time.Since(p.last) < pinFor && time.Since(p.first) < pinMax {
-			lowest = min(lowest, p.index)
-		}
-	}
-	return lowest
+	return s.have[1].Index - 1
 }
 
 // List implements hraft.SnapshotStore.
@@ -168,10 +130,7 @@ func (s *snapshots) added(name string) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.have = append([]checkpoint.Meta{meta}, s.have...)
-	pinned := s.pinnedLocked()
-	err = s.removeLocked(slices.DeleteFunc(checkpoint.Thin(s.have, s.o.KeepCheckpoints),
-		func(m checkpoint.Meta) bool { return m.Index >= pinned }))
-	if err != nil {
+	if err := s.removeLocked(checkpoint.Thin(s.have, s.o.KeepCheckpoints)); err != nil {
 		// Not worth the new one: the next start lists it again.
 		s.o.Logger.Warn("old checkpoints stay", "error", err)
 	}

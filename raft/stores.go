@@ -29,8 +29,7 @@ type stores struct {
 	votes *votes
 	log   *logStore
 	snaps *snapshots
-	// known is the newest configuration on disk, committed or not; set by check.
-	known configuration
+	known configuration // the newest on disk, committed or not: check looks in the log too
 }
 
 // faults are called with an error that ends the process. die does not return where
@@ -54,12 +53,15 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	if s.snaps, err = openSnapshots(o); err != nil {
 		return nil, err
 	}
+	newest, haveCheckpoint := s.snaps.newest()
+	if haveCheckpoint {
+		s.known = configurationOf(newest)
+	}
 	if err := s.openVotes(o, f); err != nil {
 		return nil, err
 	}
 	term := s.votes.current.Load()
 	head, _ := o.Machine.Tip()
-	_, haveCheckpoint := s.snaps.newest()
 	beside := head > 0 || haveCheckpoint
 	// Before a new log is created in place of a lost one. The log is created before the first
 	// term is stored, so a crash never leaves a term without a log.
@@ -69,7 +71,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 		}
 		// Nothing else says which of its files count.
 		if err := keepSegments(filerOf(o), nil); err != nil {
-			return nil, fmt.Errorf("raft: %w", err)
+			return nil, err
 		}
 	}
 	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
@@ -91,18 +93,18 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 // prepareDirs creates the directories, and reports whether there is a Raft log on disk.
 func prepareDirs(o Options) (hasLog bool, err error) {
 	if err := errors.Join(o.FS.MkdirAll(o.Dir), o.FS.MkdirAll(o.CheckpointDir)); err != nil {
-		return false, fmt.Errorf("raft: %w", err)
+		return false, err
 	}
 	_, err = o.FS.Stat(path.Join(o.Dir, metaFile))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, fmt.Errorf("raft: %w", err)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
 	}
-	return err == nil, nil
+	return err == nil, err
 }
 
 func (s *stores) openVotes(o Options, f faults) error {
 	name := path.Join(o.Dir, votesFile)
-	err := sound(name, func() (err error) {
+	return sound(name, func() (err error) {
 		if o.OpenKV != nil {
 			s.kv, err = o.OpenKV(name)
 		} else {
@@ -114,10 +116,6 @@ func (s *stores) openVotes(o Options, f faults) error {
 		s.votes, err = readVotes(s.kv, f.die)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("raft: %w", err)
-	}
-	return nil
 }
 
 // ErrLostStore is returned if the Raft store is gone while the event log or checkpoints are
@@ -134,13 +132,9 @@ var ErrRolledBack = errors.New(
 // lost returns how to treat a store that is lost in part. nil: the incarnation is new; the
 // others bring it up to date, and what the event log holds already is skipped.
 func (s *stores) lost(o Options, head uint64, what string) error {
-	self := serverID(o.NodeID, o.Incarnation)
-	confs := []configuration{s.known, o.first()}
-	if newest, ok := s.snaps.newest(); ok {
-		confs = append(confs, configurationOf(newest))
-	}
+	self := o.self().serverID()
 	member, others := o.Joined, len(o.Contacts) > 0
-	for _, c := range confs {
+	for _, c := range []configuration{s.known, o.first()} {
 		_, in := c.find(self)
 		voters, _ := c.otherVoters(self)
 		member, others = member || in, others || len(voters) > 0
@@ -219,16 +213,15 @@ func openFiles(o Options, filer *segment.Filer) (_ *wal.WAL, err error) {
 	return w, nil
 }
 
-// close closes what is open; the first error counts.
-func (s *stores) close() error {
-	var errs []error
+// close closes what is open.
+func (s *stores) close() (err error) {
 	if s.log != nil {
-		errs = append(errs, s.log.close())
+		err = s.log.close()
 	}
 	if s.kv != nil {
-		errs = append(errs, s.kv.Close())
+		err = errors.Join(err, s.kv.Close())
 	}
-	return errors.Join(errs...)
+	return err
 }
 
 // Held returns the first entry that a node's Raft log holds, 0 for none, for the event log's
@@ -320,7 +313,6 @@ func (s *stores) check(o Options) error {
 			}
 			first, last = 0, 0
 		}
-		s.known = configurationOf(newest)
 	}
 	if last > 0 && first > newest.Index+1 {
 		return fmt.Errorf("raft: the Raft log begins at index %d, but the newest usable "+

@@ -1,7 +1,6 @@
 package api
 
 import (
-	"cmp"
 	"fmt"
 	"net/http"
 	"slices"
@@ -48,35 +47,30 @@ func (s *Server) putDefinitions(q *request) error {
 	}
 	q.barrier()
 	var p *plan
-	res := q.commitFresh("", "a queue or webhook", func() (c *event.Command, err error) {
-		if p, err = s.plan(&body, s.deps.State); err != nil {
-			return nil, err
+	changed := func(c wire.DefinitionChange) bool { return c.Action != wire.ActionUnchanged }
+	res := q.commitFresh("", "a queue or webhook", func() (*event.Command, error) {
+		p = s.plan(&body, s.deps.State)
+		if len(p.wrong) > 0 {
+			return nil, p.refused(q)
 		}
-		if err := p.refused(q); err != nil {
-			return nil, err
-		}
-		if dry || !q.keyed() && !p.changes() {
+		if dry || !q.keyed() && !slices.ContainsFunc(p.effect, changed) {
 			q.tellIndex()
 			return nil, nil
 		}
 		return &event.Command{Define: &p.define}, nil
 	})
-	if q.replayed { // the answer is what it changed the first time, as far as that is known
-		before := q.stateAt(max(res.Index, 1) - 1)
-		p = get(q, func() (*plan, error) { return s.plan(&body, before) })
-	}
 	if q.err != nil {
 		return q.err
+	}
+	if q.replayed { // the answer is what it changed the first time, as far as that is known
+		p = s.plan(&body, q.stateAt(max(res.Index, 1)-1))
 	}
 	return q.answer(http.StatusOK, &wire.DefinitionChanges{Changes: p.effect})
 }
 
 // refused is the problem of a plan that cannot be carried out, with everything that is wrong with
 // it.
-func (p *plan) refused(q *request) error {
-	if len(p.wrong) == 0 {
-		return nil
-	}
+func (p *plan) refused(q *request) *event.Problem {
 	q.errors = nil
 	first := *p.wrong[0]
 	for _, w := range p.wrong {
@@ -90,11 +84,6 @@ func (p *plan) refused(q *request) error {
 	}
 	first.Index = -1
 	return &first
-}
-
-func (p *plan) changes() bool {
-	changed := func(c wire.DefinitionChange) bool { return c.Action != wire.ActionUnchanged }
-	return slices.ContainsFunc(p.effect, changed)
 }
 
 // plan is what definitions mean in a state: the command that puts them, what it changes, and what
@@ -115,8 +104,8 @@ type plan struct {
 // maxWrong bounds the number of reported problems: people read them.
 const maxWrong = 200
 
-// plan holds a document against a state. The error is no fault of the document.
-func (s *Server) plan(in *wire.DefinitionsRequest, st State) (*plan, error) {
+// plan holds a document against a state.
+func (s *Server) plan(in *wire.DefinitionsRequest, st State) *plan {
 	p := &plan{
 		s: s, st: st, will: map[string]*event.Policy{},
 		users: map[string]string{}, named: map[string]int{}, bad: map[int]bool{},
@@ -131,10 +120,10 @@ func (s *Server) plan(in *wire.DefinitionsRequest, st State) (*plan, error) {
 	for i, raw := range in.Webhooks {
 		p.webhook(i, raw)
 	}
-	if len(p.wrong) > 0 {
-		return p, nil
+	if len(p.wrong) == 0 {
+		p.compare()
 	}
-	return p, p.compare()
+	return p
 }
 
 // fault records a problem with an element of a list.
@@ -332,7 +321,7 @@ func (p *plan) webhook(i int, raw jsontext.Value) {
 }
 
 // compare finds what the plan changes.
-func (p *plan) compare() error {
+func (p *plan) compare() {
 	for i := range p.define.Queues {
 		put := &p.define.Queues[i]
 		was := p.s.defaultPolicy()
@@ -340,11 +329,8 @@ func (p *plan) compare() error {
 		if exists {
 			was = v.Policy
 		}
-		before, err := wire.Marshal(policyOf(&was))
-		after, err2 := wire.Marshal(policyOf(&put.Policy))
-		if err := cmp.Or(err, err2); err != nil {
-			return err
-		}
+		before, _ := wire.Marshal(policyOf(&was)) // an error: not UTF-8, which none is
+		after, _ := wire.Marshal(policyOf(&put.Policy))
 		p.change(wire.KindQueue, put.Name, exists, before, after)
 		dlq := put.Policy.DeadLetterQueue
 		_, named := p.named["queues"+dlq]
@@ -360,7 +346,6 @@ func (p *plan) compare() error {
 		}
 		p.change(wire.KindWebhook, put.Name, exists, was, put.Definition)
 	}
-	return nil
 }
 
 func (p *plan) change(kind, name string, exists bool, before, after jsontext.Value) {

@@ -78,7 +78,12 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 	req.Headers = w.Headers(q.Header, source, at)
 	m, err := w.Message(&req, int(s.opts.MaxPayload))
 	if errors.Is(err, webhook.ErrBody) {
-		return "", q.notJSON(err)
+		detail := clip(err.Error(), 200)
+		if q.media == "application/x-www-form-urlencoded" { // the most common mistake
+			detail += "; it came as a form: let the sender send application/json " +
+				"(GitHub: Content type, in the webhook's settings)"
+		}
+		return "", event.Problemf(codeInvalidJSON, "", "%s", detail)
 	}
 	if failed, ok := errors.AsType[*webhook.FieldError](err); ok {
 		field := clip(failed.Field, 120)
@@ -132,16 +137,6 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 	return body, nil
 }
 
-// notJSON refuses a body, with the remedy for the most common mistake.
-func (q *request) notJSON(err error) error {
-	detail := clip(err.Error(), 200)
-	if q.media == "application/x-www-form-urlencoded" {
-		detail += "; it came as a form: let the sender send application/json " +
-			"(GitHub: Content type, in the webhook's settings)"
-	}
-	return event.Problemf(codeInvalidJSON, "", "%s", detail)
-}
-
 // enqueueHooked enqueues the message. A duplicate is answered as one even if its payload would be
 // refused now: its sender has been served.
 func (s *Server) enqueueHooked(
@@ -169,7 +164,7 @@ func (s *Server) enqueueHooked(
 	}
 	b.append(msg, payload{body, false})
 	var res event.Result
-	if err = w.fits(req.Body); err == nil {
+	if err = w.schema.check(payload{req.Body, false}); err == nil {
 		res, err = s.enqueue(q, w.Definition.Queue, b)
 	}
 	if p, ok := err.(*event.Problem); ok && p.Code == codeSchemaMismatch {
@@ -202,14 +197,6 @@ func (s *Server) enqueueHooked(
 	return outcomeDuplicate, q.answer(http.StatusOK, &out)
 }
 
-// fits checks the body against the webhook's own schema.
-func (w *compiledWebhook) fits(body []byte) error {
-	if w.schema == nil {
-		return nil
-	}
-	return w.schema.check(payload{body, false})
-}
-
 // firstHooked returns the message of which a refused one is a duplicate. Only refused requests cost
 // this search; for others deciding finds duplicates.
 func (s *Server) firstHooked(
@@ -230,7 +217,7 @@ func (s *Server) firstHooked(
 func (s *Server) forward(
 	q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message,
 ) error {
-	if err := w.fits(req.Body); err != nil {
+	if err := w.schema.check(payload{req.Body, false}); err != nil {
 		return err
 	}
 	q.unhurried()

@@ -118,12 +118,9 @@ func (q *request) problemPage() error {
 	return nil
 }
 
-// fail answers with a problem.
+// fail answers with a problem, whose code has a status.
 func (q *request) fail(p *event.Problem) {
-	st, ok := statuses()[p.Code]
-	if !ok {
-		st = statuses()[codeInternal]
-	}
+	st := statuses()[p.Code]
 	noRoom := p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound
 	if noRoom && q.route == "POST "+hookPath {
 		st.Status = http.StatusServiceUnavailable // after which senders of webhooks try again

@@ -2,6 +2,7 @@ package api
 
 import (
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -172,6 +173,13 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			// Also where nobody reads the body: net/http drains it afterwards.
 			_ = http.NewResponseController(w).SetReadDeadline(begun.Add(s.opts.BodyTimeout))
 		}
+		fail := func(err error) {
+			if p := s.problem(q, err); p != nil {
+				q.fail(p)
+			} else {
+				q.status = 499 // the client hung up
+			}
+		}
 		defer func() {
 			if v := recover(); v != nil {
 				if v == http.ErrAbortHandler {
@@ -182,7 +190,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 				if q.status != 0 {
 					panic(http.ErrAbortHandler) // half an answer must not look whole
 				}
-				q.fail(s.problem(q, fmt.Errorf("panic")))
+				fail(errors.New("panic"))
 			}
 			q.release()
 			record(q.status, time.Since(begun))
@@ -195,11 +203,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			err = h(q)
 		}
 		if err != nil && q.status == 0 {
-			if p := s.problem(q, err); p != nil {
-				q.fail(p)
-			} else {
-				q.status = 499 // the client hung up
-			}
+			fail(err)
 		}
 	})
 }

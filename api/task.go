@@ -54,8 +54,7 @@ func (s *Server) getTask(q *request) error {
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), time.Duration(wait)*time.Millisecond)
 	defer cancel()
-	stop := context.AfterFunc(s.undrained, cancel)
-	defer stop()
+	defer context.AfterFunc(s.undrained, cancel)()
 	for {
 		head := s.deps.Log.Head() // before the state is read
 		t, ok := s.deps.State.Task(id)

@@ -1,9 +1,9 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,9 +48,7 @@ func (l *line) accepts(kind string) bool {
 
 // position returns the index of w in the line, or where it belongs.
 func (l *line) position(w *waiter) int {
-	byPlace := func(o *waiter, place uint64) int { return cmp.Compare(o.place, place) }
-	i, _ := slices.BinarySearchFunc(l.waiters, w.place, byPlace)
-	return i
+	return sort.Search(len(l.waiters), func(i int) bool { return l.waiters[i].place >= w.place })
 }
 
 // waiter is one lease request. Invariant: it is parked in the lines of all of its queues, or in
@@ -178,18 +176,19 @@ func (w *waiter) once(ctx context.Context) error {
 // leave ends a call that was parked. A waiter that was woken meanwhile, or finds work in what fresh
 // has brought, still leases.
 func (w *waiter) leave(ctx context.Context, err error) error {
+	w.ws.mu.Lock()
 	if err == nil {
-		w.retry()
+		w.ws.dispatchFor(w)
 	}
-	if w.remove() {
+	parked := w.lines != nil
+	if parked {
+		w.ws.unpark(w)
+	}
+	w.ws.mu.Unlock()
+	if parked {
 		return err
 	}
-	answer := <-w.wake
-	if answer == nil && err != nil {
-		w.done()
-		return err
-	}
-	if n, terr := w.take(ctx, answer); terr != nil || n > 0 {
+	if n, terr := w.take(ctx, <-w.wake); terr != nil || n > 0 {
 		return terr // the caller releases messages if its client has gone
 	}
 	return err
@@ -234,17 +233,6 @@ func (w *waiter) retry() {
 	w.ws.mu.Lock()
 	defer w.ws.mu.Unlock()
 	w.ws.dispatchFor(w)
-}
-
-// remove unparks w. It returns false if w was woken before: then wake receives.
-func (w *waiter) remove() bool {
-	w.ws.mu.Lock()
-	defer w.ws.mu.Unlock()
-	if w.lines == nil {
-		return false
-	}
-	w.ws.unpark(w)
-	return true
 }
 
 // done releases the claim of a woken waiter, for others.

@@ -52,15 +52,13 @@ func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, er
 // checksum, which then counts as erased; it may be nil.
 func parseContent(r *record, body []byte, off int64, erasing func(off, n int64) bool) *damage {
 	r.Content = body[4:len(body):len(body)]
-	switch checkContent(body) {
-	case contentErased:
+	switch {
+	case le.Uint32(body) == crc(r.Content):
+	case isErased(body), erasing != nil && erasing(off, int64(len(r.Content))):
 		r.Erased = true
-	case contentWrong:
-		if erasing == nil || !erasing(off, int64(len(r.Content))) {
-			return &damage{from: off, to: off + int64(len(body)),
-				reason: "wrong checksum of the content"}
-		}
-		r.Erased = true
+	default:
+		return &damage{from: off, to: off + int64(len(body)),
+			reason: "wrong checksum of the content"}
 	}
 	return nil
 }

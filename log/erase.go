@@ -99,7 +99,7 @@ func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 	}
 	e = erasure{first: c.seg.First, off: off + lay.headerEnd, n: int64(len(body)) - 4}
 	// A damaged content may be erased too: it is lost anyway.
-	return e, checkContent(body) != contentErased, nil
+	return e, !isErased(body), nil
 }
 
 // overwrite carries a list out and removes it.
@@ -130,7 +130,7 @@ func (l *Log) overwriteIn(name string, list []erasure) error {
 		return err
 	}
 	for i := 0; i < len(list) && err == nil; i++ {
-		_, err = f.WriteAt(appendErased(nil, list[i].n), list[i].off)
+		_, err = f.WriteAt(erased(list[i].n), list[i].off)
 	}
 	if err == nil {
 		err = f.Sync()
@@ -222,5 +222,5 @@ func (l *Log) beingErased(seg *segment, off, n int64) bool {
 	}
 	b := make([]byte, 4+n)
 	_, err := readFull(l.file(seg), b, off)
-	return err == nil && checkContent(b) == contentErased
+	return err == nil && isErased(b)
 }

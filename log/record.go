@@ -123,50 +123,18 @@ func parseRecordHeader(head []byte, l layout, r *record, trusted bool) (reason s
 	return ""
 }
 
-// contentState is what a content's checksum says.
-type contentState int
-
-const (
-	contentWrong contentState = iota
-	contentGood
-	contentErased
-)
-
-// checkContent judges a content with its checksum before it.
-func checkContent(b []byte) contentState {
-	sum, content := le.Uint32(b), b[4:]
-	switch sum {
-	case crc(content):
-		return contentGood
-	case erasedCRC(content):
-		if isMark(content) {
-			return contentErased
-		}
-	}
-	return contentWrong
-}
-
 const erasureMark = "[erased]"
 
 var erasedSeed = crc([]byte("erased"))
 
-func erasedCRC(content []byte) uint32 { return crc32.Update(erasedSeed, castagnoli, content) }
-
-// appendErased appends the checksum and the mark that replace a content of n bytes.
-func appendErased(b []byte, n int64) []byte {
+// erased returns the checksum and the mark that replace a content of n bytes.
+func erased(n int64) []byte {
 	mark := bytes.Repeat([]byte(erasureMark), int(n)/len(erasureMark)+1)[:n]
-	b = le.AppendUint32(b, erasedCRC(mark))
-	return append(b, mark...)
+	return append(le.AppendUint32(nil, crc32.Update(erasedSeed, castagnoli, mark)), mark...)
 }
 
-func isMark(b []byte) bool {
-	for i := range b {
-		if b[i] != erasureMark[i%len(erasureMark)] {
-			return false
-		}
-	}
-	return true
-}
+// isErased reports whether a content, with its checksum before it, was erased.
+func isErased(body []byte) bool { return bytes.Equal(body, erased(int64(len(body))-4)) }
 
 // risesTo reports whether id may follow last.
 func risesTo(last, id [16]byte) bool { return bytes.Compare(last[:], id[:]) < 0 }

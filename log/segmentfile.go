@@ -96,7 +96,7 @@ func EraseSegment(fsys vfs.FS, dir string, sealed SegmentInfo, refs []event.Ref)
 			return nil, false, fmt.Errorf("record %s: %w", ref, err)
 		}
 		if ok {
-			copy(b[e.off:], appendErased(nil, e.n))
+			copy(b[e.off:], erased(e.n))
 			found = true
 		}
 	}

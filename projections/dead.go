@@ -113,10 +113,7 @@ func (s *State) deadLettered(e *event.Event) {
 	h := s.subject(e)
 	m := s.messages.get(h)
 	b := s.backlogs[m.backlog]
-	to, ok := s.queues[e.ToQueue]
-	if !ok {
-		s.impossible(e, "dead-letter queue %q is not there", e.ToQueue)
-	}
+	to := s.mustQueue(e, e.ToQueue)
 	key, lh := s.keyOf(m), s.partitionOf(m)
 	dead := &event.DeadView{
 		Queue: b.queue.Name, MessageID: m.id, Reason: e.Reason, Attempts: m.attempt,

@@ -304,10 +304,7 @@ func (s *State) Needed() uint64 {
 
 // enqueued adds a message.
 func (s *State) enqueued(e *event.Event) {
-	q, ok := s.queues[e.Queue]
-	if !ok {
-		s.impossible(e, "queue %q is not there", e.Queue)
-	}
+	q := s.mustQueue(e, e.Queue)
 	h, m := s.add(e, q.backlog, e.Key, e.Kind)
 	m.priority, m.size = e.Priority, e.Size
 	if e.Expires != 0 {

@@ -112,16 +112,17 @@ func (s *State) use(p *event.Policy, by int) {
 	}
 }
 
-func (s *State) mustQueue(e *event.Event) *queue {
-	q, ok := s.queues[e.Queue]
+// mustQueue returns the queue of this name, which an event is about.
+func (s *State) mustQueue(e *event.Event, name string) *queue {
+	q, ok := s.queues[name]
 	if !ok {
-		s.impossible(e, "queue %q is not there", e.Queue)
+		s.impossible(e, "queue %q is not there", name)
 	}
 	return q
 }
 
 func (s *State) queueUpdated(e *event.Event) {
-	q := s.mustQueue(e)
+	q := s.mustQueue(e, e.Queue)
 	s.use(q.policy, -1)
 	s.use(e.Policy, 1)
 	b := q.backlog
@@ -152,7 +153,7 @@ func (s *State) releaseAll(q *queue) {
 }
 
 func (s *State) queuePaused(e *event.Event) {
-	q := s.mustQueue(e)
+	q := s.mustQueue(e, e.Queue)
 	q.Paused = e.Type == event.QueuePaused
 	q.UpdatedAt = s.clock
 	if !q.Paused {
@@ -163,7 +164,7 @@ func (s *State) queuePaused(e *event.Event) {
 // queuePurged discards all but leased messages: the leased ones move to a new backlog,
 // the others get their events in bounded entries.
 func (s *State) queuePurged(e *event.Event) {
-	q := s.mustQueue(e)
+	q := s.mustQueue(e, e.Queue)
 	old := q.backlog
 	q.Stats.Discarded += old.ready + old.scheduled
 	q.UpdatedAt = s.clock
@@ -212,7 +213,7 @@ func (s *State) moveLeased(old, b *backlog) {
 }
 
 func (s *State) queueDeleted(e *event.Event) {
-	q := s.mustQueue(e)
+	q := s.mustQueue(e, e.Queue)
 	s.use(q.policy, -1)
 	delete(s.queues, q.Name)
 	s.deleteBacklog(q, &tombstone{reason: event.ReasonQueueDeleted, queue: q.Name, owner: q})

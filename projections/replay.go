@@ -8,10 +8,7 @@ func (s *State) replayed(e *event.Event) {
 	h := s.subject(e)
 	m := s.messages.get(h)
 	b := s.backlogs[m.backlog]
-	to, ok := s.queues[e.ToQueue]
-	if !ok {
-		s.impossible(e, "queue %q is not there", e.ToQueue)
-	}
+	to := s.mustQueue(e, e.ToQueue)
 	if !s.diedIn(h, e.DiedIn) || s.deleted(m) || m.state == event.StateLeased {
 		s.impossible(e, "message %s is %s, and not dead in %q", m.id, m.state, e.DiedIn)
 	}

@@ -5,10 +5,7 @@ import "github.com/qlogd/qlogd/event"
 // resurrected enqueues a message that had left its queue again, under a new id, with its
 // content rewritten, behind those that wait.
 func (s *State) resurrected(e *event.Event) {
-	q, ok := s.queues[e.ToQueue]
-	if !ok {
-		s.impossible(e, "queue %q is not there", e.ToQueue)
-	}
+	q := s.mustQueue(e, e.ToQueue)
 	if _, ok := s.find(e.Subject); ok {
 		s.impossible(e, "message %s has not left its queue", e.Subject)
 	}

@@ -10,11 +10,17 @@ import (
 
 // Queue returns a queue as readers see it.
 func (s *State) Queue(name string) (event.QueueView, bool) {
-	q, ok := s.queues[name]
+	v, ok := s.Look(name)
 	if !ok {
-		return event.QueueView{}, false
+		return v, false
 	}
-	return s.viewQueue(q), true
+	for h := s.queues[name].backlog.all.head; h != 0; h = s.messages.get(h).all.next {
+		if m := s.messages.get(h); !s.deleted(m) {
+			v.Stats.Oldest = m.created()
+			break
+		}
+	}
+	return v, true
 }
 
 // Look returns a queue for deciding: without Stats.Oldest, which has to skip deleted
@@ -24,7 +30,18 @@ func (s *State) Look(name string) (event.QueueView, bool) {
 	if !ok {
 		return event.QueueView{}, false
 	}
-	return s.lookQueue(q), true
+	b := q.backlog
+	v := q.QueueView
+	v.Policy = *q.policy
+	v.Stats.Ready, v.Stats.Scheduled, v.Stats.InFlight = b.ready, b.scheduled, int64(b.inFlight.n)
+	v.Stats.Bytes, v.Stats.Partitions = b.bytes, int64(len(b.partitions))
+	if b.ordering != event.Unordered {
+		v.Stats.Held = b.ready
+		for i := range b.byPrio {
+			v.Stats.Held -= int64(b.byPrio[i].n)
+		}
+	}
+	return v, true
 }
 
 // Policy returns a queue's policy, which is never changed in place, or nil if there is no
@@ -40,35 +57,10 @@ func (s *State) Policy(name string) *event.Policy {
 func (s *State) Queues() []event.QueueView {
 	out := make([]event.QueueView, 0, len(s.queues))
 	for _, name := range slices.Sorted(maps.Keys(s.queues)) {
-		out = append(out, s.viewQueue(s.queues[name]))
+		q, _ := s.Queue(name)
+		out = append(out, q)
 	}
 	return out
-}
-
-func (s *State) viewQueue(q *queue) event.QueueView {
-	v := s.lookQueue(q)
-	for h := q.backlog.all.head; h != 0; h = s.messages.get(h).all.next {
-		if m := s.messages.get(h); !s.deleted(m) {
-			v.Stats.Oldest = m.created()
-			break
-		}
-	}
-	return v
-}
-
-func (s *State) lookQueue(q *queue) event.QueueView {
-	b := q.backlog
-	v := q.QueueView
-	v.Policy = *q.policy
-	v.Stats.Ready, v.Stats.Scheduled, v.Stats.InFlight = b.ready, b.scheduled, int64(b.inFlight.n)
-	v.Stats.Bytes, v.Stats.Partitions = b.bytes, int64(len(b.partitions))
-	if b.ordering != event.Unordered {
-		v.Stats.Held = b.ready
-		for i := range b.byPrio {
-			v.Stats.Held -= int64(b.byPrio[i].n)
-		}
-	}
-	return v
 }
 
 // Message returns a live message. A deleted one whose event is pending (purged, its queue
@@ -128,31 +120,31 @@ type Walk struct {
 	Found []event.MessageView
 	More  bool // there are more than the filter's limit
 
-	past  event.ID   // all up to it were examined
-	marks []event.ID // rising: where steps ended
+	past event.ID // all up to it were examined
+	at   event.ID // where the last step ended
 }
 
 // Messages continues the search, examines at most n messages, and reports whether it is
-// done.
+// done. If the message at which the last step ended has left, some are passed again.
 func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) bool {
 	q, ok := s.queues[name]
 	if !ok {
 		return true
 	}
 	if w.past.Compare(f.After) < 0 {
-		w.past = f.After
-		w.marks = append(w.marks, f.After)
+		w.past, w.at = f.After, f.After
 	}
-	b := q.backlog
-	at := event.ID{} // of the one examined last
-	for h := w.resume(s, b); h != 0; h = s.messages.get(h).all.next {
+	h := q.backlog.all.head
+	if at, ok := s.find(w.at); ok && s.messages.get(at).backlog == q.backlog.number {
+		h = s.messages.get(at).all.next
+	}
+	for ; h != 0; h = s.messages.get(h).all.next {
 		if n == 0 {
-			w.marks = append(w.marks, at)
 			return false
 		}
 		n--
 		m := s.messages.get(h)
-		if at = m.id; at.Compare(w.past) <= 0 {
+		if w.at = m.id; m.id.Compare(w.past) <= 0 {
 			continue
 		}
 		if !s.deleted(m) && (f.State == event.StateNone || m.state == f.State) && (f.Key == nil ||
@@ -162,22 +154,9 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 			}
 			w.Found = append(w.Found, s.viewMessage(h))
 		}
-		w.past = at
+		w.past = m.id
 	}
 	return true
-}
-
-// resume returns the successor of the newest mark that is still in a backlog, else the
-// first message: some messages may be passed again.
-func (w *Walk) resume(s *State, b *backlog) handle {
-	for n := len(w.marks); n > 0; n-- {
-		if h, ok := s.find(w.marks[n-1]); ok && s.messages.get(h).backlog == b.number {
-			w.marks = w.marks[:n]
-			return s.messages.get(h).all.next
-		}
-	}
-	w.marks = nil
-	return b.all.head
 }
 
 // All calls fn with every live message, in no order, until it returns false.

@@ -114,7 +114,7 @@ func diffMessages(ctx context.Context, before, after *projections.State, f Filte
 			continue
 		}
 		c := &Change{Message: id, Before: fateIn(before, id), After: fateIn(after, id)}
-		if e := left[id]; e != nil && (c.After == nil || !isLive(c.After.State)) {
+		if e := left[id]; e != nil && (c.After == nil || !c.After.State.Live()) {
 			c.After = &Fate{MessageView: event.MessageView{ID: id, Queue: e.Queue}, Left: e}
 			if c.Before != nil {
 				c.After.MessageView = c.Before.MessageView
@@ -142,10 +142,6 @@ func diffMessages(ctx context.Context, before, after *projections.State, f Filte
 func sameQueue(a, b *event.QueueView) bool {
 	return a.Number == b.Number && a.Revision == b.Revision && a.Paused == b.Paused &&
 		a.Stats == b.Stats
-}
-
-func isLive(s event.State) bool {
-	return s == event.StateReady || s == event.StateLeased || s == event.StateScheduled
 }
 
 // leftAs are the events with which a message leaves its queue, and its state then.

@@ -164,14 +164,6 @@ func (s *Source) fold(ctx context.Context, state *projections.State, to uint64,
 	}
 }
 
-// FoldError is an event that the state before it excludes: one of the two is wrong.
-type FoldError struct {
-	Index  uint64
-	Reason any // the fold's panic
-}
-
-func (e *FoldError) Error() string { return fmt.Sprintf("block %d: %v", e.Index, e.Reason) }
-
 // foldBlock folds a block.
 func foldBlock(state *projections.State, b *event.Block) (err error) {
 	defer foldFailed(b, &err)
@@ -179,10 +171,11 @@ func foldBlock(state *projections.State, b *event.Block) (err error) {
 	return nil
 }
 
-// foldFailed makes a panic of the fold a FoldError, because here nothing goes on with the state.
+// foldFailed makes a panic of the fold a Difference: the block, or the state before it, is wrong.
+// Here nothing goes on with the state.
 func foldFailed(b *event.Block, err *error) {
 	if r := recover(); r != nil {
-		*err = &FoldError{b.Index, r}
+		*err = differ(b.Index, "block %d: %v", b.Index, r)
 	}
 }
 

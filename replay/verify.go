@@ -86,9 +86,6 @@ func difference(err error) error {
 	if c, ok := errors.AsType[*checkpoint.CorruptError](err); ok {
 		return &Difference{Err: c}
 	}
-	if c, ok := errors.AsType[*FoldError](err); ok {
-		return &Difference{Index: c.Index, Err: err}
-	}
 	return err
 }
 
@@ -141,7 +138,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 			return err
 		}
 		if err := foldBlock(state, b); err != nil {
-			return difference(err)
+			return err
 		}
 		r.Folded++
 		progress()

@@ -17,12 +17,13 @@ type life struct {
 	queue, key string
 	kind       string
 	real       []Step
-	leases     []lease // what workers did, in order
-	returns    int     // how often it became leasable again after an attempt
-	unblocks   int     // how often it unblocked its partition
-	next       *life   // where it moved to in reality, when it died or was replayed
-	back       bool    // it was replayed or resurrected
-	at         int64   // when it became leasable in reality
+	leases     []*lease // what workers did, in order
+	returns    int      // how often it became leasable again after an attempt
+	unblocks   int      // how often it unblocked its partition
+	unblocked  int64    // when it last did
+	next       *life    // where it moved to in reality, when it died or was replayed
+	back       bool     // it was replayed or resurrected
+	at         int64    // when it became leasable in reality
 
 	// As it is played.
 	playID      event.ID // from the beginning if it existed at the first instant
@@ -47,21 +48,17 @@ type lease struct {
 	nth   int
 	lag   int64
 
-	extends []extend
-	end     event.SettleOp // 0: silence, or not within the range
-	took    int64          // how long after the lease
-	delay   int64          // of a retry: the worker's own delay; -1: the policy's
-	id      event.ID       // of the leased event
-	endID   event.ID       // of the one that ended it; zero: not within the range
-
-	// Only while the facts are gathered.
-	at int64
+	acts  []act
+	ended bool     // within the range
+	id    event.ID // of the leased event
+	at    int64
 }
 
-type extend struct {
-	took int64
-	ms   int64 // 0 the policy's
-	id   event.ID
+// act is what a worker did with its lease: it extended it, or settled it.
+type act struct {
+	took int64            // how long after the lease
+	item event.SettleItem // without the lease
+	id   event.ID         // of the event
 }
 
 // facts are all that is taken from the log.
@@ -77,27 +74,21 @@ type facts struct {
 
 type partitionKey struct{ queue, key string }
 
-type unblocking struct {
-	at  int64
-	by  *life
-	nth int
-}
-
 // gatherer reads the facts.
 type gatherer struct {
 	*facts
 	byID      map[event.ID]*life
 	queues    map[string]event.QueueView // their policies as they are while facts are gathered
-	unblocked map[partitionKey]unblocking
-	open      map[event.ID]*life // by lease
+	unblocker map[partitionKey]*life     // which message unblocked it last
+	open      map[event.ID]*lease
 	took      map[string][]int64
 }
 
 func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) {
 	g := &gatherer{
 		facts: &facts{usual: map[string]int64{}}, byID: map[event.ID]*life{},
-		queues: map[string]event.QueueView{}, unblocked: map[partitionKey]unblocking{},
-		open: map[event.ID]*life{}, took: map[string][]int64{},
+		queues: map[string]event.QueueView{}, unblocker: map[partitionKey]*life{},
+		open: map[event.ID]*lease{}, took: map[string][]int64{},
 	}
 	from, err := beginning(src, o.From)
 	if err != nil {
@@ -163,11 +154,6 @@ func (g *gatherer) command(e *event.Event, c *event.Command) {
 	g.give(e, func(s *stage) error { return s.decide(c) })
 }
 
-// settle records a settle of a lease from before the first instant.
-func (g *gatherer) settle(e *event.Event, item event.SettleItem) {
-	g.command(e, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
-}
-
 // event records the facts of one event.
 func (g *gatherer) event(e *event.Event) {
 	at := event.ClockOf(e.ID)
@@ -178,7 +164,7 @@ func (g *gatherer) event(e *event.Event) {
 	case event.Leased:
 		g.leased(l, e, at)
 	case event.LeaseExtended:
-		g.extended(l, e, at)
+		g.acted(l, e, at, event.SettleItem{Op: event.OpExtend, LeaseMS: g.asked(e, at)})
 	case event.Acked:
 		g.ended(l, e, at, event.OpAck, 0)
 	case event.Released:
@@ -321,32 +307,25 @@ func (g *gatherer) ownWait(e *event.Event, at int64) int64 {
 	return wait
 }
 
-func (g *gatherer) leaseOf(id event.ID) *lease {
-	l := g.open[id]
-	if l == nil {
-		return nil
-	}
-	return &l.leases[len(l.leases)-1]
-}
-
 func (g *gatherer) leased(l *life, e *event.Event, at int64) {
 	if l == nil {
 		return
 	}
-	f := lease{worker: e.Worker, ms: g.asked(e, at), at: at, total: at - l.at, delay: -1, id: e.ID}
-	if last, ok := g.unblocked[g.partition(l)]; ok && last.at > l.at && last.by != l {
-		f.after, f.nth, f.lag = last.by, last.nth, at-last.at
+	f := &lease{worker: e.Worker, ms: g.asked(e, at), at: at, total: at - l.at, id: e.ID}
+	if by := g.unblocker[g.partition(l)]; by != nil && by != l && by.unblocked > l.at {
+		f.after, f.nth, f.lag = by, by.unblocks, at-by.unblocked
 	}
 	l.leases = append(l.leases, f)
-	g.open[e.ID] = l
+	g.open[e.ID] = f
 }
 
-func (g *gatherer) extended(l *life, e *event.Event, at int64) {
-	ms := g.asked(e, at)
-	if f := g.leaseOf(e.Lease); f != nil {
-		f.extends = append(f.extends, extend{at - f.at, ms, e.ID})
-	} else if l != nil {
-		g.settle(e, event.SettleItem{Op: event.OpExtend, Lease: e.Lease, LeaseMS: ms})
+// acted records what a worker did with its lease.
+func (g *gatherer) acted(l *life, e *event.Event, at int64, item event.SettleItem) {
+	if f := g.open[e.Lease]; f != nil {
+		f.acts = append(f.acts, act{at - f.at, item, e.ID})
+	} else if l != nil { // it leased the message before the first instant
+		item.Lease = e.Lease
+		g.command(e, &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 	}
 }
 
@@ -366,17 +345,17 @@ func (g *gatherer) ended(l *life, e *event.Event, at int64, op event.SettleOp, d
 	if l == nil || e.Lease.IsZero() {
 		return
 	}
-	f := g.leaseOf(e.Lease)
+	if op != 0 {
+		g.acted(l, e, at, event.SettleItem{Op: op, DelayMS: delay})
+	}
+	f := g.open[e.Lease]
 	if f == nil {
-		if op != 0 {
-			g.settle(e, event.SettleItem{Op: op, Lease: e.Lease, DelayMS: delay})
-		}
 		return
 	}
-	f.end, f.took, f.delay, f.endID = op, at-f.at, delay, e.ID
+	f.ended = true
 	delete(g.open, e.Lease)
 	if op == event.OpAck {
-		g.took[l.queue] = append(g.took[l.queue], f.took)
+		g.took[l.queue] = append(g.took[l.queue], at-f.at)
 	}
 }
 
@@ -391,7 +370,8 @@ func (g *gatherer) step(l *life, e *event.Event, at int64) {
 	}
 	if p := g.partition(l); unblocks(e) && p != (partitionKey{}) {
 		l.unblocks++
-		g.unblocked[p] = unblocking{at, l, l.unblocks}
+		l.unblocked = at
+		g.unblocker[p] = l
 	}
 }
 

@@ -234,26 +234,20 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 		}
 	}
 	l.open = nil
-	k := l.taken
-	l.taken++
-	f := lease{end: event.OpAck, took: s.usual[l.queue], delay: -1}
+	acts := []act{{took: s.usual[l.queue], item: event.SettleItem{Op: event.OpAck}}}
 	switch n := len(l.leases); {
-	case k < n:
-		f = l.leases[k] // perhaps, as in reality, still working at the last instant
-	case n > 0 && !l.leases[n-1].endID.IsZero():
-		f = l.leases[n-1]
+	case l.taken < n:
+		acts = l.leases[l.taken].acts // perhaps, as in reality, still working at the last instant
+	case n > 0 && l.leases[n-1].ended:
+		acts = l.leases[n-1].acts
 		l.assumed = true
 	default:
 		l.assumed = true
 	}
-	plan := func(took int64, order event.ID, item event.SettleItem) {
-		s.at(s.clock+took, order, func(s *stage) error { return s.settle(item) })
-	}
-	for _, x := range f.extends {
-		plan(x.took, x.id, event.SettleItem{Op: event.OpExtend, Lease: m.Lease, LeaseMS: x.ms})
-	}
-	if f.end != 0 {
-		plan(f.took, f.endID, event.SettleItem{Op: f.end, Lease: m.Lease, DelayMS: f.delay})
+	l.taken++
+	for _, a := range acts {
+		a.item.Lease = m.Lease
+		s.at(s.clock+a.took, a.id, func(s *stage) error { return s.settle(a.item) })
 	}
 }
 
@@ -263,7 +257,7 @@ func (s *stage) available(l *life, base int64) {
 	if len(l.leases) == 0 || l.taken >= len(l.leases) && l.taken <= l.returns {
 		return // in reality, too, no worker came
 	}
-	f := &l.leases[min(l.taken, len(l.leases)-1)]
+	f := l.leases[min(l.taken, len(l.leases)-1)]
 	d := &demand{lease: f, of: l, base: base, owner: l}
 	l.open = d
 	s.at(base+max(f.total, 0), f.id, d.ask)

@@ -2,11 +2,11 @@ package event
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"reflect"
-	"slices"
 	"sync"
 	"unicode/utf8"
 
@@ -36,14 +36,10 @@ type fieldsOf[T any] interface {
 // its input: decoded bytes are a part of it, so the input must not change afterwards. What has no
 // fixed depth it has checked before the library reads it.
 type coder struct {
-	w        *msgpack.Encoder // writes to out
-	r        *msgpack.Decoder // reads from in
+	w        *msgpack.Encoder // writes to buf, which cannot fail
+	r        *msgpack.Decoder // reads from buf
 	decoding bool
-
-	out     []byte // writing to it cannot fail
-	scratch []byte // for out, where the caller has no buffer
-	in      []byte
-	at      int // in in: what is read next
+	buf      bytes.Buffer // encoding: what is written; decoding: what is to be read
 
 	n   int    // encoding: fields so far; decoding: fields that follow the pending one
 	key []byte // decoding: name of the pending field, empty for none
@@ -52,7 +48,7 @@ type coder struct {
 
 var coders = sync.Pool{New: func() any {
 	c := &coder{}
-	c.w, c.r = msgpack.NewEncoder(c), msgpack.NewDecoder(c)
+	c.w, c.r = msgpack.NewEncoder(&c.buf), msgpack.NewDecoder(&c.buf)
 	c.w.UseCompactInts(true)
 	c.w.SetOmitEmpty(true)
 	c.r.DisallowUnknownFields(true)
@@ -62,109 +58,72 @@ var coders = sync.Pool{New: func() any {
 // maxPooled bounds the buffers that the pool keeps.
 const maxPooled = 1 << 18
 
+// use lets fn work on a buffer that holds b. The coder keeps its own for encodeWith.
+func use(b []byte, decoding bool, fn func(c *coder)) {
+	c := coders.Get().(*coder)
+	own := c.buf
+	c.buf, c.decoding = *bytes.NewBuffer(b), decoding
+	fn(c)
+	c.buf, c.key, c.err = own, nil, nil
+	coders.Put(c)
+}
+
 // encodeWith returns the version and what write encodes.
 func encodeWith(write func(c *coder)) []byte {
 	c := coders.Get().(*coder)
-	c.begin(c.scratch[:0])
+	c.decoding = false
+	c.buf.Reset()
+	c.buf.WriteByte(Version)
 	write(c)
-	b := bytes.Clone(c.out)
-	if c.scratch = c.out; cap(c.scratch) > maxPooled {
-		c.scratch = nil
+	b := bytes.Clone(c.buf.Bytes())
+	if c.buf.Cap() > maxPooled {
+		c.buf = bytes.Buffer{}
 	}
-	c.end()
+	coders.Put(c)
 	return b
 }
 
 // appendTo appends the version and the encoding of v to b.
-func appendTo(b []byte, v fielder) []byte {
-	c := coders.Get().(*coder)
-	c.begin(b)
-	c.encode(v)
-	b = c.out
-	c.end()
-	return b
-}
-
-// begin starts encoding, behind b.
-func (c *coder) begin(b []byte) {
-	c.decoding = false
-	c.out = append(b, Version)
-}
-
-// end ends encoding.
-func (c *coder) end() {
-	c.out = nil
-	coders.Put(c)
+func appendTo(b []byte, v fielder) (out []byte) {
+	use(b, false, func(c *coder) {
+		c.buf.WriteByte(Version)
+		c.encode(v)
+		out = c.buf.Bytes()
+	})
+	return out
 }
 
 // decodeWith decodes all that follows the version of b by read.
-func decodeWith(b []byte, read func(c *coder)) error {
+func decodeWith(b []byte, read func(c *coder)) (err error) {
 	if len(b) == 0 {
 		return errors.New("empty")
 	}
 	if b[0] != Version {
 		return fmt.Errorf("version %d is not this program's %d", b[0], Version)
 	}
-	c := coders.Get().(*coder)
-	c.decoding, c.err = true, nil
-	c.in, c.at = b, 1
-	read(c)
-	err := c.err
-	if n := len(b) - c.at; err == nil && n > 0 {
-		err = fmt.Errorf("%d bytes after the end", n)
-	}
-	c.in, c.key = nil, nil
-	coders.Put(c)
+	use(b[1:], true, func(c *coder) {
+		read(c)
+		if err = c.err; err == nil && c.buf.Len() > 0 {
+			err = fmt.Errorf("%d bytes after the end", c.buf.Len())
+		}
+	})
 	return err
-}
-
-// Write and WriteByte append to the output, for the library's encoder.
-func (c *coder) Write(b []byte) (int, error) {
-	c.out = append(c.out, b...)
-	return len(b), nil
-}
-
-// WriteByte implements io.ByteWriter.
-func (c *coder) WriteByte(b byte) error {
-	c.out = append(c.out, b)
-	return nil
-}
-
-// Read, ReadByte and UnreadByte read the input, for the library's decoder.
-func (c *coder) Read(b []byte) (int, error) {
-	if c.at == len(c.in) {
-		return 0, io.EOF
-	}
-	n := copy(b, c.in[c.at:])
-	c.at += n
-	return n, nil
-}
-
-// ReadByte implements io.ByteScanner.
-func (c *coder) ReadByte() (byte, error) {
-	if c.at == len(c.in) {
-		return 0, io.EOF
-	}
-	c.at++
-	return c.in[c.at-1], nil
-}
-
-// UnreadByte implements io.ByteScanner.
-func (c *coder) UnreadByte() error {
-	c.at--
-	return nil
 }
 
 // encode encodes the struct v.
 func (c *coder) encode(v fielder) {
-	n, at := c.n, len(c.out)
-	c.n, c.out = 0, append(c.out, msgpcode.FixedMapLow)
+	n, at := c.n, c.buf.Len()
+	c.n = 0
+	c.buf.WriteByte(msgpcode.FixedMapLow)
 	v.fields(c)
-	if c.n <= int(msgpcode.FixedMapMask) {
-		c.out[at] |= byte(c.n)
+	if c.n > int(msgpcode.FixedMapMask) {
+		c.buf.Write([]byte{0, 0}) // room for the length
+		b := c.buf.Bytes()[at:]
+		copy(b[3:], b[1:])
+		b[0] = msgpcode.Map16
+		binary.BigEndian.PutUint16(b[1:], uint16(c.n))
 	} else {
-		c.out[at] = msgpcode.Map16
-		c.out = slices.Insert(c.out, at+1, byte(c.n>>8), byte(c.n))
+		c.buf.Bytes()[at] |= byte(c.n)
 	}
 	c.n = n
 }
@@ -199,12 +158,11 @@ func (c *coder) next(zero bool) {
 
 // take reads a string, or bytes, and returns them as a part of the input.
 func (c *coder) take(text bool) []byte {
-	switch rest := c.in[c.at:]; {
+	switch rest := c.buf.Bytes(); {
 	case text && len(rest) > 0 && msgpcode.IsFixedString(rest[0]):
 		// short, as most: no need of the library
 		if n := int(rest[0] & msgpcode.FixedStrMask); n < len(rest) {
-			c.at += 1 + n
-			return rest[1 : 1+n : 1+n]
+			return c.buf.Next(1 + n)[1 : 1+n : 1+n]
 		}
 		c.err = io.ErrUnexpectedEOF
 	case len(rest) == 0:
@@ -216,14 +174,13 @@ func (c *coder) take(text bool) []byte {
 		return nil
 	}
 	var n int
-	if n, c.err = c.r.DecodeBytesLen(); c.err == nil && n > len(c.in)-c.at {
+	if n, c.err = c.r.DecodeBytesLen(); c.err == nil && n > c.buf.Len() {
 		c.err = io.ErrUnexpectedEOF
 	}
 	if c.err != nil {
 		return nil
 	}
-	c.at += n
-	return c.in[c.at-n : c.at : c.at]
+	return c.buf.Next(n)[:n:n]
 }
 
 // absent reports whether a field is not in the encoding: it is zero, or is not the pending one.
@@ -238,7 +195,8 @@ func (c *coder) absent(name string, zero bool) bool {
 // name begins to encode a field that is not zero. The name is at most 31 bytes long.
 func (c *coder) name(name string) {
 	c.n++
-	c.out = append(append(c.out, msgpcode.FixedStrLow|byte(len(name))), name...)
+	c.buf.WriteByte(msgpcode.FixedStrLow | byte(len(name)))
+	c.buf.WriteString(name)
 }
 
 func (c *coder) string(name string, p *string) { c.field(name, *p == "", p) }
@@ -333,7 +291,7 @@ func (c *coder) get(p any) (zero bool) {
 		}
 		return false
 	}
-	if _, c.err = msgpackcheck.First(c.in[c.at:]); c.err == nil {
+	if _, c.err = msgpackcheck.First(c.buf.Bytes()); c.err == nil {
 		c.err = c.r.Decode(p)
 	}
 	return reflect.ValueOf(p).Elem().IsZero()
@@ -341,7 +299,7 @@ func (c *coder) get(p any) (zero bool) {
 
 // length reads the length of a list; it is not positive after an error.
 func (c *coder) length() (n int) {
-	if n, c.err = c.r.DecodeArrayLen(); c.err == nil && n > len(c.in)-c.at {
+	if n, c.err = c.r.DecodeArrayLen(); c.err == nil && n > c.buf.Len() {
 		c.err = io.ErrUnexpectedEOF
 		return 0
 	}

@@ -12,17 +12,9 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// An erasure overwrites in place, so a crash can leave a content half erased, which is
-// damage like any other. Therefore the contents to erase are first listed in a file,
-// which Open completes before it reads anything else.
-//
-//	erasing.list
-//	  0  8  magic "qlogdera"
-//	  8  4  format version
-//	 12  4  checksum of the 12 bytes before
-//	 16     16 bytes each: first index of the segment 8, offset of the content's
-//	        checksum 4, length of the content 4
-//	  -  4  checksum of all these
+// An erasure overwrites in place, so a crash can leave a content half erased, which is damage like
+// any other. Therefore the contents to erase are first listed in a file (docs/formats.md draws its
+// bytes), which Open completes before it reads anything else.
 
 const (
 	eraseList  = "erasing.list"

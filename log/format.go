@@ -1,61 +1,18 @@
 package log
 
-// The bytes of a segment, format version 1. Numbers are little-endian, all
-// checksums are CRC-32C. docs/formats.md says the same in more words;
-// testdata/v1.seg holds an example.
+// The bytes of a segment, format version 1, as docs/formats.md draws them; testdata/v1.seg holds an
+// example. Numbers are little-endian, all checksums are CRC-32C. A segment is its header and blocks;
+// a block is its header, records and a trailer.
 //
-//	segment file  %020d.seg, named by its first index
-//	┌────────────────┬───────┬───────┬─────
-//	│ segment header │ block │ block │ ...
-//	└────────────────┴───────┴───────┴─────
+// The checksums of a block begin with the segment's salt, which makes the block recognisable as one
+// of this very segment: a copy of a log inside a message's content is never taken for a part of the
+// log.
 //
-//	segment header, 88 bytes
-//	 0  8  magic "qlogdseg"
-//	 8  4  format version
-//	12  4  checksum of the 12 bytes before        (up to here the same in every version)
-//	16  8  segment size: rotate before a block that would end past it
-//	24  8  index of the first block
-//	32  8  index of the block before it, 0 = none
-//	40  8  the log's clock before it (maximum of all blocks' times), Unix ms
-//	48 32  chain before it, zeros = start of the log
-//	80  4  zeros
-//	84  4  checksum of bytes 16..84               = the segment's salt
-//
-//	block
-//	┌───────────────┬────────┬────────┬─────┬─────────┐
-//	│ header, 32 B  │ record │ record │ ... │ trailer │
-//	└───────────────┴────────┴────────┴─────┴─────────┘
-//	header                                        trailer, 36 bytes
-//	 0  4  magic "qblk"                            0 32  chain
-//	 4  4  length of all records together         32  4  checksum of salt and chain
-//	 8  4  number of records
-//	12  8  index
-//	20  8  time, Unix ms
-//	28  4  checksum of salt and bytes 0..28
-//
-//	The salt makes a block recognisable as one of this very segment: a copy of
-//	a log inside a message's content is never taken for a part of the log.
-//
-//	record; H = end of the header, n = length of the content
-//	 0     4  length of the whole record
-//	 4     4  checksum of bytes 0..4 and 8..H
-//	 8     1  flags: 1 subject, 2 alias, 4 previous, 8 content
-//	 9     3  length of the header
-//	12    16  id (ULID)
-//	     [16  subject]                            if flag 1
-//	     [16  alias]                              if flag 2
-//	     [12  previous: index 8, number 4]        if flag 4
-//	     [36  content: SHA-256 32, length 4]      if flag 8
-//	          header
-//	 H    [4  checksum of the content]            if flag 8
-//	 H+4  [n  content]                            if flag 8
-//
-//	chain = SHA-256(chain before ‖ block header 0..28 ‖ of each record bytes 0..H)
-//
-//	The chain covers a content by its digest only, so a content can be erased:
-//	its bytes become "[erased]" repeated, cut to its length, and its checksum
-//	that of "erased" ‖ these bytes. (The checksum of the same bytes as a user's
-//	content always differs: a CRC that begins in another state ends in another.)
+// The trailer has the chain: SHA-256 of the chain before, the block's header and, of each record,
+// all up to the end of its header. That covers a content by its digest only, so a content can be
+// erased: its bytes become "[erased]" repeated, cut to its length, and its checksum that of "erased"
+// and these bytes. (The checksum of the same bytes as a user's content always differs: a CRC that
+// begins in another state ends in another.)
 
 import (
 	"encoding/binary"

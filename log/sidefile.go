@@ -1,37 +1,9 @@
 package log
 
-// The bytes of a side file, format version 1: the index of a sealed
-// segment, computed from the segment alone and made again when missing or wrong.
-// testdata/v1.idx holds an example.
-//
-//	side file  %020d.idx, named as its segment
-//	┌──────────────┬───────────────────────────────────┐
-//	│ header 132 B │ pages: marks, subjects, aliases   │
-//	└──────────────┴───────────────────────────────────┘
-//
-//	header
-//	  0  8  magic "qlogside"
-//	  8  4  format version
-//	 12  4  checksum of the 12 bytes before
-//	 16  8  size of the segment file
-//	 24  8  first index
-//	 32  8  last index
-//	 40  8  the log's clock at the last block
-//	 48 32  chain at the last block
-//	 80 16  last id, zeros = no record
-//	 96  4  the segment's salt
-//	100 24  entries of each table, 8 each
-//	124  4  zeros
-//	128  4  checksum of bytes 16..128
-//
-//	Each table is a row of pages of 146 entries (the last one may have fewer),
-//	each followed by a checksum. An entry has 28 bytes.
-//
-//	mark: index 8, clock 8, number 4, count 4, offset 4; one about each 4 KiB.
-//	  Number 0 is a block's header, clock the one before it; number n is a record
-//	  (clock that of its block).
-//	key: key 16, index 8, number 4; sorted by key; the newest record of the
-//	  segment with this subject or alias.
+// A side file is the index of a sealed segment, computed from the segment alone and made again when
+// missing or wrong. docs/formats.md draws its bytes; testdata/v1.idx holds an example. Behind its
+// header are the tables of marks, subjects and aliases: rows of pages of entries, each page with a
+// checksum.
 
 import (
 	"bytes"

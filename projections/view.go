@@ -159,13 +159,12 @@ func (w *Walk) Messages(s *State, name string, f event.MessageFilter, n int) boo
 	return true
 }
 
-// All calls fn with every live message, in no order, until it returns false.
-func (s *State) All(fn func(event.MessageView) bool) {
+// All yields every live message, in no order.
+func (s *State) All(yield func(event.MessageView) bool) {
 	for h := handle(1); h <= s.messages.used; h++ {
-		if m := s.messages.get(h); m.state != event.StateNone && !s.deleted(m) {
-			if !fn(s.viewMessage(h)) {
-				return
-			}
+		m := s.messages.get(h)
+		if m.state != event.StateNone && !s.deleted(m) && !yield(s.viewMessage(h)) {
+			return
 		}
 	}
 }

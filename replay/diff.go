@@ -68,12 +68,11 @@ func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter,
 
 // collect adds the ids of a state's live messages.
 func collect(state *projections.State, f Filter, ids map[event.ID]bool) {
-	state.All(func(m event.MessageView) bool {
+	for m := range state.All {
 		if f.Queue == "" || m.Queue == f.Queue {
 			ids[m.ID] = true
 		}
-		return true
-	})
+	}
 }
 
 // diffQueues calls fn with each queue that differs between two states.
@@ -83,20 +82,14 @@ func diffQueues(before, after *projections.State, f Filter, fn func(*Change) err
 		names[q.Name] = f.Queue == "" || f.Queue == q.Name
 	}
 	for _, name := range slices.Sorted(maps.Keys(names)) {
-		c := &Change{Queue: name, ClockBefore: before.Clock(), ClockAfter: after.Clock()}
-		if q, ok := before.Queue(name); ok {
-			c.QueueBefore = &q
+		c := &Change{
+			Queue: name, ClockBefore: before.Clock(), ClockAfter: after.Clock(),
+			QueueBefore: queueIn(before, name), QueueAfter: queueIn(after, name),
 		}
-		if q, ok := after.Queue(name); ok {
-			c.QueueAfter = &q
-		}
-		same := c.QueueBefore != nil && c.QueueAfter != nil &&
-			sameQueue(c.QueueBefore, c.QueueAfter)
-		if same || !names[name] {
-			continue
-		}
-		if err := fn(c); err != nil {
-			return err
+		if names[name] && !sameQueue(c.QueueBefore, c.QueueAfter) {
+			if err := fn(c); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -122,24 +115,21 @@ func diffMessages(ctx context.Context, before, after *projections.State, f Filte
 			}
 			c.After.State = leftAs[e.Type]
 		}
-		for _, fate := range []*Fate{c.Before, c.After} {
-			if fate != nil {
-				c.Queue = fate.Queue
+		if last := cmp.Or(c.After, c.Before); !sameMessage(c.Before, c.After) {
+			c.Queue = last.Queue
+			if err := fn(c); err != nil {
+				return err
 			}
-		}
-		same := c.Before == nil && c.After == nil || c.Before != nil && c.After != nil &&
-			sameMessage(&c.Before.MessageView, &c.After.MessageView)
-		if same {
-			continue
-		}
-		if err := fn(c); err != nil {
-			return err
 		}
 	}
 	return nil
 }
 
+// sameQueue compares a queue in two states; nil is none.
 func sameQueue(a, b *event.QueueView) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
 	return a.Number == b.Number && a.Revision == b.Revision && a.Paused == b.Paused &&
 		a.Stats == b.Stats
 }
@@ -152,6 +142,14 @@ var leftAs = map[event.Type]event.State{
 
 func leaves(t event.Type) bool { _, ok := leftAs[t]; return ok }
 
+func queueIn(s *projections.State, name string) *event.QueueView {
+	q, ok := s.Queue(name)
+	if !ok {
+		return nil
+	}
+	return &q
+}
+
 func fateIn(s *projections.State, id event.ID) *Fate {
 	m, ok := s.Message(id)
 	if !ok {
@@ -160,8 +158,11 @@ func fateIn(s *projections.State, id event.ID) *Fate {
 	return &Fate{MessageView: m}
 }
 
-// sameMessage compares what can change in a message's life.
-func sameMessage(a, b *event.MessageView) bool {
+// sameMessage compares what can change in a message's life; nil is none.
+func sameMessage(a, b *Fate) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
 	return a.State == b.State && a.Held == b.Held && a.Attempt == b.Attempt && a.Due == b.Due &&
 		a.Lease == b.Lease && a.LeaseExpiresAt == b.LeaseExpiresAt && a.Queue == b.Queue
 }

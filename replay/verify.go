@@ -231,16 +231,14 @@ func (d *Dir) checkpointEqual(m *checkpoint.Meta, state *projections.State) erro
 // firstDifference names a message or queue in which two states differ.
 func firstDifference(a, b *projections.State) string {
 	for _, q := range b.Queues() {
-		if o, ok := a.Queue(q.Name); !ok || !sameQueue(&o, &q) {
+		if !sameQueue(queueIn(a, q.Name), &q) {
 			return fmt.Sprintf(" (queue %s differs)", q.Name)
 		}
 	}
-	out := ""
-	b.All(func(m event.MessageView) bool {
-		if o, ok := a.Message(m.ID); !ok || !sameMessage(&o, &m) {
-			out = fmt.Sprintf(" (message %s in queue %s differs)", m.ID, m.Queue)
+	for m := range b.All {
+		if !sameMessage(fateIn(a, m.ID), &Fate{MessageView: m}) {
+			return fmt.Sprintf(" (message %s in queue %s differs)", m.ID, m.Queue)
 		}
-		return out == ""
-	})
-	return out
+	}
+	return ""
 }

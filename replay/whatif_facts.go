@@ -105,15 +105,14 @@ func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) 
 	for _, q := range g.start.Queues() {
 		g.queues[q.Name] = q
 	}
-	g.start.All(func(m event.MessageView) bool {
+	for m := range g.start.All {
 		l := &life{
 			id: m.ID, playID: m.ID, queue: m.Queue, key: m.Key, kind: m.Kind,
 			at: max(m.Due, m.EnqueuedAt),
 		}
 		g.lives = append(g.lives, l)
 		g.byID[m.ID] = l
-		return true
-	})
+	}
 	slices.SortFunc(g.lives, func(a, b *life) int { return a.id.Compare(b.id) })
 	for b, err := range src.Log.Blocks(ctx, g.first, g.last) {
 		if err != nil {

@@ -306,10 +306,9 @@ func foldedState(state *projections.State) sides {
 	for _, q := range state.Queues() {
 		s[place{queue: q.Name}] = queueSideOf(&q, state.Clock())
 	}
-	state.All(func(m event.MessageView) bool {
+	for m := range state.All {
 		s[place{m.Queue, m.ID.String()}] = messageSideOf(&replay.Fate{MessageView: m})
-		return true
-	})
+	}
 	return s
 }
 

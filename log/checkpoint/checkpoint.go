@@ -2,7 +2,7 @@
 // disk. A checkpoint is at the same time Raft's snapshot: there is one copy, in
 // the data directory's checkpoints/. raft writes them, replay reads them.
 //
-// The bytes are drawn in format.go and docs/formats-checkpoint.md.
+// docs/formats-checkpoint.md draws the bytes.
 package checkpoint
 
 import (

@@ -10,19 +10,10 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A checkpoint file, all numbers big-endian, all sums CRC-32C:
-//
-//	head     magic "qlogchkp" · version u16 · meta length u32 · meta · sum u32
-//	         (the sum is over all of the head before it)
-//	chunk    length u32 (1 to 1 MiB) · sum u32 · bytes
-//	…        (a chunk's sum goes on from the sum of the part before it, over its
-//	         length and its bytes: a chunk that is lost, repeated or out of
-//	         place does not verify, and neither does one from another file)
-//	trailer  length u32 = 0 · sum u32 · chunks u64 · body length u64 · "pkhcgolq"
-//	         (the sum goes on as a chunk's does, over the zero length, chunks
-//	         and body length; nothing may follow)
-//
-// meta is a Meta in MessagePack.
+// A checkpoint file, as docs/formats-checkpoint.md draws it: a head with a Meta in MessagePack, the
+// body in chunks, and a trailer. Numbers are big-endian. Each part has a CRC-32C that goes on
+// from the part before it: a chunk that is lost, repeated or out of place does not verify, and
+// neither does one from another file.
 const (
 	magic    = "qlogchkp"
 	endMagic = "pkhcgolq"

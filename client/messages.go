@@ -113,14 +113,11 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 		Worker: o.Worker, Kinds: o.Kinds,
 	}
 	if o.Max > 0 {
-		n := int64(o.Max)
-		r.MaxMessages = &n
+		r.MaxMessages = new(int64(o.Max))
 	}
 	path := "/v1/lease"
-	if len(queues) == 1 {
-		path = queuePath(queues[0], "/lease")
-	} else {
-		r.Queues = queues
+	if r.Queues = queues; len(queues) == 1 {
+		path, r.Queues = queuePath(queues[0], "/lease"), nil
 	}
 	q := newCall(post, path, r)
 	q.lease, q.patience = true, o.Wait
@@ -295,29 +292,34 @@ func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 
 // settleBody returns the request of settlements that share a verb.
 func settleBody(verb Verb, all []Settlement) any {
-	var leases []string
-	var retries []wire.RetryItem
-	var extends []wire.ExtendItem
-	for _, s := range all {
-		leases = append(leases, s.LeaseID)
-		lease := s.Lease.Milliseconds()
-		extends = append(extends, wire.ExtendItem{LeaseID: s.LeaseID, LeaseMS: lease})
+	switch verb {
+	case DoAck:
+		return &wire.AckRequest{LeaseIDs: each(all, leaseID)}
+	case DoRelease:
+		return &wire.ReleaseRequest{LeaseIDs: each(all, leaseID)}
+	case DoExtend:
+		return &wire.ExtendRequest{Items: each(all, func(s *Settlement) wire.ExtendItem {
+			return wire.ExtendItem{LeaseID: s.LeaseID, LeaseMS: s.Lease.Milliseconds()}
+		})}
+	}
+	return &wire.RetryRequest{Items: each(all, func(s *Settlement) wire.RetryItem {
 		it := wire.RetryItem{LeaseID: s.LeaseID, Error: s.Error}
 		if s.Do == DoDeadLetter {
 			it.Retryable = new(bool)
 		} else if s.Delay != nil {
-			ms := s.Delay.Milliseconds()
-			it.DelayMS = &ms
+			it.DelayMS = new(s.Delay.Milliseconds())
 		}
-		retries = append(retries, it)
+		return it
+	})}
+}
+
+func leaseID(s *Settlement) string { return s.LeaseID }
+
+// each returns what f makes of each settlement.
+func each[T any](all []Settlement, f func(*Settlement) T) []T {
+	out := make([]T, len(all))
+	for i := range all {
+		out[i] = f(&all[i])
 	}
-	switch verb {
-	case DoAck:
-		return &wire.AckRequest{LeaseIDs: leases}
-	case DoRelease:
-		return &wire.ReleaseRequest{LeaseIDs: leases}
-	case DoExtend:
-		return &wire.ExtendRequest{Items: extends}
-	}
-	return &wire.RetryRequest{Items: retries}
+	return out
 }

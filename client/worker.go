@@ -8,9 +8,10 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"sync"
 	"time"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -109,8 +110,7 @@ func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 // ErrQueueNotFound or ErrForbidden. It retries while there is no leader and the like.
 func (w *Worker) Run(ctx context.Context) error {
 	r := &run{
-		w: w, c: w.c, log: w.opts.Logger,
-		work: make(chan *job, w.opts.Concurrency+w.opts.Prefetch),
+		w: w, work: make(chan *job, w.opts.Concurrency+w.opts.Prefetch),
 		jobs: map[*job]struct{}{}, need: make(chan struct{}, 1),
 	}
 	r.ctx, r.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
@@ -159,8 +159,6 @@ func within(d time.Duration, group *sync.WaitGroup) bool {
 // run is one Run of a Worker.
 type run struct {
 	w        *Worker
-	c        *Client
-	log      *slog.Logger
 	ctx      context.Context // parent of the handlers' contexts
 	cancel   context.CancelCauseFunc
 	work     chan *job      // leased and waiting for a handler; never full
@@ -171,8 +169,7 @@ type run struct {
 	mu       sync.Mutex
 	stopping bool              // handle releases messages
 	jobs     map[*job]struct{} // waiting or handled, and not over
-	waiting  int               // jobs in work
-	handling int               // jobs in a handler
+	leased   int               // messages that wait or are in a handler
 	pace     time.Duration     // a handler's recent time per message
 	lease    time.Duration     // of the newest message
 }
@@ -206,7 +203,7 @@ func (r *run) fetch(ctx context.Context) error {
 		q := leaseCall(r.w.queues, LeaseOptions{Max: min(n, maxItems), Wait: leaseWait,
 			Lease: o.Lease, Worker: o.Name, Kinds: o.Kinds})
 		q.spread = true
-		out, err := do[wire.LeaseResponse](ctx, r.c, q, nil)
+		out, err := do[wire.LeaseResponse](ctx, r.w.c, q, nil)
 		r.took(out.Messages)
 		if err == nil {
 			failures = 0
@@ -221,8 +218,8 @@ func (r *run) fetch(ctx context.Context) error {
 			return fmt.Errorf("lease from %s: %w", r.w.queues[0], err)
 		}
 		failures++
-		r.log.Warn("lease failed, retrying", "queue", r.w.queues[0], "error", err)
-		r.c.pause(ctx, failures, 0)
+		o.Logger.Warn("lease failed, retrying", "queue", r.w.queues[0], "error", err)
+		r.w.c.pause(ctx, failures, 0)
 	}
 	return nil
 }
@@ -235,10 +232,10 @@ func (r *run) room() int {
 		soon := int64(min(ahead, r.lease/3)) * int64(c) / int64(r.pace)
 		prefetch = int(min(soon, int64(r.w.opts.Prefetch)))
 	}
-	if r.waiting > prefetch/2 || r.waiting > 0 && prefetch == 0 {
+	if waiting := len(r.work); waiting > prefetch/2 || waiting > 0 && prefetch == 0 {
 		return 0
 	}
-	return c + prefetch - r.waiting - r.handling
+	return c + prefetch - r.leased
 }
 
 // wake wakes the fetcher if there is room. r.mu is held.
@@ -260,7 +257,7 @@ func (r *run) took(messages []wire.LeasedMessage) {
 		j.extend = time.AfterFunc(j.runs/3, func() { r.extend(j) })
 		r.jobs[j] = struct{}{}
 		r.lease = j.runs
-		r.waiting++
+		r.leased++
 		r.mu.Unlock()
 		r.work <- j
 	}
@@ -275,8 +272,6 @@ func (r *run) handle() {
 			r.release(j)
 			continue
 		}
-		r.waiting--
-		r.handling++
 		ctx, cancel := context.WithCancelCause(r.ctx)
 		j.cancel = cancel
 		r.wake()
@@ -293,37 +288,37 @@ func (r *run) do(ctx context.Context, j *job) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = &panicError{v}
-			r.log.Error("handler panicked, message returned for another try",
+			r.w.opts.Logger.Error("handler panicked, message returned for another try",
 				"queue", j.Queue, "message", j.ID, "panic", v, "stack", string(debug.Stack()))
 		} else if !returned { // runtime.Goexit
 			err = &panicError{"the handler has ended its goroutine"}
 			r.handlers.Go(r.handle)
 		}
 		stopping := context.Cause(ctx) == ErrStopping
-		r.mu.Lock()
-		took := max(time.Since(began), time.Microsecond)
-		if r.pace == 0 {
-			r.pace = took
-		}
-		r.pace += (took - r.pace) / 8
-		r.mu.Unlock()
 		j.cancel(nil)
-		r.settle(j, settlement(j.LeaseID, err, stopping), &r.handling)
+		r.settle(j, settlement(j.LeaseID, err, stopping),
+			max(time.Since(began), time.Microsecond))
 	}()
 	err = r.w.handler(ctx, &j.Message)
 	returned = true
 }
 
-// release releases a message that was waiting for a handler.
+// release releases a message that is not handled, or not to its end.
 func (r *run) release(j *job) {
-	r.settle(j, Settlement{LeaseID: j.LeaseID, Do: DoRelease}, &r.waiting)
+	r.settle(j, Settlement{LeaseID: j.LeaseID, Do: DoRelease}, 0)
 }
 
-// settle settles a job, unless it is over, without waiting for the answer. The job
-// leaves the count.
-func (r *run) settle(j *job, s Settlement, count *int) {
+// settle settles a job, unless it is over, without waiting for the answer. took is the
+// handler's time, 0 without one.
+func (r *run) settle(j *job, s Settlement, took time.Duration) {
 	r.mu.Lock()
-	*count--
+	if took > 0 {
+		if r.pace == 0 {
+			r.pace = took
+		}
+		r.pace += (took - r.pace) / 8
+	}
+	r.leased--
 	over := j.over
 	if !over {
 		r.end(j)
@@ -336,7 +331,7 @@ func (r *run) settle(j *job, s Settlement, count *int) {
 	}
 	r.send(j, s, func(err error) {
 		if err != nil {
-			r.log.Warn("message not settled, it will be delivered again",
+			r.w.opts.Logger.Warn("message not settled, it will be delivered again",
 				"queue", j.Queue, "message", j.ID, "settle", string(s.Do), "error", err)
 		}
 		r.settles.Done()
@@ -352,7 +347,7 @@ func (r *run) end(j *job) {
 
 // send sends a settlement of a job in a shared request.
 func (r *run) send(j *job, s Settlement, then func(error)) {
-	r.c.settleLane(j.Queue, s.Do).add(&ticket[Settlement, wire.SettleResult]{
+	r.w.c.settleLane(j.Queue, s.Do).add(&ticket[Settlement, wire.SettleResult]{
 		item: s, size: s.size(),
 		then: func(out wire.SettleResult, err error) {
 			if err == nil {
@@ -366,10 +361,10 @@ func (r *run) send(j *job, s Settlement, then func(error)) {
 // abandon releases the messages of handlers that have not returned, and returns their number.
 func (r *run) abandon() int {
 	r.mu.Lock()
-	left, n := slices.Collect(maps.Keys(r.jobs)), r.handling
+	left, n := slices.Collect(maps.Keys(r.jobs)), r.leased
 	r.mu.Unlock()
 	for _, j := range left {
-		r.settle(j, Settlement{LeaseID: j.LeaseID, Do: DoRelease}, new(int))
+		r.release(j)
 	}
 	return n
 }
@@ -413,8 +408,8 @@ func (r *run) lose(j *job) {
 // leaseOf returns how long a message's lease runs. Its id contains its beginning by
 // the server's clock, as is its end, so the clock here does not matter.
 func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
-	if began, ok := ulidTime(m.LeaseID); ok {
-		d := time.Duration(int64(m.LeaseExpiresAt)-began) * time.Millisecond
+	if id, err := ulid.ParseStrict(m.LeaseID); err == nil {
+		d := m.LeaseExpiresAt.Time().Sub(id.Timestamp())
 		if d > 0 && d <= 24*time.Hour {
 			return d
 		}
@@ -423,19 +418,4 @@ func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
 		return asked
 	}
 	return defaultLease
-}
-
-// ulidTime returns the time in a ULID, Unix ms: its first ten characters, in Crockford's base 32.
-func ulidTime(id string) (ms int64, ok bool) {
-	if len(id) != 26 {
-		return 0, false
-	}
-	for i := range 10 {
-		n := strings.IndexByte("0123456789ABCDEFGHJKMNPQRSTVWXYZ", id[i])
-		if n < 0 {
-			return 0, false
-		}
-		ms = ms<<5 | int64(n)
-	}
-	return ms, true
 }

@@ -56,13 +56,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
 	e := &engine{node: n}
 	e.begin()
-	defer func() {
-		if err != nil {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			_ = e.close(ctx) // the first error counts
-		}
-	}()
+	defer e.closeAfter(&err)
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))

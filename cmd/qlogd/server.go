@@ -85,6 +85,15 @@ func (l *lifetime) close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// closeAfter closes what is open after an error, which is the one that counts.
+func (l *lifetime) closeAfter(err *error) {
+	if *err != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		_ = l.close(ctx)
+	}
+}
+
 // startNode starts a node, and returns when it serves or, if its cluster is still to be formed or
 // found, when it has begun to look for it. On an error everything that was opened is closed, and
 // nothing on disk has been harmed.
@@ -92,27 +101,19 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
 	n.begin()
 	n.egress = webhook.NewClient(c.PushAllowPrivate, "qlogd/"+build().Version)
-	defer func() {
-		if err != nil {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-			defer cancel()
-			_ = n.close(ctx) // the first error counts
-		}
-	}()
+	defer n.closeAfter(&err)
 	// Files and addresses first: a mistake in them must be found before anything is created.
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
 	n.release(func() error { n.egress.Close(); return n.hooked.Close() })
-	if n.httpLis, err = net.Listen("tcp", c.HTTPAddr); err != nil {
-		return nil, fmt.Errorf("http-addr: %w", err)
+	if n.httpLis, err = n.listen("http-addr", c.HTTPAddr); err != nil {
+		return nil, err
 	}
-	n.release(closeListener(n.httpLis))
-	raftLis, err := net.Listen("tcp", c.RaftAddr)
+	raftLis, err := n.listen("raft-addr", c.RaftAddr)
 	if err != nil {
-		return nil, fmt.Errorf("raft-addr: %w", err)
+		return nil, err
 	}
-	n.release(closeListener(raftLis))
 	// The lock before anything in the directory is read: a second process must not see what the
 	// first is writing.
 	lock, err := datadir.Acquire(c.DataDir)
@@ -148,26 +149,25 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		n.work.Go(func() { n.keepCheckingJoin(left) })
 	}
 	// After the engine is open: no request is served before a formed cluster's node is complete.
-	n.listen()
+	n.serveAPI()
 	if err := n.serveAdmin(); err != nil {
 		return nil, err
 	}
 	var kept sync.WaitGroup
 	keeping, stop := context.WithCancel(context.Background())
 	n.endKeeping = func() { stop(); kept.Wait() }
-	n.release(func() error { n.endKeeping(); return nil })
 	kept.Go(func() { n.keep(keeping) })
 	return n, nil
 }
 
-// closeListener returns a function that closes l, unless its server has.
-func closeListener(l net.Listener) func() error {
-	return func() error {
-		if err := l.Close(); !errors.Is(err, net.ErrClosed) {
-			return err
-		}
-		return nil
+// listen listens on an address of the settings. What serves there may close it first.
+func (n *node) listen(setting, addr string) (net.Listener, error) {
+	l, err := net.Listen("tcp", addr)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", setting, err)
 	}
+	n.release(func() error { _ = l.Close(); return nil })
+	return l, nil
 }
 
 // readSecrets reads certificates and tokens.
@@ -212,8 +212,8 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 	}
 }
 
-// listen begins to serve HTTP.
-func (n *node) listen() {
+// serveAPI begins to serve HTTP.
+func (n *node) serveAPI() {
 	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), n.apiOptions(), n.logger)
 	serve := func() error { return n.http.Serve(n.httpLis) }
 	if n.certs != nil {
@@ -234,9 +234,9 @@ func (n *node) serveAdmin() error {
 	if n.c.AdminAddr == "" {
 		return nil
 	}
-	l, err := net.Listen("tcp", n.c.AdminAddr)
+	l, err := n.listen("admin-addr", n.c.AdminAddr)
 	if err != nil {
-		return fmt.Errorf("admin-addr: %w", err)
+		return err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("/debug/pprof/", http.DefaultServeMux)
@@ -305,34 +305,16 @@ func (n *node) apiOptions() api.Options {
 type serving struct {
 	*engine // nil: there is none
 	handler http.Handler
-
-	mu   sync.RWMutex // held for reading by requests
-	gone bool         // guarded by mu
-}
-
-func (s *serving) enter() bool {
-	s.mu.RLock()
-	if s.gone {
-		s.mu.RUnlock()
-	}
-	return !s.gone
-}
-
-// retire returns when all requests have ended. None enters after it.
-func (s *serving) retire() {
-	s.mu.Lock()
-	s.gone = true
-	s.mu.Unlock()
+	open    sync.RWMutex // held for reading by requests, and for ever once it is retired
 }
 
 func (n *node) serveHTTP(w http.ResponseWriter, r *http.Request) {
-	for {
-		if s := n.now.Load(); s.enter() {
-			defer s.mu.RUnlock()
-			s.handler.ServeHTTP(w, r)
-			return
-		}
+	s := n.now.Load()
+	for !s.open.TryRLock() {
+		s = n.now.Load() // the one that has taken its place
 	}
+	defer s.open.RUnlock()
+	s.handler.ServeHTTP(w, r)
 }
 
 // serveNothing answers requests while there is no engine.
@@ -430,7 +412,7 @@ func (n *node) reopen(c change) error {
 	began := time.Now()
 	old := n.serveNothing(c.why)
 	old.api.Drain()
-	old.retire()
+	old.open.Lock() // all requests have ended, and none begins
 	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
 	defer cancel()
 	if err := old.close(ctx); err != nil {

@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"cmp"
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -25,34 +24,31 @@ import (
 )
 
 var logCommands = group("log",
-	plain("log export-heads", func(c request, x *headExporter) error {
-		x.app = c.app
-		return x.run(c.ctx)
-	}, sourceFlags...),
-	local("log verify", func(c request, v *logVerifier) error {
-		v.app = c.app
-		return v.run(c.ctx)
-	}, sourceFlags...),
+	plain("log export-heads", exportHeads, sourceFlags...),
+	local("log verify", verifyLog, sourceFlags...),
 	local("log segments", func(c request, s *logSource) error {
-		s.app = c.app
-		return s.printSegments(c.ctx)
-	}, sourceFlags...),
-	local("log archive", func(c request, f *struct {
-		DataDir, To string
-		Refresh     bool
-	}) error {
-		if f.To == "" {
-			return usagef("--to is needed: DIR")
+		out, err := s.segments(c)
+		if err == nil && c.output == "json" {
+			return c.wire(out)
 		}
-		s := &logSource{app: c.app, DataDir: f.DataDir}
-		return s.copyTo(c.ctx, f.To, f.Refresh)
-	}),
+		return list(c.app, out.Segments, err, "segment,first,last,bytes,state,last time,chain",
+			func(g *wire.LogSegment) []any {
+				state := "open"
+				if g.Archived {
+					state = "archived"
+				} else if g.Sealed {
+					state = "sealed"
+				}
+				return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state,
+					g.LastTime.String(), g.ChainHash[:16] + "…"}
+			})
+	}, sourceFlags...),
+	local("log archive", archiveLog),
 )
 
 // logSource is where a command reads a log: a data directory, an archive, an archive before a data
 // directory, or a server.
 type logSource struct {
-	*app
 	DataDir, Archive string
 	asked            *client.Client // the server, once it was asked
 
@@ -70,9 +66,9 @@ var sourceFlags = []flag{(*app).addrFlag, (*app).authFlags,
 func (s *logSource) local() bool { return s.DataDir != "" || s.Archive != "" }
 
 // find finds the log's files: those of the default directory if nothing is named.
-func (s *logSource) find(ctx context.Context) (err error) {
+func (s *logSource) find(c request) (err error) {
 	if !s.local() {
-		s.DataDir = cmp.Or(s.getenv("QLOGD_DATA_DIR"), defaultDataDir)
+		s.DataDir = cmp.Or(c.getenv("QLOGD_DATA_DIR"), defaultDataDir)
 	}
 	s.fs, s.path, s.name = vfs.OS{}, s.DataDir, s.DataDir
 	if s.DataDir != "" {
@@ -104,12 +100,12 @@ func (s *logSource) find(ctx context.Context) (err error) {
 				arch.ClusterID(), n.ClusterID)
 		}
 	}
-	mounted, err := arch.Mount(ctx, s.path)
+	mounted, err := arch.Mount(c.ctx, s.path)
 	if err != nil {
 		return err
 	}
 	if mounted.Missing != "" {
-		fmt.Fprintln(s.stderr, "qlogd:", mounted.Missing)
+		fmt.Fprintln(c.stderr, "qlogd:", mounted.Missing)
 	}
 	s.fs = mounted
 	return nil
@@ -130,8 +126,8 @@ func (s *logSource) dir() (*replay.Dir, error) {
 }
 
 // open finds and opens the files.
-func (s *logSource) open(ctx context.Context) (*replay.Dir, error) {
-	if err := s.find(ctx); err != nil {
+func (s *logSource) open(c request) (*replay.Dir, error) {
+	if err := s.find(c); err != nil {
 		return nil, err
 	}
 	return s.dir()
@@ -162,34 +158,16 @@ func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 	return out
 }
 
-func (s *logSource) printSegments(ctx context.Context) error {
-	out, err := s.segments(ctx)
-	if err == nil && s.output == "json" {
-		return s.wire(out)
-	}
-	return list(s.app, out.Segments, err, "segment,first,last,bytes,state,last time,chain",
-		func(g *wire.LogSegment) []any {
-			state := "open"
-			if g.Archived {
-				state = "archived"
-			} else if g.Sealed {
-				state = "sealed"
-			}
-			return []any{g.Name, g.FirstIndex, g.LastIndex, g.Bytes, state,
-				g.LastTime.String(), g.ChainHash[:16] + "…"}
-		})
-}
-
-func (s *logSource) segments(ctx context.Context) (out wire.LogSegments, err error) {
+func (s *logSource) segments(c request) (out wire.LogSegments, err error) {
 	if !s.local() {
-		err := s.ask(func(c *client.Client) error {
-			segments, err := c.LogSegments(ctx, client.Stale())
+		err := c.ask(func(server *client.Client) error {
+			segments, err := server.LogSegments(c.ctx, client.Stale())
 			out = *segments
 			return err
 		})
 		return out, err
 	}
-	d, err := s.open(ctx)
+	d, err := s.open(c)
 	if err != nil {
 		return out, err
 	}
@@ -197,18 +175,18 @@ func (s *logSource) segments(ctx context.Context) (out wire.LogSegments, err err
 	return segmentsOf(d.Log, d.Node), nil
 }
 
-// archivedBody is the output of log archive with -o json.
-type archivedBody struct {
-	To string `json:"to"`
-	archive.Written
-}
-
-// copyTo archives the log in a directory.
-func (s *logSource) copyTo(ctx context.Context, to string, refresh bool) error {
-	if err := archive.CheckDir(to); err != nil {
+func archiveLog(c request, f *struct {
+	DataDir, To string
+	Refresh     bool
+}) error {
+	if f.To == "" {
+		return usagef("--to is needed: DIR")
+	}
+	if err := archive.CheckDir(f.To); err != nil {
 		return usagef("%w", err)
 	}
-	if err := s.find(ctx); err != nil {
+	s := &logSource{DataDir: f.DataDir}
+	if err := s.find(c); err != nil {
 		return err
 	}
 	if s.node == nil || s.node.Blank() {
@@ -219,68 +197,67 @@ func (s *logSource) copyTo(ctx context.Context, to string, refresh bool) error {
 		return err
 	}
 	defer d.Close()
-	arch, err := archive.OpenFor(vfs.OS{}, to, s.node.ClusterID, d.Log.SegmentSize())
+	arch, err := archive.OpenFor(vfs.OS{}, f.To, s.node.ClusterID, d.Log.SegmentSize())
 	if err != nil {
 		return err
 	}
-	bar := s.progress("archiving", true)
-	w, err := arch.Write(ctx, archive.Source{
+	bar := c.progress("archiving", true)
+	w, err := arch.Write(c.ctx, archive.Source{
 		FS: d.FS, LogDir: d.LogDir(), Checkpoints: d.Checkpoints, Segments: d.Log.Segments(),
-		RefreshErased: refresh,
+		RefreshErased: f.Refresh,
 	}, bar.set)
 	bar.done()
-	if err != nil {
-		return err
-	}
-	return s.say(named{"archive": archivedBody{arch.String(), w}},
+	body := struct {
+		To string `json:"to"`
+		archive.Written
+	}{arch.String(), w}
+	return c.answer(named{"archive": body}, err,
 		"%s and %s (%s) archived to %s; it has all up to index:%d",
 		plural(w.Segments+w.Refreshed, "segment", "segments"),
 		plural(w.Checkpoints, "checkpoint", "checkpoints"),
 		humanize.IBytes(uint64(w.Bytes)), arch, w.UpTo)
 }
 
-// headExporter runs qlogd log export-heads once.
-type headExporter struct {
+func exportHeads(c request, f *struct {
 	logSource
 	All, Follow bool
 	Every       time.Duration `default:"1m"`
-}
-
-func (x *headExporter) run(ctx context.Context) error {
-	if x.Every < 100*time.Millisecond {
+}) error {
+	if f.Every < 100*time.Millisecond {
 		return usagef("--every must be at least 100ms")
 	}
-	if x.All && !x.local() {
+	if f.All && !f.local() {
 		return usagef("--all wants --data-dir or --archive")
 	}
 	var last []wire.LogHead // the one written last
 	for {
-		head, err := x.newHead(ctx, last)
+		head, err := f.newHead(c, last, f.All)
 		switch {
 		case errors.As(err, new(*replay.Difference)):
 			return &exitError{exitDifference, err}
-		case err != nil && (!x.Follow || last == nil):
+		case err != nil && (!f.Follow || last == nil):
 			return refusal(err)
 		case err != nil:
-			if ctx.Err() == nil {
-				fmt.Fprintln(x.stderr, "qlogd:", err, "(trying again)")
+			if c.ctx.Err() == nil {
+				fmt.Fprintln(c.stderr, "qlogd:", err, "(trying again)")
 			}
 		case last == nil || head.Index > last[0].Index:
-			if err := x.wire(head); err != nil {
+			if err := c.wire(head); err != nil {
 				return err
 			}
 			last = []wire.LogHead{*head}
 		}
-		if !x.Follow || ctx.Err() != nil {
+		if !f.Follow || c.ctx.Err() != nil {
 			return nil
 		}
-		pause(ctx, x.Every)
+		pause(c.ctx, f.Every)
 	}
 }
 
-// newHead returns the log's head, once the log has been compared with the last one.
-func (x *headExporter) newHead(ctx context.Context, last []wire.LogHead) (*wire.LogHead, error) {
-	chain, d, err := x.chain(ctx)
+// newHead returns the log's head, once the log has been compared with the last one. Without
+// one it may print the heads of all sealed segments.
+func (s *logSource) newHead(c request, last []wire.LogHead, all bool) (*wire.LogHead, error) {
+	chain, d, err := s.chain(c)
 	if err != nil {
 		return nil, err
 	}
@@ -288,19 +265,19 @@ func (x *headExporter) newHead(ctx context.Context, last []wire.LogHead) (*wire.
 		defer d.Close()
 	}
 	if last != nil {
-		r, err := chain.Compare(ctx, last)
+		r, err := chain.Compare(c.ctx, last)
 		if r.Deleted > 0 {
 			err = nil // what retention has deleted can't be compared
 		}
 		return &chain.Head, err
 	}
-	if !x.All {
+	if !all {
 		return &chain.Head, nil
 	}
-	for _, s := range d.Log.Segments() {
-		h, err := replay.HeadAt(d.Log, d.Node, s.Last)
-		if err == nil && s.Sealed {
-			err = x.wire(h)
+	for _, g := range d.Log.Segments() {
+		h, err := replay.HeadAt(d.Log, d.Node, g.Last)
+		if err == nil && g.Sealed {
+			err = c.wire(h)
 		}
 		if err != nil {
 			return nil, err
@@ -310,75 +287,64 @@ func (x *headExporter) newHead(ctx context.Context, last []wire.LogHead) (*wire.
 }
 
 // chain returns the log's chain, and the directory if it is not a server's.
-func (s *logSource) chain(ctx context.Context) (c replay.Chain, d *replay.Dir, err error) {
+func (s *logSource) chain(c request) (of replay.Chain, d *replay.Dir, err error) {
 	if s.local() {
-		if d, err = s.open(ctx); err != nil {
-			return c, nil, err
+		if d, err = s.open(c); err != nil {
+			return of, nil, err
 		}
-		if c, err = d.Chain(); err != nil {
-			return c, nil, errors.Join(err, d.Close())
+		if of, err = d.Chain(); err != nil {
+			return of, nil, errors.Join(err, d.Close())
 		}
-		return c, d, nil
+		return of, d, nil
 	}
 	if s.asked == nil {
-		if s.asked, err = s.server(); err != nil {
-			return c, nil, err
+		if s.asked, err = c.server(); err != nil {
+			return of, nil, err
 		}
 	}
-	head, err := s.asked.LogHead(ctx)
-	c.Head = *head
-	c.At = func(index uint64) (string, error) {
-		h, err := s.asked.LogHead(ctx, client.At(fmt.Sprintf("index:%d", index)))
+	head, err := s.asked.LogHead(c.ctx)
+	of.Head = *head
+	of.At = func(index uint64) (string, error) {
+		h, err := s.asked.LogHead(c.ctx, client.At(fmt.Sprintf("index:%d", index)))
 		if errors.Is(err, client.ErrHistoryExpired) {
 			err = log.ErrGone
 		}
 		return h.ChainHash, cmp.Or(err, checkHead(h))
 	}
-	return c, nil, err
+	return of, nil, err
 }
 
-// headsBody is the result of comparing with heads, with --output json.
-type headsBody struct {
-	OK bool `json:"ok"`
-	replay.HeadsReport
-	WrongIndex uint64 `json:"wrong_index,omitzero"`
-	Difference string `json:"difference,omitzero"`
-}
-
-// logVerifier runs qlogd log verify once.
-type logVerifier struct {
+func verifyLog(c request, f *struct {
 	logSource
 	Heads string
-}
-
-func (v *logVerifier) run(ctx context.Context) error {
+}) error {
 	var kept []wire.LogHead
-	if v.Heads != "" {
-		b, err := v.readInput(v.Heads)
+	if f.Heads != "" {
+		b, err := c.readInput(f.Heads)
 		if err != nil {
 			return err
 		}
-		if kept, err = parseHeads(v.Heads, b); err != nil {
+		if kept, err = parseHeads(f.Heads, b); err != nil {
 			return err
 		}
 	}
-	if v.reach.addr != "" {
-		if v.Heads == "" {
+	if c.reach.addr != "" {
+		if f.Heads == "" {
 			return usagef("--addr wants --heads: only a data directory can be checked by itself")
 		}
-		chain, _, err := v.chain(ctx)
+		chain, _, err := f.chain(c)
 		if err != nil {
 			return refusal(err)
 		}
-		return v.compareHeads(ctx, chain, kept)
+		return c.compareHeads(chain, kept)
 	}
-	if err := v.find(ctx); err != nil {
+	if err := f.find(c); err != nil {
 		return err
 	}
-	if err := v.verifyDir(ctx); err != nil || v.Heads == "" {
+	if err := f.verifyDir(c); err != nil || f.Heads == "" {
 		return err
 	}
-	d, err := v.dir()
+	d, err := f.dir()
 	if err != nil {
 		return err
 	}
@@ -387,7 +353,7 @@ func (v *logVerifier) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return v.compareHeads(ctx, chain, kept)
+	return c.compareHeads(chain, kept)
 }
 
 // checkHead checks the texts of a head.
@@ -422,14 +388,18 @@ func parseHeads(name string, b []byte) (out []wire.LogHead, err error) {
 }
 
 // compareHeads compares a chain with heads, and prints the result.
-func (s *logSource) compareHeads(ctx context.Context, chain replay.Chain,
-	heads []wire.LogHead) error {
-	r, err := chain.Compare(ctx, heads)
+func (c request) compareHeads(chain replay.Chain, heads []wire.LogHead) error {
+	r, err := chain.Compare(c.ctx, heads)
 	diff, different := errors.AsType[*replay.Difference](err)
 	if err != nil && !different {
 		return refusal(err)
 	}
-	body := headsBody{OK: !different, HeadsReport: r}
+	body := struct {
+		OK bool `json:"ok"`
+		replay.HeadsReport
+		WrongIndex uint64 `json:"wrong_index,omitzero"`
+		Difference string `json:"difference,omitzero"`
+	}{OK: !different, HeadsReport: r}
 	if different {
 		body.WrongIndex, body.Difference = diff.Index, diff.Error()
 	}
@@ -438,8 +408,8 @@ func (s *logSource) compareHeads(ctx context.Context, chain replay.Chain,
 	if r.Deleted > 0 {
 		text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
 	}
-	if s.output == "json" || !different {
-		if err := s.say(named{"heads": body}, "%s", text); err != nil {
+	if c.output == "json" || !different {
+		if err := c.say(named{"heads": body}, "%s", text); err != nil {
 			return err
 		}
 	}

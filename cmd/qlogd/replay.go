@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"cmp"
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -22,6 +21,7 @@ import (
 
 // replayer runs qlogd replay once.
 type replayer struct {
+	request
 	logSource
 	FromText                 string `flag:"from" default:"start"`
 	ToText                   string `flag:"to" default:"now"`
@@ -40,26 +40,29 @@ var replayCommand = local("replay", func(c request, r *replayer) error {
 	// Buffered, but also after an error output ends with a whole line.
 	buffered := *c.app
 	out := bufio.NewWriterSize(c.stdout, 64<<10)
-	buffered.stdout, r.app = out, &buffered
-	return errors.Join(r.run(c.ctx, !terminal(c.stdout)), out.Flush())
+	bar := !terminal(c.stdout)
+	buffered.stdout, c.app = out, &buffered
+	r.request = c
+	return errors.Join(r.run(bar), out.Flush())
 }, append(sourceFlags, exclusive("verify", "diff", "into", "what-if", "bisect"))...)
 
 // run does what the flags say; bar shows progress also while lines are printed.
-func (r *replayer) run(ctx context.Context, bar bool) error {
+func (r *replayer) run(bar bool) error {
 	// The command line is checked before anything is opened.
 	if err := r.parse(); err != nil {
 		return err
 	}
 	if r.reach.addr != "" {
-		return r.ask(func(c *client.Client) error {
-			err := r.askPast(ctx, c)
+		return r.ask(func(server *client.Client) error {
+			r.Client = server
+			err := r.askPast()
 			if errors.Is(err, client.ErrHistoryExpired) {
 				return usagef("%w", err)
 			}
 			return err
 		})
 	}
-	if err := r.find(ctx); err != nil {
+	if err := r.find(r.request); err != nil {
 		return err
 	}
 	// The clock of a copy of the past is behind the wall clock, and so are its durations.
@@ -69,7 +72,7 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 		}
 	}
 	if r.Verify {
-		return r.verifyDir(ctx)
+		return r.verifyDir(r.request)
 	}
 	d, err := r.dir()
 	if err != nil {
@@ -88,17 +91,17 @@ func (r *replayer) run(ctx context.Context, bar bool) error {
 	}
 	switch {
 	case r.WhatIf != "":
-		err = r.playWhatIf(ctx, d)
+		err = r.playWhatIf(d)
 	case r.Against != "":
-		err = r.compare(ctx, d)
+		err = r.compare(d)
 	case r.Bisect != "":
-		err = r.search(ctx, d)
+		err = r.search(d)
 	case r.Diff:
-		err = r.changes(ctx, d)
+		err = r.changes(d)
 	case r.Into != "":
-		err = r.copyInto(ctx, d)
+		err = r.copyInto(d)
 	default:
-		err = r.events(ctx, d, bar)
+		err = r.events(d, bar)
 	}
 	return instantError(err)
 }
@@ -178,17 +181,18 @@ type stateBody struct {
 }
 
 // events prints every event between the two instants, and the state at the last.
-func (r *replayer) events(ctx context.Context, d *replay.Dir, bar bool) error {
+func (r *replayer) events(d *replay.Dir, bar bool) error {
 	reading := r.progress("reading", bar)
-	_, last, err := d.Events(ctx, r.from, r.to, r.filter, func(index uint64, e *event.Event) error {
+	print := func(index uint64, e *event.Event) error {
 		reading.set(int64(index), int64(d.Log.Head()))
 		return r.event(api.EventOf(e))
-	})
+	}
+	_, last, err := d.Events(r.ctx, r.from, r.to, r.filter, print)
 	reading.done()
 	if err != nil {
 		return err
 	}
-	state, cost, err := d.StateAt(ctx, r.to)
+	state, cost, err := d.StateAt(r.ctx, r.to)
 	if err != nil {
 		return err
 	}
@@ -269,7 +273,7 @@ func (r *replayer) state(body *stateBody) error {
 }
 
 // askPast prints the past that a server answers: its events, and its queues as they were.
-func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
+func (r *replayer) askPast() error {
 	// All requests must be about the same instant: now and durations move on.
 	from, to := r.FromText, r.ToText
 	if r.from.Kind == event.InstantTime {
@@ -278,7 +282,7 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 	if r.to.Kind == event.InstantTime {
 		to = wire.Time(r.to.Time).String()
 	}
-	head, err := c.LogHead(ctx, client.At(to))
+	head, err := r.LogHead(r.ctx, client.At(to))
 	if err != nil {
 		return err
 	}
@@ -290,11 +294,11 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 			last = event.Instant{Kind: event.InstantIndex, Index: head.Index}
 		}
 	}
-	events := c.AllEvents(ctx, client.EventQuery{
+	events := r.AllEvents(r.ctx, client.EventQuery{
 		From: from, To: to, Queue: r.filter.Queue, Limit: 1000,
 	})
 	if r.Message != "" {
-		events = r.history(ctx, c, last)
+		events = r.history(last)
 	}
 	for e, err := range events {
 		if err == nil {
@@ -304,7 +308,7 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 			return err
 		}
 	}
-	queues, err := c.Queues(ctx, "", client.At(to))
+	queues, err := r.Queues(r.ctx, "", client.At(to))
 	if err != nil {
 		return err
 	}
@@ -322,10 +326,9 @@ func (r *replayer) askPast(ctx context.Context, c *client.Client) error {
 
 // history returns a message's events between the two instants, through
 // dead-letter queues, replays and resurrections.
-func (r *replayer) history(ctx context.Context, c *client.Client, last event.Instant,
-) iter.Seq2[wire.Event, error] {
+func (r *replayer) history(last event.Instant) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
-		events, err := c.History(ctx, r.Message)
+		events, err := r.History(r.ctx, r.Message)
 		if errors.Is(err, client.ErrMessageNotFound) {
 			return
 		}

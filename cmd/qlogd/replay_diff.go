@@ -44,9 +44,9 @@ type verifyBody struct {
 }
 
 // verifyDir checks the whole of a data directory.
-func (s *logSource) verifyDir(ctx context.Context) error {
-	bar := s.progress("verifying", true)
-	report, err := replay.Verify(ctx, s.fs, s.path, s.node, bar.set)
+func (s *logSource) verifyDir(c request) error {
+	bar := c.progress("verifying", true)
+	report, err := replay.Verify(c.ctx, s.fs, s.path, s.node, bar.set)
 	bar.done()
 	diff, different := errors.AsType[*replay.Difference](err)
 	if err != nil && !different {
@@ -60,12 +60,12 @@ func (s *logSource) verifyDir(ctx context.Context) error {
 	}
 	if t := l.Tail; t != nil {
 		body.TornBytes = t.Bytes
-		fmt.Fprintf(s.stderr, "qlogd: the log's tail is torn or still being written: "+
+		fmt.Fprintf(c.stderr, "qlogd: the log's tail is torn or still being written: "+
 			"%s after offset %d of %s (%s); this is no difference\n",
 			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
 	}
 	if !different {
-		return s.show(named{"verify": body}, nil, "verified", s.name, [][]any{
+		return c.show(named{"verify": body}, nil, "verified", s.name, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)}, {"chain", body.ChainHash},
 			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)},
 			{"events", humanize.Comma(l.Records)},
@@ -75,8 +75,8 @@ func (s *logSource) verifyDir(ctx context.Context) error {
 		})
 	}
 	body.WrongIndex, body.Difference = diff.Index, diff.Error()
-	if s.output == "json" {
-		if err := s.wire(named{"verify": body}); err != nil {
+	if c.output == "json" {
+		if err := c.wire(named{"verify": body}); err != nil {
 			return err
 		}
 	}
@@ -119,10 +119,10 @@ type messageSide struct {
 }
 
 // changes prints what changed between the two instants.
-func (r *replayer) changes(ctx context.Context, d *replay.Dir) error {
+func (r *replayer) changes(d *replay.Dir) error {
 	var queues, messages int
 	bar := r.progress("folding", true)
-	cost, err := d.Diff(ctx, r.from, r.to, r.filter, func(c *replay.Change) error {
+	cost, err := d.Diff(r.ctx, r.from, r.to, r.filter, func(c *replay.Change) error {
 		bar.done()
 		if c.Message != (event.ID{}) {
 			messages++
@@ -222,12 +222,18 @@ func sideText(v any) string {
 }
 
 // compare compares the log with another node's, or with a live state.
-func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
-	against := r.againstDir
+func (r *replayer) compare(d *replay.Dir) (err error) {
+	var body *replay.Comparison
 	if strings.HasPrefix(r.Against, "http://") || strings.HasPrefix(r.Against, "https://") {
-		against = r.againstLive
+		body, err = r.againstLive()
+	} else {
+		other, oerr := (&logSource{DataDir: r.Against}).open(r.request)
+		if oerr != nil {
+			return oerr
+		}
+		defer other.Close()
+		body, err = d.Compare(r.ctx, other, r.to, r.filter, r.change)
 	}
-	body, err := against(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -248,15 +254,6 @@ func (r *replayer) compare(ctx context.Context, d *replay.Dir) error {
 		return &exitError{exitDifference, fmt.Errorf("%s differs from %s", r.name, r.Against)}
 	}
 	return nil
-}
-
-func (r *replayer) againstDir(ctx context.Context, d *replay.Dir) (*replay.Comparison, error) {
-	other, err := (&logSource{app: r.app, DataDir: r.Against}).open(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer other.Close()
-	return d.Compare(ctx, other, r.to, r.filter, r.change)
 }
 
 // place is a queue or, with an id, a message in it.
@@ -314,14 +311,13 @@ func foldedState(state *projections.State) sides {
 
 // againstLive compares the fold of the log with a running server's answers. The directory must be a
 // running node's. What changed between the first answer and the last is left out.
-func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comparison, error) {
-	a := *r.app
-	a.reach.addr = r.Against
-	c, err := a.server()
+func (r *replayer) againstLive() (*replay.Comparison, error) {
+	r.reach.addr = r.Against
+	c, err := r.server()
 	if err != nil {
 		return nil, err
 	}
-	live, before, after, err := liveState(ctx, c)
+	live, before, after, err := liveState(r.ctx, c)
 	if err != nil {
 		return nil, refusal(err)
 	}
@@ -346,11 +342,11 @@ func (r *replayer) againstLive(ctx context.Context, _ *replay.Dir) (*replay.Comp
 			"another cluster's, or rewritten\n", index, chain[:8], after.ChainHash)
 		return body, nil
 	}
-	moving, movingQueues, err := d.InMotion(ctx, before.Index+1, index)
+	moving, movingQueues, err := d.InMotion(r.ctx, before.Index+1, index)
 	if err != nil {
 		return nil, err
 	}
-	state, _, err := d.StateAt(ctx, event.Instant{Kind: event.InstantIndex, Index: index})
+	state, _, err := d.StateAt(r.ctx, event.Instant{Kind: event.InstantIndex, Index: index})
 	if err != nil {
 		return nil, err
 	}
@@ -408,13 +404,13 @@ type bisectBody struct {
 }
 
 // search finds the first event after which a predicate holds.
-func (r *replayer) search(ctx context.Context, d *replay.Dir) error {
+func (r *replayer) search(d *replay.Dir) error {
 	p, err := replay.CompilePredicate(r.Bisect)
 	if err != nil {
 		return usagef("--bisect: %w\nit can be about\n\n%s", err, replay.PredicateHelp)
 	}
 	bar := r.progress("searching", true)
-	t, err := d.Bisect(ctx, r.from, r.to, p, r.Exhaustive, bar.set)
+	t, err := d.Bisect(r.ctx, r.from, r.to, p, r.Exhaustive, bar.set)
 	bar.done()
 	if err != nil {
 		return err
@@ -462,10 +458,10 @@ type intoBody struct {
 }
 
 // copyInto writes a new data directory that holds the state as of --to.
-func (r *replayer) copyInto(ctx context.Context, d *replay.Dir) error {
+func (r *replayer) copyInto(d *replay.Dir) error {
 	bar := r.progress("copying", true)
 	var copied int64
-	node, err := d.Into(ctx, r.to, r.Into, seed, func(done, total int64) {
+	node, err := d.Into(r.ctx, r.to, r.Into, seed, func(done, total int64) {
 		copied = done
 		bar.set(done, total)
 	})

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -73,7 +72,7 @@ func (p *otherPolicies) change(queue string, policy *event.Policy) (bool, error)
 }
 
 // playWhatIf plays the log under another policy and prints the differences.
-func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
+func (r *replayer) playWhatIf(d *replay.Dir) error {
 	b, err := r.readInput(r.WhatIf)
 	if err != nil {
 		return err
@@ -83,7 +82,7 @@ func (r *replayer) playWhatIf(ctx context.Context, d *replay.Dir) error {
 		return err
 	}
 	bar := r.progress("playing", true)
-	s, err := replay.WhatIf(ctx, &d.Source, replay.WhatIfOptions{
+	s, err := replay.WhatIf(r.ctx, &d.Source, replay.WhatIfOptions{
 		From: r.from, To: r.to, Change: other.change, Filter: r.filter,
 		ToleranceMS: r.Tolerance.Milliseconds(), Progress: bar.set,
 		Diverged: func(x *replay.Divergence) error {

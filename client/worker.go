@@ -8,10 +8,9 @@ import (
 	"maps"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"sync"
 	"time"
-
-	"github.com/oklog/ulid/v2"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -408,8 +407,8 @@ func (r *run) lose(j *job) {
 // leaseOf returns how long a message's lease runs. Its id contains its beginning by
 // the server's clock, as is its end, so the clock here does not matter.
 func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
-	if id, err := ulid.ParseStrict(m.LeaseID); err == nil {
-		d := m.LeaseExpiresAt.Time().Sub(id.Timestamp())
+	if began, ok := ulidTime(m.LeaseID); ok {
+		d := time.Duration(int64(m.LeaseExpiresAt)-began) * time.Millisecond
 		if d > 0 && d <= 24*time.Hour {
 			return d
 		}
@@ -418,4 +417,19 @@ func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
 		return asked
 	}
 	return defaultLease
+}
+
+// ulidTime returns the time in a ULID, Unix ms: its first ten characters, in Crockford's base 32.
+func ulidTime(id string) (ms int64, ok bool) {
+	if len(id) != 26 {
+		return 0, false
+	}
+	for i := range 10 {
+		n := strings.IndexByte("0123456789ABCDEFGHJKMNPQRSTVWXYZ", id[i])
+		if n < 0 {
+			return 0, false
+		}
+		ms = ms<<5 | int64(n)
+	}
+	return ms, true
 }

@@ -115,7 +115,7 @@ func boundedStrings() []cel.EnvOption {
 }
 
 // FieldError says which field's expression was refused when it was compiled, or failed when it was
-// evaluated, and why. Of an Object's error that is none of its fields, Field is "".
+// evaluated, and why.
 type FieldError struct {
 	Field string
 	Err   error
@@ -123,9 +123,6 @@ type FieldError struct {
 
 func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
 func (e *FieldError) Unwrap() error { return e.Err }
-
-// In returns the name of the field that is wrong, of an object with this name.
-func (e *FieldError) In(object string) string { return strings.TrimSuffix(object+"."+e.Field, ".") }
 
 // Program is a compiled expression. It is safe for concurrent use.
 type Program struct {
@@ -226,27 +223,31 @@ func clip(s string) string {
 }
 
 // Object makes a JSON object, each field by an expression of its own.
-type Object struct{ fields map[string]*Program }
+type Object struct {
+	name   string
+	fields map[string]*Program
+}
 
-// CompileObject compiles the expressions of an object's fields. An error is a *FieldError.
-func (e *Env) CompileObject(fields map[string]string) (*Object, error) {
+// CompileObject compiles the expressions of the fields of an object that a field with this name
+// makes. An error is a *FieldError.
+func (e *Env) CompileObject(name string, fields map[string]string) (*Object, error) {
 	if len(fields) > maxFields {
-		return nil, &FieldError{"",
+		return nil, &FieldError{name,
 			fmt.Errorf("has %d fields, at most %d are taken", len(fields), maxFields)}
 	}
-	o := &Object{map[string]*Program{}}
-	for _, name := range slices.Sorted(maps.Keys(fields)) { // the same error each time
-		p, err := e.Compile(fields[name], cel.DynType)
+	o := &Object{name, map[string]*Program{}}
+	for _, field := range slices.Sorted(maps.Keys(fields)) { // the same error each time
+		p, err := e.Compile(fields[field], cel.DynType)
 		if err != nil {
-			return nil, &FieldError{name, err}
+			return nil, &FieldError{name + "." + field, err}
 		}
-		o.fields[name] = p
+		o.fields[field] = p
 	}
 	return o, nil
 }
 
-// ErrTooLarge is returned for JSON that would exceed its limit, errTooDeep for JSON that is nested
-// too deep.
+// ErrTooLarge is the error of JSON that would exceed its limit, errTooDeep that of JSON that is
+// nested too deep.
 var (
 	ErrTooLarge = errors.New("what it gives is too large")
 	errTooDeep  = fmt.Errorf("nested deeper than %d", transcode.MaxDepth)
@@ -254,31 +255,31 @@ var (
 
 // Eval returns the object as JSON of at most limit bytes, its fields sorted by name. A field whose
 // expression gives optional.none() is left out. Bytes become base64, timestamps RFC 3339, durations
-// seconds ("3.5s"). An error is a *FieldError, or ErrTooLarge.
+// seconds ("3.5s"). An error is a *FieldError.
 func (o *Object) Eval(vars map[string]any, limit int) ([]byte, error) {
 	out := map[string]any{}
 	c := converter{left: limit}
-	for _, name := range slices.Sorted(maps.Keys(o.fields)) {
-		v, err := o.fields[name].eval(vars)
+	for _, field := range slices.Sorted(maps.Keys(o.fields)) {
+		v, err := o.fields[field].eval(vars)
 		if none, ok := v.(*types.Optional); ok && !none.HasValue() {
 			continue
 		}
 		if err == nil {
-			out[name], err = c.native(v, 1)
+			out[field], err = c.native(v, 1)
 		}
-		if errors.Is(err, ErrTooLarge) {
-			return nil, err
-		}
-		if err != nil {
-			return nil, &FieldError{name, err}
+		switch {
+		case errors.Is(err, ErrTooLarge):
+			return nil, &FieldError{o.name, err}
+		case err != nil:
+			return nil, &FieldError{o.name + "." + field, err}
 		}
 	}
 	b, err := json.Marshal(out, json.Deterministic(true))
-	if err != nil {
-		return nil, &FieldError{"", errors.New("it gives a string that is not UTF-8")}
-	}
-	if len(b) > limit {
-		return nil, ErrTooLarge
+	switch {
+	case err != nil:
+		return nil, &FieldError{o.name, errors.New("it gives a string that is not UTF-8")}
+	case len(b) > limit:
+		return nil, &FieldError{o.name, ErrTooLarge}
 	}
 	return b, nil
 }

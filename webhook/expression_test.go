@@ -40,7 +40,7 @@ func TestJSON(t *testing.T) {
 		if !ok {
 			continue
 		}
-		o, err := e.CompileObject(map[string]string{"v": text})
+		o, err := e.CompileObject("o", map[string]string{"v": text})
 		if err != nil {
 			t.Errorf("%s: %v", text, err)
 			continue
@@ -122,7 +122,7 @@ func TestFailsWhenEvaluated(t *testing.T) {
 			continue
 		}
 		if c.gives == cel.DynType {
-			_, err = (&Object{map[string]*Program{"v": p}}).Eval(vars(t, c.payload), 1<<20)
+			_, err = (&Object{"o", map[string]*Program{"v": p}}).Eval(vars(t, c.payload), 1<<20)
 		} else {
 			_, err = p.Value(vars(t, c.payload))
 		}
@@ -134,7 +134,7 @@ func TestFailsWhenEvaluated(t *testing.T) {
 
 func TestObject(t *testing.T) {
 	e := testEnv(t)
-	o, err := e.CompileObject(map[string]string{
+	o, err := e.CompileObject("o", map[string]string{
 		"title": `"[GitHub] " + payload.issue.title`, "body": `payload.issue.body`,
 		"a\"b": `payload.?nobody`, "z": `optional.none()`, "n": `n`,
 	})
@@ -149,15 +149,15 @@ func TestObject(t *testing.T) {
 	}
 	var failed *FieldError
 	if _, err := o.Eval(vars(t, `{"issue":{"body":1}}`), 100); !errors.As(err, &failed) ||
-		failed.Field != "title" || !strings.Contains(err.Error(), "no such key: title") {
+		failed.Field != "o.title" || !strings.Contains(err.Error(), "no such key: title") {
 		t.Error(err)
 	}
 	var bad *FieldError
-	if _, err := e.CompileObject(map[string]string{"a": "1", "b": "1 +"}); !errors.As(err, &bad) ||
-		bad.Field != "b" {
+	if _, err := e.CompileObject("o", map[string]string{"a": "1", "b": "1 +"}); !errors.As(err, &bad) ||
+		bad.Field != "o.b" {
 		t.Error(err)
 	}
-	o, err = e.CompileObject(nil)
+	o, err = e.CompileObject("o", nil)
 	must(t, err)
 	if got, err := o.Eval(vars(t, issue), 100); string(got) != "{}" || err != nil {
 		t.Errorf("%s, %v", got, err)

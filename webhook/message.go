@@ -68,19 +68,10 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 			err = &FieldError{"priority", err}
 		}
 	}
-	m.Payload, m.Mapped = r.Body, w.mapTo != nil
-	if err != nil || !m.Mapped {
-		return m, err
+	if m.Payload, m.Mapped = r.Body, w.mapTo != nil; m.Mapped && err == nil {
+		m.Payload, err = w.mapTo.Eval(vars, limit)
 	}
-	m.Payload, err = w.mapTo.Eval(vars, limit)
-	if err != nil {
-		const field = "map_to.input"
-		if wrong, ok := errors.AsType[*FieldError](err); ok {
-			return m, &FieldError{wrong.In(field), wrong.Err}
-		}
-		return m, &FieldError{field, err}
-	}
-	return m, nil
+	return m, err
 }
 
 // Headers returns those of a request's headers that go with its message, and that expressions see:

@@ -171,9 +171,9 @@ func (w *Webhook) compile() error {
 		return bad("map_to.input",
 			"must have an expression for each field of the message's payload")
 	}
-	w.mapTo, err = env().CompileObject(d.MapTo.Input)
+	w.mapTo, err = env().CompileObject("map_to.input", d.MapTo.Input)
 	if wrong, ok := errors.AsType[*FieldError](err); ok {
-		return bad(wrong.In("map_to.input"), "is not an expression that can be used: %v", wrong.Err)
+		return bad(wrong.Field, "is not an expression that can be used: %v", wrong.Err)
 	}
 	return err
 }

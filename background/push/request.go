@@ -73,7 +73,7 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 			return r, err
 		}
 		if body, err = t.input.Eval(vars, maxBody); err != nil {
-			return r, fmt.Errorf("push.input: %w", err)
+			return r, fmt.Errorf("push.%w", err)
 		}
 		media = "application/json"
 	}

@@ -125,7 +125,7 @@ func TestRequest(t *testing.T) {
 	for name, c := range map[string]struct {
 		input, payload, want string
 	}{
-		"missing field": {"payload.b", `{"a":1}`, "push.input: x: "},
+		"missing field": {"payload.b", `{"a":1}`, "push.input.x: "},
 		"too large": {"payload.a + payload.a", `{"a":"` + strings.Repeat("x", 600) + `"}`,
 			"too large"},
 		"odd payload": {"payload", `{"a":1,"a":2}`, "push.input: the payload"},

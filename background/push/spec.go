@@ -112,9 +112,9 @@ func compile(input map[string]string) (*webhook.Object, error) {
 	if input == nil {
 		return nil, nil
 	}
-	o, err := env().CompileObject(input)
+	o, err := env().CompileObject("input", input)
 	if wrong, ok := errors.AsType[*webhook.FieldError](err); ok {
-		return nil, bad(event.Clip(wrong.In("input"), 80), "%v", wrong.Err)
+		return nil, bad(event.Clip(wrong.Field, 80), "%v", wrong.Err)
 	}
 	return o, err
 }

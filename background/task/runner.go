@@ -50,7 +50,7 @@ type Runner struct {
 	work       sync.WaitGroup
 
 	mu     sync.Mutex
-	active map[event.ID]activeTask // guarded by mu: those that run here
+	active map[event.ID]context.CancelFunc // guarded by mu: of those that run here
 }
 
 // maxActive bounds how many tasks run at a time: each keeps in memory what it has to
@@ -83,14 +83,8 @@ const retryAfter = time.Second
 // New returns a Runner; its method Run starts it.
 func New(o Options) *Runner {
 	return &Runner{
-		Loop: loop.New(time.Hour, retryAfter), o: o, active: map[event.ID]activeTask{},
+		Loop: loop.New(time.Hour, retryAfter), o: o, active: map[event.ID]context.CancelFunc{},
 	}
-}
-
-// activeTask is a task that runs here.
-type activeTask struct {
-	kind   event.TaskKind
-	cancel context.CancelFunc
 }
 
 // Run works until ctx ends, and returns when no task is active any more.
@@ -111,31 +105,28 @@ func (r *Runner) once(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	room := maxActive
-	for id, a := range r.active {
+	for id, cancel := range r.active {
 		same := func(t event.TaskView) bool { return t.ID == id }
 		if !slices.ContainsFunc(running, same) {
-			a.cancel()
-		}
-		if a.kind != event.TaskErase {
-			room--
+			cancel()
 		}
 	}
-	for _, t := range running {
-		run := r.o.Run[t.Kind]
+	room := maxActive
+	for _, t := range running { // the oldest first, so that those that are active have their room
+		if t.Kind != event.TaskErase {
+			if room--; room < 0 {
+				continue
+			}
+		}
 		// One that is active was perhaps cancelled and resumed: it starts again once it has ended.
-		_, active := r.active[t.ID]
-		if active || run == nil || t.Kind != event.TaskErase && room <= 0 {
+		if r.active[t.ID] != nil {
 			continue
 		}
-		if t.Kind != event.TaskErase {
-			room--
-		}
 		working, cancel := context.WithCancel(ctx)
-		r.active[t.ID] = activeTask{t.Kind, cancel}
+		r.active[t.ID] = cancel
 		r.work.Go(func() {
 			defer cancel()
-			r.carryOut(working, t, run)
+			r.carryOut(working, t)
 			r.mu.Lock()
 			delete(r.active, t.ID)
 			r.mu.Unlock()
@@ -155,17 +146,17 @@ func (r *Runner) running(ctx context.Context) ([]event.TaskView, error) {
 		return nil, err
 	}
 	running := slices.DeleteFunc(r.o.Tasks(), func(t event.TaskView) bool {
-		return t.Status != event.TaskRunning
+		return t.Status != event.TaskRunning || r.o.Run[t.Kind] == nil
 	})
 	slices.Reverse(running)
 	return running, nil
 }
 
 // carryOut runs a task once. After an error it pauses: the task is then started again.
-func (r *Runner) carryOut(ctx context.Context, t event.TaskView, run Run) {
+func (r *Runner) carryOut(ctx context.Context, t event.TaskView) {
 	logger := r.o.Logger.With("task", t.ID.String(), "kind", t.Kind.String(), "queue", t.Queue)
 	logger.Info("task started", "done", t.Done, "total", t.Total)
-	failed, err := r.try(ctx, t, run)
+	failed, err := r.try(ctx, t)
 	switch {
 	case ctx.Err() != nil:
 		logger.Info("task released: cancelled, or no longer leader")
@@ -181,11 +172,11 @@ func (r *Runner) carryOut(ctx context.Context, t event.TaskView, run Run) {
 }
 
 // try runs a task once, and proposes its end.
-func (r *Runner) try(ctx context.Context, t event.TaskView, run Run) (failed bool, err error) {
+func (r *Runner) try(ctx context.Context, t event.TaskView) (failed bool, err error) {
 	end := event.UpdateTask{ID: t.ID, Op: event.TaskOpComplete}
 	c, err := r.o.Content(event.RefOf(t.ID))
 	if err == nil {
-		end.Skipped, err = run(ctx, t, c.Spec)
+		end.Skipped, err = r.o.Run[t.Kind](ctx, t, c.Spec)
 	} else {
 		err = fmt.Errorf("read the task's spec: %w", err)
 	}

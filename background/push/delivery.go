@@ -18,7 +18,6 @@ type delivery struct {
 	t     *target
 	m     event.LeasedMessage
 	probe bool // it finds out whether the target is back
-	late  bool // it must not be sent
 }
 
 var errLeaseLost = errors.New("the lease was lost")
@@ -76,9 +75,6 @@ func retry(text string) verdict { return verdict{op: event.OpRetry, delayMS: -1,
 func (d *delivery) send(ctx context.Context) verdict {
 	e := d.q.e
 	release := verdict{op: event.OpRelease}
-	if d.late {
-		return release
-	}
 	content, err := e.d.Content(d.m.Content)
 	if err == nil && content == nil {
 		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -74,57 +73,6 @@ func TestAnswerQueueFull(t *testing.T) {
 			families, err := reg.Gather()
 			must(t, err)
 			assert.Equal(t, len(families) > 0, changed != "", "series")
-		})
-	}
-}
-
-// TestLeasedTooLate: what was leased while the target went down, or the policy
-// changed, is given back unsent.
-func TestLeasedTooLate(t *testing.T) {
-	const push = `{"url":"https://example.com","max_in_flight":1}`
-	for name, change := range map[string]func(e *Engine){
-		"down": func(e *Engine) {
-			q := e.queues["q"]
-			q.mu.Lock()
-			q.breaker = breaker{open: true, next: time.Now().Add(time.Hour)}
-			q.interrupt()
-			q.mu.Unlock()
-		},
-		"changed": func(e *Engine) {
-			e.d.Queues = func() []event.QueueView { return queuesWith(2, push) }
-			e.update(true)
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			settled := make(chan event.SettleOp, 10)
-			var e *Engine
-			leases := 0
-			e = New(Deps{
-				Queues: func() []event.QueueView { return queuesWith(1, push) },
-				Logger: slog.New(slog.DiscardHandler),
-				Now:    func() int64 { return 0 },
-				Lease: func(ctx context.Context, _ *event.Lease,
-					_ time.Duration) ([]event.LeasedMessage, error) {
-					if leases++; leases > 1 {
-						<-ctx.Done()
-						return nil, ctx.Err()
-					}
-					change(e)
-					return []event.LeasedMessage{{MessageView: event.MessageView{Lease: event.NewID(1, 1, 1), LeaseExpiresAt: 60_000}}}, nil
-				},
-				Settle: func(_ context.Context, item event.SettleItem, _ string,
-					_ *wire.NewMessage) (event.Settled, error) {
-					settled <- item.Op
-					return event.Settled{Status: event.StatusReleased}, nil
-				},
-				Content: func(event.Ref) (*event.Content, error) {
-					t.Error("it was to be sent")
-					return nil, nil
-				},
-			})
-			e.update(true)
-			assert.Equal(t, <-settled, event.OpRelease)
-			e.Stop(t.Context())
 		})
 	}
 }

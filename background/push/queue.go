@@ -46,7 +46,7 @@ func newQueue(e *Engine, name string) *queue {
 	return q
 }
 
-// interrupt ends the lease that waits, and has what it has leased given back; q.mu is held.
+// interrupt ends the lease that waits; q.mu is held.
 func (q *queue) interrupt() {
 	q.cancel()
 	q.leasing, q.cancel = context.WithCancel(q.e.soft)
@@ -69,12 +69,11 @@ func (q *queue) set(all map[string]event.QueueView, leads bool) {
 	if q.leads != leads || q.revision != v.Revision {
 		q.leads, q.revision, q.push, q.target = leads, v.Revision, len(v.Policy.Push) > 0, nil
 		if q.push {
-			t, err := newTarget(&v.Policy)
-			if err != nil {
+			if t, err := newTarget(&v.Policy); err == nil {
+				q.target, q.pace = t, newPace(t.RatePerSecond)
+			} else {
 				q.e.d.Logger.Error("queue's push policy is unreadable, not delivering",
 					"queue", q.name, "error", err)
-			} else {
-				q.target, q.pace = t, newPace(t.RatePerSecond)
 			}
 		}
 		q.resetBreaker() // perhaps that is what was wrong; and its state is the leader's to find out
@@ -133,18 +132,13 @@ func (q *queue) run() {
 func (q *queue) begin(g grant, leased []event.LeasedMessage) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	// What was interrupted since the lease is given back, which costs no attempt.
-	late := g.ctx.Err() != nil
-	g.probe = g.probe && !late
-	if !late {
-		q.pace.AllowN(time.Now(), len(leased))
-		q.breaker.probing = q.breaker.probing || g.probe
-	}
+	q.pace.AllowN(time.Now(), len(leased))
+	q.breaker.probing = q.breaker.probing || g.probe
+	q.flying(len(leased))
 	for i := range leased {
-		d := &delivery{q: q, t: g.t, m: leased[i], probe: g.probe, late: late}
+		d := &delivery{q: q, t: g.t, m: leased[i], probe: g.probe}
 		q.e.work.Go(d.run)
 	}
-	q.flying(len(leased))
 }
 
 // flying adds n to the deliveries in flight; q.mu is held.
@@ -168,7 +162,7 @@ func (q *queue) pause(wait time.Duration) {
 
 // grant allows a lease.
 type grant struct {
-	ctx   context.Context // ends when what is leased may not be delivered any more
+	ctx   context.Context // ends with the target: what is leased then is given back
 	t     *target
 	n     int
 	probe bool // n is 1, to find out whether the target is back

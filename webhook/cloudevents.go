@@ -45,12 +45,6 @@ type CloudEvent struct {
 	Binary     bool   // Data is bytes, else JSON
 }
 
-// badEvent returns an *event.Problem: the attribute that is wrong, and why.
-func badEvent(attribute, format string, args ...any) error {
-	return event.Problemf(event.CodeInvalidArgument, attribute,
-		"%s %s", attribute, fmt.Sprintf(format, args...))
-}
-
 // Get returns an attribute as text, "" if it is not set.
 func (e *CloudEvent) Get(name string) string {
 	if v, ok := e.Attributes[name]; ok {
@@ -78,15 +72,15 @@ func (e *CloudEvent) names() []string {
 // the same one.
 func (e *CloudEvent) check() error {
 	if v, ok := e.Attributes["specversion"]; ok && v != specVersion {
-		return badEvent("specversion", "must be %s", specVersion)
+		return bad("specversion", "must be %s", specVersion)
 	}
 	for _, name := range required {
 		if _, ok := e.Attributes[name]; !ok {
-			return badEvent(name, "is required")
+			return bad(name, "is required")
 		}
 	}
 	if len(e.Attributes) > event.MaxHeaders-1 { // traceparent may become another one
-		return badEvent("extensions",
+		return bad("extensions",
 			"are too many: an event has at most %d attributes", event.MaxHeaders-1)
 	}
 	for _, name := range e.names() {
@@ -104,41 +98,37 @@ func checkAttribute(name string, value any) error {
 	isCore := slices.Contains(core, name)
 	switch {
 	case len(name) > maxName || !attributeName.MatchString(name):
-		return badEvent(echo(name), "is no attribute: names are 1 to %d of a-z and 0-9", maxName)
+		return bad(echo(name), "is no attribute: names are 1 to %d of a-z and 0-9", maxName)
 	case name == "data":
-		return badEvent(name, "is not a name for an attribute")
+		return bad(name, "is not a name for an attribute")
 	case !text && isCore:
-		return badEvent(name, "must be a string")
+		return bad(name, "must be a string")
 	case !text:
 		return nil
 	case len(v) > event.MaxHeaderValue:
-		return badEvent(name, "must be at most %d bytes", event.MaxHeaderValue)
+		return bad(name, "must be at most %d bytes", event.MaxHeaderValue)
 	case !validString(v):
-		return badEvent(name, "must be UTF-8 without control characters")
+		return bad(name, "must be UTF-8 without control characters")
 	case isCore && strings.TrimSpace(v) == "": // blank is as good as empty to others
-		return badEvent(name, "must not be empty")
+		return bad(name, "must not be empty")
 	}
-	var err error
-	want := ""
+	ok, want := true, ""
 	switch name {
 	case "source":
-		want = "a URI reference"
-		_, err = url.Parse(v)
+		_, err := url.Parse(v)
+		ok, want = err == nil, "a URI reference"
 	case "dataschema":
-		want = "an absolute URI"
-		var u *url.URL
-		if u, err = url.Parse(v); err == nil && !u.IsAbs() {
-			return badEvent(name, "must be %s", want)
-		}
+		u, err := url.Parse(v)
+		ok, want = err == nil && u.IsAbs(), "an absolute URI"
 	case "time":
-		want = "an RFC 3339 time such as 2026-01-31T12:00:00Z"
-		_, err = time.Parse(time.RFC3339Nano, v)
+		_, err := time.Parse(time.RFC3339Nano, v)
+		ok, want = err == nil, "an RFC 3339 time such as 2026-01-31T12:00:00Z"
 	case "datacontenttype":
-		want = "a media type such as application/json"
-		_, _, err = mime.ParseMediaType(v)
+		_, _, err := mime.ParseMediaType(v)
+		ok, want = err == nil, "a media type such as application/json"
 	}
-	if err != nil {
-		return badEvent(name, "must be %s", want)
+	if !ok {
+		return bad(name, "must be %s", want)
 	}
 	return nil
 }
@@ -155,14 +145,11 @@ func validString(s string) bool {
 // echo shortens a name that a client sent, for an error: without quotes, so that a problem's field
 // can be found in the event, and escaped if it is not ASCII.
 func echo(s string) string {
-	if s == "" {
-		return `""`
+	q := strconv.QuoteToASCII(event.Clip(s, 60))
+	if s != "" {
+		q = q[1 : len(q)-1]
 	}
-	if len(s) > 60 {
-		s = s[:60] + "…"
-	}
-	q := strconv.QuoteToASCII(s)
-	return q[1 : len(q)-1]
+	return q
 }
 
 // CloudEventFromJSON reads an event in the JSON format: the members of its object. An attribute
@@ -179,7 +166,7 @@ func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) 
 		case '"':
 			var s string
 			if err := json.Unmarshal(v, &s); err != nil {
-				return nil, badEvent(echo(name), "must be a string")
+				return nil, bad(echo(name), "must be a string")
 			}
 			e.Attributes[name] = s
 		case 't', 'f':
@@ -187,11 +174,11 @@ func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) 
 		case '0':
 			n, err := strconv.ParseInt(string(v), 10, 32)
 			if err != nil {
-				return nil, badEvent(echo(name), "must be a whole number of 32 bits")
+				return nil, bad(echo(name), "must be a whole number of 32 bits")
 			}
 			e.Attributes[name] = int32(n)
 		default:
-			return nil, badEvent(echo(name), "must be a string, a whole number, or true or false")
+			return nil, bad(echo(name), "must be a string, a whole number, or true or false")
 		}
 	}
 	if err := e.check(); err != nil {
@@ -203,21 +190,21 @@ func CloudEventFromJSON(members map[string]jsontext.Value) (*CloudEvent, error) 
 	var text string
 	switch {
 	case isJSON && isBytes:
-		return nil, badEvent("data_base64", "excludes data")
+		return nil, bad("data_base64", "excludes data")
 	case isBytes:
 		if coded.Kind() != '"' || json.Unmarshal(coded, &text) != nil {
-			return nil, badEvent("data_base64", "must be a string")
+			return nil, bad("data_base64", "must be a string")
 		}
 		b, err := base64.StdEncoding.DecodeString(text)
 		if err != nil {
-			return nil, badEvent("data_base64", "must be base64 (RFC 4648 section 4)")
+			return nil, bad("data_base64", "must be base64 (RFC 4648 section 4)")
 		}
 		e.Data, e.Binary = append([]byte{}, b...), true // not nil
 	case isJSON && data.Kind() == '"' && !isJSONType(e.Get("datacontenttype")):
 		// A text of another type, which the format carries as a string: the same event in HTTP's
 		// binary mode would have these bytes as its body.
 		if err := json.Unmarshal(data, &text); err != nil {
-			return nil, badEvent("data", "must be UTF-8")
+			return nil, bad("data", "must be UTF-8")
 		}
 		e.Data, e.Binary = []byte(text), true
 	case isJSON:
@@ -270,9 +257,9 @@ func CloudEventFromHeaders(headers map[string][]string, body []byte) (*CloudEven
 		switch {
 		case !ok:
 		case len(values) > 1:
-			return nil, badEvent(echo(name), "was given %d times", len(values))
+			return nil, bad(echo(name), "was given %d times", len(values))
 		case name == "datacontenttype":
-			return nil, badEvent(name, "is the header Content-Type in binary mode")
+			return nil, bad(name, "is the header Content-Type in binary mode")
 		default:
 			e.Attributes[name] = decodeValue(values[0])
 		}

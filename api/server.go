@@ -6,17 +6,26 @@
 package api
 
 import (
+	"cmp"
 	"context"
+	"iter"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	lru "github.com/hashicorp/golang-lru/v2"
+	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // Server serves the HTTP API. It is created by New and ended by Drain.
@@ -154,4 +163,145 @@ func (s *Server) barrier(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
 	defer cancel()
 	return s.deps.Node.Barrier(ctx)
+}
+
+// Node is the replica under a Server. *raft.Replica is one and describes the methods.
+type Node interface {
+	// Propose returns when the command is committed and applied on this node, so that the answer
+	// can be read from here. An error is an *event.Problem; its Unknown says that the command may
+	// still be committed. A user's mistake is in the Result. c must not be changed afterwards.
+	Propose(ctx context.Context, c *event.Command) (event.Result, error)
+	Begin(c *event.Command, along []*event.Command) []func(context.Context) (event.Result, error)
+	Barrier(ctx context.Context) error
+	Ready() (ok bool, reasons []string)
+	Load() (waiting int, utilization float64)
+	Clock() int64 // Unix ms
+	Age() (time.Duration, bool)
+	LeaderHTTP() string // called for each write
+	// The name of a question is one of those of Answers; other nodes' Servers answer.
+	AskLeader(ctx context.Context, name string, body []byte) ([]byte, error)
+	AskOthers(ctx context.Context, name string, body []byte) [][]byte
+
+	Status() raft.Status
+	Members() []raft.MemberStatus
+	RefreshMembers(ctx context.Context)
+	// Changes of the cluster return an *event.Problem (no_leader, conflict, node_not_found,
+	// invalid_argument); its Unknown says that the change may still come.
+	AddMember(ctx context.Context, m raft.Member) error
+	RemoveMember(ctx context.Context, id string, force bool) error
+	TransferLeadership(ctx context.Context, to string) error
+	SnapshotAll(ctx context.Context) (map[string]uint64, error)
+}
+
+// State is the live state, or a past one. *projections.State describes the methods.
+type State interface {
+	Queue(name string) (event.QueueView, bool)
+	Queues() []event.QueueView // sorted by name
+	Webhook(name string) (event.WebhookView, bool)
+	Webhooks() []event.WebhookView // sorted by name
+	Message(id event.ID) (event.MessageView, bool)
+	Messages(queue string, f event.MessageFilter) (views []event.MessageView, more bool)
+	Leasable(queue string, kinds []string) int // called often and under a lock: must be cheap
+	Dead(queue string, f event.DeadFilter) (views []event.MessageView, more bool)
+	DeadCount(queue string) int64
+	Partition(queue, key string) (event.PartitionView, bool)
+	Task(id event.ID) (event.TaskView, bool)
+	Tasks() []event.TaskView // the newest first
+	Clock() int64            // Unix ms
+	Index() uint64
+}
+
+// Live is the live state: *fsm.Machine is one.
+type Live interface {
+	State
+	// The floors are the indexes from which on the state remembers deduplication hashes and
+	// requests; below, the log must be asked. 0: it remembers all.
+	DedupFloor() uint64
+	AnswerFloor() uint64
+	// Counts returns how many events of each type this node has applied.
+	Counts() [event.NumTypes]uint64
+}
+
+// Log reads the event log. *log.Log is one and describes the methods.
+type Log interface {
+	Event(ref event.Ref) (*event.Event, error)
+	Content(ref event.Ref) (*event.Content, error)
+	History(ctx context.Context, id event.ID) ([]event.Event, error)
+	Find(alias event.Hash, from uint64) (*event.Event, error)
+	EndOf(ctx context.Context, lease event.ID) (*event.Event, error)
+	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
+		*event.Block, error]
+	Events(ctx context.Context, from, to uint64) iter.Seq2[*event.Event, error]
+	Head() uint64
+	DeletedBefore() (index uint64, deleted bool)
+	Wait(ctx context.Context, index uint64) error // until the head is above index
+	From(at event.Instant) (uint64, error)
+	To(at event.Instant) (uint64, error)
+}
+
+// Push delivers for the queues whose policy has push. *push.Engine is one and describes the
+// methods.
+type Push interface {
+	// Check returns an *event.Problem, whose field begins with "push", unless p can be delivered;
+	// it fills in defaults.
+	Check(p *wire.Push) error
+	Reason(queue string) *wire.PushReason // only the leader knows the target's state
+	Unready() []string
+}
+
+// Models are the read models, which follow about a second behind the log and can be rebuilt from
+// it. *store.Store is one and describes the methods.
+type Models interface {
+	MessagesPerMinute(queue string, now int64) (int64, error)
+	QueueTotals(queue string) (map[string]uint64, error)
+	DeadLetters(queue string) (map[event.Reason]uint64, error)
+	Minutes(queue string, from, to int64) ([]store.Minute, error)
+	Replayed(queue string, after event.ID, limit int) ([]store.Replayed, error)
+	OperationsWith(prefix []byte) ([]store.Operation, error)
+	Position() (index uint64, clock int64)
+	Rebuild() error
+}
+
+// Deps is what a Server runs on. All of it is needed.
+type Deps struct {
+	Node   Node
+	State  Live
+	Log    Log
+	Models Models
+	// Past returns the state after the whole entry that an instant falls on.
+	// Errors are an *event.Problem or as the log's.
+	Past func(ctx context.Context, at event.Instant) (State, error)
+	// HeadAt returns the newest block up to an index of the log. Errors are as the log's.
+	HeadAt      func(index uint64) (wire.LogHead, error)
+	LogSegments func() wire.LogSegments // oldest first
+	Push        Push
+	Eraser      *erasure.Eraser
+	Secrets     *webhook.Secrets
+	Forward     Forwarder // to the targets of webhooks
+	Logger      *slog.Logger
+	Registry    *prometheus.Registry
+}
+
+// Options are the API's limits. The zero value has the defaults.
+type Options struct {
+	MaxPayload       int64          // bytes of one payload; 1 MiB
+	MaxRequest       int64          // bytes of one request; 16 MiB
+	BodyTimeout      time.Duration  // to receive a body; 30 s
+	WriteTimeout     time.Duration  // to commit a write, before its outcome is unknown; 10 s
+	Heartbeat        time.Duration  // of streams; 15 s
+	HistoryRetention time.Duration  // the longest deduplication window; 0: no limit
+	AutoCreateQueues bool           // produce creates queues
+	Version          string         // in the OpenAPI document
+	Auth             *Auth          // nil: everybody may do everything
+	TrustedProxies   []netip.Prefix // whose X-Forwarded-For is believed
+	OpenMetrics      bool           // with Auth: /metrics needs no token
+}
+
+func (o *Options) defaults() {
+	o.MaxPayload = cmp.Or(o.MaxPayload, 1<<20)
+	o.MaxRequest = cmp.Or(o.MaxRequest, 16<<20)
+	o.BodyTimeout = cmp.Or(o.BodyTimeout, 30*time.Second)
+	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
+	o.Heartbeat = cmp.Or(o.Heartbeat, 15*time.Second)
+	o.Version = cmp.Or(o.Version, "dev")
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// access is a route's rule where there is an auth file: the role that the token needs, and on which
-// queues.
+// access is a route's rule where there is an auth file: the role that the token needs, and where.
 type access struct {
 	role role
 	on   where
@@ -45,8 +44,7 @@ func (q *request) refused(rule access) error {
 	return q.forbidden(rule.role)
 }
 
-// identify sets q.who from the token. Tokens are revoked and expire while a request waits, so it is
-// called again then.
+// identify sets q.who from the token. A request that has waited asks again: tokens expire.
 func (q *request) identify() error {
 	h := q.Header["Authorization"]
 	if len(h) == 0 {

@@ -11,8 +11,7 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// isEvents reports whether the body is CloudEvents: one or a batch by its media type, or one whose
-// attributes are headers.
+// isEvents reports whether the body is CloudEvents, by its media type or by attributes in headers.
 func (q *request) isEvents() bool {
 	return q.media == webhook.CloudEventType || q.media == webhook.CloudBatchType ||
 		webhook.IsCloudEvent(q.Header)

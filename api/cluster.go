@@ -86,8 +86,7 @@ func (s *Server) node(id string) *raft.MemberStatus {
 	return &all[i]
 }
 
-// addNode answers POST /v1/cluster/nodes: 201, or 200 where the node is in with
-// the same data already.
+// addNode answers POST /v1/cluster/nodes: 201, or 200 for a member with the same data.
 func (s *Server) addNode(q *request) error {
 	var body wire.NewNode
 	q.read().body(&body)
@@ -150,9 +149,8 @@ func (s *Server) snapshot(q *request) error {
 	})
 }
 
-// change carries out a change of the cluster, once for each Idempotency-Key that comes to
-// this node, and answers, unless reading the request failed. Once started it is completed, also
-// where the client hangs up.
+// change carries out a change of the cluster, once for each Idempotency-Key that comes to this
+// node, and answers. Once started it is completed, also where the client hangs up.
 func (q *request) change(
 	what string, within time.Duration, do func(context.Context) (status int, answer any, err error),
 ) error {

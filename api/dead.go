@@ -19,8 +19,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// listWithin is how long a listing searches until it answers with what it has found so far,
-// and where to go on.
+// listWithin is how long a listing searches before it answers with what it has found so far.
 const listWithin = 10 * time.Second
 
 // DeadLetters finds dead letters in the live state.
@@ -98,8 +97,7 @@ func deref[T any](p *T) (v T) {
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
-// died refuses a queue that does not exist, unless messages died in it before it was deleted:
-// they can still be seen.
+// died refuses a queue that does not exist, unless messages died in it before it was deleted.
 func died(st State, name string) error {
 	if _, ok := st.Queue(name); !ok && st.DeadCount(name) == 0 {
 		return queueNotFound(name)
@@ -337,8 +335,7 @@ func (q *request) named(queue string) string {
 	return "(another)"
 }
 
-// The shapes of the first design, under /admin. They do what the calls under /v1
-// do, in fewer words.
+// The first design's shapes, under /admin, do what the calls under /v1 do, in fewer words.
 
 // adminQueues answers GET /admin/queues?tenant_id=.
 func (s *Server) adminQueues(q *request) error {
@@ -359,8 +356,7 @@ func (s *Server) adminQueues(q *request) error {
 	return q.answer(http.StatusOK, &wire.AdminQueues{Queues: out})
 }
 
-// adminDead answers GET /admin/queues/{queue}/dlq with the newest of what died in a queue, the
-// newest first.
+// adminDead answers GET /admin/queues/{queue}/dlq with what died in a queue last, newest first.
 func (s *Server) adminDead(q *request) error {
 	q.read("limit")
 	name, limit := q.queue(), q.limit(1000, 10_000)

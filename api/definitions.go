@@ -15,8 +15,7 @@ import (
 // maxDefinitions bounds each of the two lists of one document.
 const maxDefinitions = 1000
 
-// getDefinitions answers GET /v1/definitions?at=&consistency=: all queues and webhooks as PUT takes
-// them.
+// getDefinitions answers GET /v1/definitions?at=&consistency= with all that PUT takes.
 func (s *Server) getDefinitions(q *request) error {
 	st := q.read("at", "consistency").state()
 	if q.err != nil {
@@ -68,8 +67,7 @@ func (s *Server) putDefinitions(q *request) error {
 	return q.answer(http.StatusOK, &wire.DefinitionChanges{Changes: p.effect})
 }
 
-// refused is the problem of a plan that cannot be carried out, with everything that is wrong with
-// it.
+// refused is the problem of a plan that cannot be carried out, with all that is wrong with it.
 func (p *plan) refused(q *request) *event.Problem {
 	q.errors = nil
 	first := *p.wrong[0]
@@ -136,8 +134,7 @@ func (p *plan) fault(list string, i int, w *event.Problem) {
 }
 
 // element checks one element: its name, and the rest with check. Each problem that check finds is
-// recorded and removed from the element, and what remains is checked again. It returns the number
-// of problems.
+// recorded and removed from the element, and the rest checked again. It returns how many there are.
 func (p *plan) element(
 	list string, i int, name string, raw jsontext.Value, check func(jsontext.Value) error,
 ) (wrong int) {
@@ -192,8 +189,7 @@ func (p *plan) queue(i int, raw jsontext.Value) {
 	}
 }
 
-// definedPolicy reads a queue's policy. Its dead-letter queue can be named beside delivery or in
-// it.
+// definedPolicy reads a queue's policy. The dead-letter queue may be named beside delivery.
 func (s *Server) definedPolicy(
 	name string, raw jsontext.Value,
 ) (p event.Policy, auto bool, err error) {

@@ -79,8 +79,7 @@ func equalJSON(a, b jsontext.Value) bool {
 	return bytes.Equal(a, b)
 }
 
-// jsonPatch returns the operations of JSON Patch (RFC 6902) that turn before into after, with
-// the old values.
+// jsonPatch returns the JSON Patch (RFC 6902) that turns before into after, with the old values.
 func jsonPatch(before, after jsontext.Value) (out []wire.Change) {
 	found := compare(before, after, true)
 	if len(found) > maxChanges {

@@ -214,8 +214,7 @@ func (x *explaining) ordered(v *event.MessageView) error {
 	return nil
 }
 
-// held describes the dead messages that hold a key: those of it that died since it is held,
-// and are not resolved.
+// held describes the dead messages that hold a key: the unresolved ones that died since it is held.
 func (x *explaining) held(key string, lane *event.PartitionView) error {
 	search := &dead.Search{Queue: x.queue.Name}
 	search.Filter.FromIndex = event.RefOf(lane.Since).Index
@@ -248,8 +247,7 @@ func (x *explaining) held(key string, lane *event.PartitionView) error {
 	return nil
 }
 
-// clusterWaiters counts the leases that wait for messages of a queue and a kind, on all nodes that
-// answer.
+// clusterWaiters counts the leases that wait for a queue and a kind, on all nodes that answer.
 func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 	n := s.waiters.count(queue, kind)
 	for _, others := range askOthers[int64](ctx, s, askWaiters, [2]string{queue, kind}) {

@@ -40,9 +40,8 @@ func (s *Server) readyz(q *request) error {
 	return q.answer(http.StatusOK, &wire.Health{Status: "ready", Reasons: secrets})
 }
 
-// Unready returns a handler for a node that cannot serve yet: before its cluster is formed, and
-// while its state is replaced. The node is alive and not ready, for the given reasons; every other
-// request is answered with 503.
+// Unready returns a handler for a node that cannot serve yet: its cluster is not formed, or its
+// state is replaced. It is alive and not ready, for these reasons; other requests get 503.
 func Unready(reasons func() []string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := newRequest(nil, w, r, "")

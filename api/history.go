@@ -50,9 +50,8 @@ type life struct {
 	replays  int64          // up to this id
 }
 
-// lifeOf picks one message id out of a history that follows moves back and forth; nil where
-// it is not in it. It takes the events of this id and of the ids before it, not those of
-// other successors of these ids.
+// lifeOf picks one message id out of a history that follows moves back and forth; nil if it is not
+// there. Events of earlier ids count too, those of other successors of these ids do not.
 func lifeOf(history []event.Event, id event.ID) *life {
 	l := &life{id: id, first: id}
 	at := map[event.ID]*event.Event{}

@@ -258,8 +258,7 @@ func (s *Server) forward(
 	case a.Status < 200 || a.Status > 599:
 		return perhaps(codeTargetFailed, "the webhook's target answered status %d", a.Status)
 	}
-	// A browser must not treat the target's answer as a page of this server, which could call the
-	// API.
+	// In a browser the answer must not be a page of this server, which could call the API.
 	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	if a.Status == http.StatusNoContent || a.Status == http.StatusNotModified {
 		return q.answer(a.Status, nil)

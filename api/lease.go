@@ -124,8 +124,7 @@ var shuttingDown = &event.Problem{
 	Detail: "this node is shutting down; ask another one",
 }
 
-// leaseWhile waits for work and leases it for a client that is there while ctx lasts. may is asked
-// before each proposal.
+// leaseWhile waits for work and leases it, while ctx lasts. Before each proposal it calls may.
 func (s *Server) leaseWhile(
 	ctx context.Context, c *event.Command, wait time.Duration, may func() error,
 ) (res event.Result, err error) {
@@ -141,8 +140,7 @@ func (s *Server) leaseWhile(
 		return c
 	}
 	w.lease = func(pending pendingWrite) (n int, err error) {
-		// A proposal is awaited whatever the client does: messages leased for nobody must be
-		// released.
+		// A proposal is awaited in any case: messages leased for nobody must be released.
 		ctx := context.WithoutCancel(ctx)
 		if pending != nil {
 			if res, err = s.track(ctx, c, "", pending); !unknown(err) {
@@ -202,9 +200,8 @@ func (s *Server) takeLeases(c *event.Command) (woken []*waiter, leases []*event.
 	return woken, leases
 }
 
-// deliverable returns the kinds of a produce's messages that can be leased at once, as far as this
-// node knows: of a partition only the first. An error is harmless: a lease that finds nothing
-// changes nothing.
+// deliverable returns the kinds of a produce's messages that can be leased at once (of a partition
+// only the first), as far as this node knows. A lease that finds nothing changes nothing.
 func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 	q, ok := s.deps.State.Queue(p.Queue)
 	ordering := q.Policy.Ordering
@@ -304,9 +301,8 @@ func (a *leaseAnswer) appendJSON(b []byte) (_ []byte, err error) {
 	return append(b, "]}"...), nil
 }
 
-// appendLeased appends the JSON of a message as the library encodes it, at a third of the cost, and
-// with users' JSON unchanged. That comes last, so that a reader who looks for the first "id" finds
-// the message's.
+// appendLeased appends a message's JSON as the library does, at a third of the cost. Users' JSON is
+// unchanged and comes last: a reader who looks for the first "id" finds the message's.
 func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 	text := func(name, v string) {
 		b, _ = jsontext.AppendQuote(append(b, name...), v) // an error: not UTF-8, which none is

@@ -10,8 +10,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// peekMessages answers GET /v1/queues/{queue}/messages?state=&key=&at=&limit=&cursor=
-// without any effect.
+// peekMessages answers GET /v1/queues/{queue}/messages?state=&key=&at=&limit=&cursor=.
 func (s *Server) peekMessages(q *request) error {
 	q.read("state", "key", "at", "limit", "cursor", "consistency")
 	name, limit := q.queue(), q.limit(100, 1000)
@@ -139,13 +138,11 @@ func messageNotFound(id event.ID) *event.Problem {
 	return event.Problemf(event.CodeMessageNotFound, "id", "message %s does not exist", id)
 }
 
-// getMessage answers GET /v1/messages/{id}: a live message, or from its history one that has
-// left its queue.
+// getMessage answers GET /v1/messages/{id}, from history if the message has left its queue.
 func (s *Server) getMessage(q *request) error {
 	q.read("consistency")
 	id := q.pathID("id")
-	q.fresh()
-	if q.err != nil {
+	if q.fresh(); q.err != nil {
 		return q.err
 	}
 	v, live := s.deps.State.Message(id)

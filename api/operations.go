@@ -19,8 +19,7 @@ import (
 // remembers; the read models know older ones.
 const keepOperations = 10_000
 
-// tracker records this node's writes. Of a write without an Idempotency-Key only sums
-// are kept once it is finished.
+// tracker records this node's writes; of finished ones without an Idempotency-Key only sums.
 type tracker struct {
 	mu      sync.Mutex
 	pending map[*operation]struct{}
@@ -214,8 +213,7 @@ func (s *Server) operations(q *request) error {
 		return q.err
 	}
 	q.tellIndex()
-	// The others first: what is pending there may complete meanwhile, and must
-	// not be missed in between.
+	// The others first, so that what is pending there and completes meanwhile is not missed.
 	lists := askOthers[[]wire.Operation](q.Context(), s, askOperations, key)
 	all := slices.Concat(append(lists, s.ops.find(key))...)
 	slices.SortStableFunc(all, func(a, b wire.Operation) int {
@@ -233,7 +231,9 @@ func (s *Server) operations(q *request) error {
 	slices.SortFunc(found, func(a, b store.Operation) int { return cmp.Compare(a.Index, b.Index) })
 	var out wire.OperationList
 	for _, f := range found {
-		e := get(q, func() (*event.Event, error) { return s.find(f.Key, f.Index, event.AnswerKept) })
+		e := get(q, func() (*event.Event, error) {
+			return s.find(f.Key, f.Index, event.AnswerKept)
+		})
 		if e == nil || remembered[event.RefOf(e.ID).Index] {
 			continue // or deleted with the history
 		}

@@ -179,8 +179,7 @@ func (q *request) stale() bool {
 	return q.choice("consistency", "linearizable", "stale") == "stale"
 }
 
-// fresh waits until a read is linearizable, unless consistency=stale; then it reports the age of
-// the answer.
+// fresh waits until a read is linearizable, or with consistency=stale reports the answer's age.
 func (q *request) fresh() {
 	if q.stale() && q.err == nil {
 		q.tellAge()
@@ -219,9 +218,7 @@ func (q *request) state() State {
 }
 
 // found looks up key in a state.
-func found[K, V any](
-	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
-) V {
+func found[K, V any](q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem) V {
 	v, ok := look(key)
 	if !ok {
 		q.do(func() error { return missing(key) })

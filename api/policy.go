@@ -28,8 +28,7 @@ func defaultPolicy(maxWindow int64) event.Policy {
 // maxWindow is the longest deduplication window in seconds, 0 without a limit.
 func (s *Server) maxWindow() int64 { return int64(s.opts.HistoryRetention.Seconds()) }
 
-// updatePolicy applies an update to a queue's policy and checks whether its push can be carried out
-// here.
+// updatePolicy applies an update to a queue's policy and checks whether push can deliver here.
 func (s *Server) updatePolicy(
 	name string, p *event.Policy, u *wire.PolicyUpdate,
 ) (auto bool, err error) {

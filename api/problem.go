@@ -169,8 +169,7 @@ func (q *request) fail(p *event.Problem) {
 	}
 }
 
-// echo quotes a client's text for a problem: at most 64 characters, and nothing that would move a
-// terminal's cursor.
+// echo quotes a client's text, at most 64 characters and without what would move a cursor.
 func echo(s string) string { return strconv.Quote(clip(s, 60)) }
 
 // clip cuts s to n bytes at a character, replacing what cannot be printed.
@@ -191,8 +190,7 @@ func clip(s string, n int) string {
 
 var problemNotFound = *event.Problemf(codeNotFound, "", "there is nothing at this path")
 
-// decodeProblem describes a decoding error: syntaxCode for malformed text, invalid_argument for
-// JSON of another shape.
+// decodeProblem describes a decoding error: with syntaxCode, or invalid_argument for another shape.
 func decodeProblem(err error, syntaxCode string) error {
 	if err == nil {
 		return nil
@@ -288,8 +286,7 @@ func isMsgpack(media string) bool {
 		media == "application/vnd.msgpack"
 }
 
-// packs reports whether a route's bodies and answers may be MessagePack: those of produce, lease
-// and settle calls.
+// packs reports whether a route (produce, lease and settle calls) accepts MessagePack.
 func packs(method, route string) bool {
 	last := path.Base(route)
 	_, settles := settleKinds[last]

@@ -80,8 +80,7 @@ func pushOf(p *event.Policy) *wire.Push {
 // pushReasonTime is how long the leader may take to answer askPush.
 const pushReasonTime = time.Second
 
-// PushReason returns why a queue that has push is not delivered, nil if push delivers it or the
-// leader does not answer.
+// PushReason returns why push does not deliver a queue, nil if it does or the leader is silent.
 func (s *Server) PushReason(ctx context.Context, v *event.QueueView) *wire.PushReason {
 	if len(v.Policy.Push) == 0 {
 		return nil
@@ -111,9 +110,8 @@ func (s *Server) LeaseHere(
 	return res.Leased, err
 }
 
-// SettleHere settles one lease for the node itself and, where there is an answer, enqueues it into
-// a queue in the same entry. A refusal is an *event.Problem; without an answer a lost lease is no
-// error, but rejected.
+// SettleHere settles one lease for the node itself and enqueues the answer, if any, in the same
+// entry. A refusal is an *event.Problem; without an answer a lost lease is no error, but rejected.
 func (s *Server) SettleHere(
 	ctx context.Context, actor string, item event.SettleItem, to string, answer *wire.NewMessage,
 ) (event.Settled, error) {

@@ -118,9 +118,6 @@ func createdOr200(created bool) int {
 // answerQueue answers PUT and PATCH with the queue: a repeated request with the queue as it was
 // after the first one, as far as that is known.
 func (q *request) answerQueue(name string, res event.Result) error {
-	if q.err != nil {
-		return q.err
-	}
 	st := q.after(&res)
 	v, ok := st.Queue(name)
 	if !ok { // deleted since
@@ -168,9 +165,8 @@ const (
 	carriedWithin   = time.Second
 )
 
-// carriedOut waits until the log has the end of each message that a purge or a deletion removed, so
-// that a history that is read next has it too. The messages are gone in any case, so a timeout is
-// no error.
+// carriedOut waits until the log has the end of each message that a purge or a deletion removed,
+// for readers of histories. The messages are gone in any case, so a timeout is no error.
 func (q *request) carriedOut(res event.Result) {
 	if res.Count <= 0 || q.replayed {
 		return
@@ -235,8 +231,7 @@ func StatsOf(t *event.Stats, clock int64) wire.Stats {
 	return s
 }
 
-// clock returns a state's instant: of the live one the time now, which goes on while nothing
-// happens.
+// clock returns a state's instant: of the live one now, also while nothing happens.
 func (s *Server) clock(st State) int64 {
 	if p, ok := st.(*pastState); ok {
 		return p.at
@@ -244,8 +239,7 @@ func (s *Server) clock(st State) int64 {
 	return max(st.Clock(), s.deps.Node.Clock())
 }
 
-// after returns the state that answers a write: a repeated request the one after the first, as far
-// as that is known.
+// after returns the state that answers a write: for a repeated request the one after the first.
 func (q *request) after(res *event.Result) State {
 	if q.replayed {
 		return q.stateAt(res.Index)
@@ -253,8 +247,7 @@ func (q *request) after(res *event.Result) State {
 	return q.s.deps.State
 }
 
-// stateAt returns the state after the entry of an index, the live one where it is not known (any
-// more).
+// stateAt returns the state after an entry, the live one where that is not known (any more).
 func (q *request) stateAt(index uint64) State {
 	at := event.Instant{Kind: event.InstantIndex, Index: index}
 	if st, err := q.s.deps.Past(q.Context(), at); err == nil {
@@ -337,8 +330,7 @@ func (s *Server) projectionsNow() wire.Projections {
 	return wire.Projections{Index: index, Time: wire.Time(clock), LogHead: s.deps.Log.Head()}
 }
 
-// rebuildProjections answers POST /v1/projections/rebuild with 202 and counts again in the
-// background.
+// rebuildProjections answers POST /v1/projections/rebuild; counting goes on in the background.
 func (s *Server) rebuildProjections(q *request) error {
 	q.read().noBody()
 	return q.change("rebuild read models", rebuildTimeout, func(context.Context) (int, any, error) {

@@ -387,16 +387,14 @@ func (m *movement) commit() event.Result {
 		res, err := m.q.proposeFresh("to", "the queue's policy", m.command)
 		p, ok := errors.AsType[*event.Problem](err)
 		if ok && p.Code == event.CodeMessageNotFound && m.names != nil {
-			// Another request was faster. The state has it by now, so choose finds which message it
-			// is, and what became of it.
+			// Another request was faster: choose finds which message it is, and what became of it.
 			err = cmp.Or(m.choose(), m.at(-1, err))
 		}
 		return res, err
 	})
 }
 
-// command returns the command that moves what is selected, nil for nothing to do: that leaves no
-// entry.
+// command returns the command that moves what is selected, nil (no entry) for nothing.
 func (m *movement) command() (*event.Command, error) {
 	if err := m.choose(); err != nil {
 		return nil, err

@@ -201,8 +201,7 @@ func (q *request) document(also ...string) ([]byte, error) {
 	return b, err
 }
 
-// decode reads the body into v, strictly. An empty body leaves v as it is where optional, else it
-// is refused.
+// decode reads the body into v, strictly. An empty body is refused, unless it is optional.
 func (q *request) decode(v any, optional bool, also ...string) error {
 	b, err := q.document(also...)
 	if err != nil || len(b) == 0 && optional {

@@ -117,8 +117,7 @@ func (s *Server) mux() *http.ServeMux {
 // Handler returns the whole API.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		// ServeMux would redirect a path that is not clean; a queue name that is empty or made of
-		// dots is a mistake to report.
+		// ServeMux would redirect where a queue's name is empty or dots; it must be refused.
 		field, ok := cleanPath(r.URL)
 		if ok {
 			s.routes.ServeHTTP(w, r)
@@ -228,8 +227,7 @@ func (s *Server) noRoute(q *request) error {
 		echo(q.Method), strings.Join(allow, ", "))
 }
 
-// requestID returns the client's X-Request-Id if it is well-formed (1 to 128 visible ASCII
-// characters), else a new one.
+// requestID returns the client's X-Request-Id if it is well-formed, else a new one.
 func requestID(r *http.Request) string {
 	if v := r.Header["X-Request-Id"]; len(v) == 1 && visible(v[0], 128) {
 		return v[0]

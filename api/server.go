@@ -72,8 +72,7 @@ func (s *Server) Applied(queues []string) { s.waiters.applied(queues) }
 // leases get 503 shutting_down. Other requests are still served.
 func (s *Server) Drain() { s.drainNow() }
 
-// A server that drains is quiet after quietFor without a request; it waits for that
-// at most quietWithin.
+// A server that drains is quiet after quietFor without a request, or at the latest quietWithin.
 const (
 	quietFor    = 100 * time.Millisecond
 	quietWithin = 500 * time.Millisecond
@@ -132,8 +131,7 @@ func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server 
 	}
 }
 
-// limitConns returns a ConnState hook that closes connections beyond total, or beyond perIP from
-// one address, at once.
+// limitConns returns a ConnState hook that closes connections beyond the limits at once.
 func limitConns(total, perIP int) func(net.Conn, http.ConnState) {
 	var mu sync.Mutex
 	open, from := 0, map[string]int{} // connections, in all and by address
@@ -239,8 +237,7 @@ type Log interface {
 	To(at event.Instant) (uint64, error)
 }
 
-// Push delivers for the queues whose policy has push. *push.Engine is one and describes the
-// methods.
+// Push delivers queues whose policy has push. *push.Engine is one and describes the methods.
 type Push interface {
 	// Check returns an *event.Problem, whose field begins with "push", unless p can be delivered;
 	// it fills in defaults.

@@ -103,8 +103,7 @@ func (q *request) settleRequest(
 	return in, produce
 }
 
-// settleBody decodes the body of a settle call: of many leases, or of the one in the path, which
-// many converts.
+// settleBody decodes a settle call's body: many leases', or converted by many, the path's one.
 func settleBody[Many, One any](q *request, one string, many func(One) Many) (in Many) {
 	if one == "" {
 		q.body(&in)
@@ -115,8 +114,7 @@ func settleBody[Many, One any](q *request, one string, many func(One) Many) (in 
 	return many(body)
 }
 
-// settleItems proposes a settle. An item that is rejected because it was done before is answered as
-// the first time.
+// settleItems proposes a settle. A repeated item is not rejected, but answered as the first time.
 func (s *Server) settleItems(q *request, queue string, items []event.SettleItem) []event.Settled {
 	res := q.commit(&event.Command{Settle: &event.Settle{Queue: queue, Items: items}})
 	if q.err != nil {
@@ -187,8 +185,7 @@ func settledAll(settled []event.Settled) []wire.SettleResult {
 	return out
 }
 
-// add adds an item with its lease; field is the lease's name within the item, "" where the list is
-// of leases.
+// add adds an item with its lease; field names the lease in the item, "" in a list of leases.
 func (in *settles) add(at place, field, lease string, item event.SettleItem) {
 	var err error
 	if item.Lease, err = event.ParseID(lease); err != nil {
@@ -272,8 +269,7 @@ func (in *settles) extend(list string, items []wire.ExtendItem) {
 	}
 }
 
-// transact answers POST /v1/transactions: settles and produces over any queues in one entry, all of
-// it or nothing.
+// transact answers POST /v1/transactions: settles and produces in one entry, all or nothing.
 func (s *Server) transact(q *request) error {
 	var body wire.TransactionRequest
 	q.read().body(&body)
@@ -311,8 +307,7 @@ func (in *settles) distinct() {
 	}
 }
 
-// ackAndProduce acks leases, of queue unless that is "", and enqueues messages in one entry, all of
-// it or nothing.
+// ackAndProduce acks leases (of queue, "" any) and enqueues messages in one entry, all or nothing.
 func (s *Server) ackAndProduce(
 	q *request, queue string, in *settles, produce []wire.TransactionProduce,
 ) error {
@@ -335,9 +330,7 @@ func (s *Server) ackAndProduce(
 }
 
 // transactAll proposes settles and produces, all of it or nothing, and answers.
-func (s *Server) transactAll(
-	q *request, in *settles, produce []wire.TransactionProduce,
-) error {
+func (s *Server) transactAll(q *request, in *settles, produce []wire.TransactionProduce) error {
 	in.distinct()
 	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
 	if q.err != nil {
@@ -407,8 +400,7 @@ func (s *Server) produceBatches(produce []wire.TransactionProduce) (batches []*b
 	return batches, nil
 }
 
-// inProduce locates a problem in the i-th produce of a transaction: in one of its messages, or its
-// queue.
+// inProduce locates a problem in a message or the queue of a transaction's i-th produce.
 func inProduce(err error, i int) error {
 	p, ok := err.(*event.Problem)
 	if !ok {

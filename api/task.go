@@ -37,8 +37,7 @@ func (s *Server) listTasks(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// seesTask reports whether the token may read of a task: one of a queue that it
-// may read, or of all.
+// seesTask reports whether the token may read of a task: of its queue, or of all.
 func (q *request) seesTask(t *event.TaskView) bool {
 	return q.who == nil || q.who.mayAll(roleRead) || t.Queue != "" && q.who.may(roleRead, t.Queue)
 }
@@ -48,8 +47,7 @@ func (q *request) seesTask(t *event.TaskView) bool {
 func (s *Server) getTask(q *request) error {
 	q.read("wait_ms", "consistency")
 	id, wait := q.pathID("id"), q.number("wait_ms", 0, 0, event.MaxWaitMS)
-	q.fresh()
-	if q.err != nil {
+	if q.fresh(); q.err != nil {
 		return q.err
 	}
 	ctx, cancel := context.WithTimeout(q.Context(), time.Duration(wait)*time.Millisecond)
@@ -156,8 +154,7 @@ func (q *request) accepted(id event.ID) error {
 	})
 }
 
-// erasedOn returns the members that carry out an erasure, or, once it has ended, the nodes
-// that did.
+// erasedOn returns the members that carry out an erasure, once it has ended the nodes that did.
 func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	at := map[string]int64{}
 	var names []string

@@ -61,8 +61,7 @@ type waiter struct {
 	drain  <-chan struct{}
 	// fresh returns once this node's state is linearizable, or the server drains.
 	fresh func(context.Context) error
-	// lease proposes a lease, or waits for the answer to one that was proposed, and returns the
-	// number of messages.
+	// lease proposes a lease, or awaits the answer of a pending one, and returns how many messages.
 	lease func(pendingWrite) (int, error)
 	// command returns the lease to propose with a produce, or nil if the client has gone.
 	// Another goroutine calls it, while the waiter's own is parked.
@@ -70,8 +69,7 @@ type waiter struct {
 
 	place uint64  // arrival order; kept when the waiter parks again
 	lines []*line // in which it is parked
-	// wake receives nil when there may be work, or the pending answer of a lease that went along
-	// with a produce.
+	// wake receives nil when there may be work, or a lease's answer that a produce took along.
 	wake    chan pendingWrite
 	claimed *line // nil: no claim
 	claim   int
@@ -95,17 +93,14 @@ func (ws *waiters) add(queues, kinds []string, most int) *waiter {
 }
 
 const (
-	// checkAfter is when a waiter without work makes sure that this node is not cut off from the
-	// cluster.
+	// checkAfter is when a waiter without work checks that its node is not cut off.
 	checkAfter = 100 * time.Millisecond
-	// maxPause bounds the pause of a waiter whose leases were empty: a message can be leased within
-	// 100 ms.
+	// maxPause bounds pauses after empty leases: a message can be leased within 100 ms.
 	maxPause = 50 * time.Millisecond
 )
 
-// poll leases as soon as there is work for the waiter, until it gets some, wait is over, or the
-// server drains; neither of the latter is an error. An empty answer is given only after fresh: this
-// node may be behind.
+// poll leases as soon as there is work, until it gets some, wait is over, or the server drains; the
+// latter are no errors. An empty answer is given only after fresh: this node may be behind.
 func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
 		return w.once(ctx)
@@ -173,8 +168,7 @@ func (w *waiter) once(ctx context.Context) error {
 	return err
 }
 
-// leave ends a call that was parked. A waiter that was woken meanwhile, or finds work in what fresh
-// has brought, still leases.
+// leave ends a parked call. If it was woken meanwhile, or fresh has brought work, it still leases.
 func (w *waiter) leave(ctx context.Context, err error) error {
 	w.ws.mu.Lock()
 	if err == nil {

@@ -61,8 +61,7 @@ func webhookOf(v *event.WebhookView) (wire.Webhook, error) {
 	return w, nil
 }
 
-// putWebhook answers PUT /v1/webhooks/{name}: it creates a webhook (201) or replaces its definition
-// (200).
+// putWebhook answers PUT /v1/webhooks/{name}: it creates (201) or redefines (200) a webhook.
 func (s *Server) putWebhook(q *request) error {
 	name := q.read().pathName("name")
 	var d wire.WebhookDefinition

@@ -37,8 +37,7 @@ type DeadFilter struct {
 	Fingerprint string  `json:"fingerprint,omitzero"`
 }
 
-// ReplayRequest is the body of POST /v1/queues/{queue}/dead/replay. Either
-// MessageIDs or Filter is there.
+// ReplayRequest is the body of POST /v1/queues/{queue}/dead/replay, with MessageIDs or Filter.
 type ReplayRequest struct {
 	MessageIDs    []string              `json:"message_ids,omitzero"` // any id a message ever had
 	Filter        *DeadFilter           `json:"filter,omitzero"`

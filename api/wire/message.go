@@ -29,8 +29,7 @@ type ProduceResponse struct {
 	Messages []Produced `json:"messages"`
 }
 
-// Produced answers one message. State and Result are set for a duplicate: what
-// became of the first one.
+// Produced answers one message; of a duplicate, State and Result say what became of the first.
 type Produced struct {
 	ID     string         `json:"id"`
 	Status string         `json:"status"` // enqueued, duplicate
@@ -64,8 +63,7 @@ type ImportResponse struct {
 	Messages []Imported `json:"messages"`
 }
 
-// Imported answers one message. ID is that of the message with this source id,
-// imported now or before.
+// Imported answers one message. ID is of the one with this source id, imported now or before.
 type Imported struct {
 	SourceID string `json:"source_id"`
 	ID       string `json:"id"`

@@ -9,8 +9,7 @@ type Cluster struct {
 	Nodes     []Node `json:"nodes"` // by id
 }
 
-// Node is one member of the cluster. The indexes of a node that is not reachable are the last ones
-// known.
+// Node is one member of the cluster. Of an unreachable node the indexes are the last ones known.
 type Node struct {
 	ID           string `json:"id"`
 	RaftAddr     string `json:"raft_addr"`

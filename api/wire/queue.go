@@ -136,8 +136,7 @@ type Purged struct {
 	Purged int64 `json:"purged"`
 }
 
-// Push lets the cluster itself deliver a queue's messages: it leases them and
-// sends each to URL by POST.
+// Push lets the cluster itself lease a queue's messages and deliver each to URL by POST.
 type Push struct {
 	URL           string            `json:"url"`
 	Headers       map[string]string `json:"headers,omitzero"`
@@ -222,9 +221,8 @@ type Reason struct {
 	Waiters    *int64   `json:"waiters,omitzero"` // waiting leases on nodes that answered
 }
 
-// DefinitionsRequest is the body of PUT /v1/definitions, in any order. Each element is a
-// QueueDefinition or a DefinedWebhook. They are decoded one by one, so that all mistakes can be
-// reported.
+// DefinitionsRequest is the body of PUT /v1/definitions, in any order: QueueDefinitions and
+// DefinedWebhooks. They are decoded one by one, so that all mistakes can be reported.
 type DefinitionsRequest struct {
 	Queues   []jsontext.Value `json:"queues,omitzero"`
 	Webhooks []jsontext.Value `json:"webhooks,omitzero"`

@@ -105,8 +105,7 @@ func (o Opt[T]) MarshalJSONTo(enc *jsontext.Encoder) error {
 	return json.MarshalEncode(enc, o.Value)
 }
 
-// UnmarshalJSONFrom reads the value or null. As into any struct, members that are not
-// there stay as they are.
+// UnmarshalJSONFrom reads the value or null. As into any struct, missing members stay.
 func (o *Opt[T]) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	if dec.PeekKind() == 'n' {
 		*o = Null[T]()

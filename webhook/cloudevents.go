@@ -145,11 +145,14 @@ func validString(s string) bool {
 // echo shortens a name that a client sent, for an error: without quotes, so that a problem's field
 // can be found in the event, and escaped if it is not ASCII.
 func echo(s string) string {
-	q := strconv.QuoteToASCII(event.Clip(s, 60))
-	if s != "" {
-		q = q[1 : len(q)-1]
+	if s == "" {
+		return `""`
 	}
-	return q
+	if len(s) > 60 {
+		s = s[:60] + "…"
+	}
+	q := strconv.QuoteToASCII(s)
+	return q[1 : len(q)-1]
 }
 
 // CloudEventFromJSON reads an event in the JSON format: the members of its object. An attribute

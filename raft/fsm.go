@@ -204,10 +204,7 @@ type frozen struct {
 // after both Persist returns and Raft truncates its log. In another order a power cut
 // could lose blocks that cannot be recreated (I1).
 func (s *frozen) Persist(to hraft.SnapshotSink) error {
-	own, ok := to.(*sink)
-	if !ok {
-		return fmt.Errorf("snapshot: not a sink of this store: %T", to)
-	}
+	own := to.(*sink)
 	began := time.Now()
 	if err := s.fsm.o.Machine.Sync(); err != nil {
 		err = fmt.Errorf("sync the event log before a snapshot: %w", err)

@@ -3,7 +3,6 @@ package raft
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	wal "github.com/hashicorp/raft-wal"
@@ -20,19 +19,14 @@ import (
 // Nothing is deleted that a start could need: the log always reaches back to the newest
 // checkpoint but one (snapshots.floor). So a purge takes up to two new checkpoints, and an
 // entry between them: a mark, if there is no other.
-const (
-	purgeRetry = 10 * time.Millisecond // between two steps
-	// purgeWait is how long a leader waits for reachable members that have not applied what
-	// it is about to delete: they would have to fetch it.
-	purgeWait = 10 * time.Second
-)
+const purgeRetry = 10 * time.Millisecond // between two steps
 
 // PurgeLog returns nil when no file of this node's Raft log holds a byte of the entries up to
 // an index, nor of those that such entries have replaced. It waits until they are applied here,
 // and takes checkpoints until they can be deleted.
 func (r *Replica) PurgeLog(ctx context.Context, upTo uint64) error {
-	for began := time.Now(); ; {
-		purged, err := r.purgeStep(ctx, upTo, time.Since(began) < purgeWait)
+	for {
+		purged, err := r.purgeStep(ctx, upTo)
 		if err != nil {
 			return fmt.Errorf("purge the Raft log: %w", err)
 		}
@@ -50,8 +44,7 @@ func (r *Replica) PurgeLog(ctx context.Context, upTo uint64) error {
 }
 
 // purgeStep does the next thing that can be done, if any.
-func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
-	purged bool, err error) {
+func (r *Replica) purgeStep(ctx context.Context, upTo uint64) (purged bool, err error) {
 	log := r.stores.log
 	if r.fsm.progress().index < upTo {
 		return false, nil
@@ -60,18 +53,13 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
 	if err != nil || h.files == 0 {
 		return h.files == 0, err
 	}
-	if patient && r.membersLack(upTo) {
-		return false, nil
-	}
-	if r.stores.snaps.floor() < h.to {
-		return false, r.checkpointAfterNewest(ctx)
-	}
 	first, err := log.FirstIndex()
 	switch {
 	case err != nil:
 		return false, err
-	case first == 0:
-		// Discarded for a checkpoint: before there is an entry, the file's name says nothing.
+	// Where the log was discarded for a checkpoint, its file's name says nothing before there
+	// is an entry.
+	case r.stores.snaps.floor() < h.to, first == 0:
 		return false, r.checkpointAfterNewest(ctx)
 	case first <= h.to:
 		if err := log.DeleteRange(first, h.to); err != nil || !h.newest {
@@ -82,14 +70,6 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64, patient bool) (
 	// it, and does not report if that fails.
 	r.o.Logger.Info("rewriting the Raft log without deleted entries", "up-to", h.to)
 	return false, log.reopen()
-}
-
-// membersLack reports whether this node leads members that are reachable and have not applied
-// an entry.
-func (r *Replica) membersLack(index uint64) bool {
-	return r.Leader() && slices.ContainsFunc(r.Members(), func(m MemberStatus) bool {
-		return m.Reachable && m.Status.Applied < index
-	})
 }
 
 // checkpointAfterNewest writes a checkpoint after the newest one.

@@ -62,8 +62,8 @@ var errFetching = errors.New("the other node is fetching the checkpoint")
 func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse) error {
 	for {
-		meta, ok := r.stores.snaps.newest()
-		if !ok {
+		meta := r.stores.snaps.newest()
+		if meta.Index == 0 {
 			return errors.New("there is no checkpoint")
 		}
 		var a offerAnswer
@@ -158,11 +158,8 @@ func (r *Replica) compareOffer(meta checkpoint.Meta) error {
 // term is the same, and so is all before it.
 func (r *Replica) covers(index, term uint64) bool {
 	var l hraft.Log
-	if err := r.stores.log.GetLog(index, &l); err == nil && l.Term == term {
-		return true
-	}
-	newest, ok := r.stores.snaps.newest()
-	return ok && newest.Index >= index
+	err := r.stores.log.GetLog(index, &l)
+	return err == nil && l.Term == term || r.stores.snaps.newest().Index >= index
 }
 
 // missing returns up to which index the event log is missing, so that no more entries can be

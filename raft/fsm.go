@@ -174,7 +174,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	if p.index < head {
 		return nil, errCatchingUp
 	}
-	if newest, ok := f.snaps.newest(); ok && newest.Index >= p.index {
+	if f.snaps.newest().Index >= p.index {
 		return nil, hraft.ErrNothingNewToSnapshot
 	}
 	began := time.Now()

@@ -277,8 +277,7 @@ func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse 
 			}
 			return responseOf(p)
 		}
-		newest, _ := r.stores.snaps.newest()
-		return adminResponse{Index: newest.Index}
+		return adminResponse{Index: r.stores.snaps.newest().Index}
 	}
 	if !r.leadsReady() {
 		return adminResponse{NotLeader: true}

@@ -74,7 +74,7 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64) (purged bool, err 
 
 // checkpointAfterNewest writes a checkpoint after the newest one.
 func (r *Replica) checkpointAfterNewest(ctx context.Context) error {
-	if newest, _ := r.stores.snaps.newest(); newest.Index >= r.fsm.progress().index {
+	if r.stores.snaps.newest().Index >= r.fsm.progress().index {
 		if _, err := r.Propose(ctx, &event.Command{Mark: &event.Mark{}}); err != nil {
 			return err
 		}

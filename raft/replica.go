@@ -156,7 +156,7 @@ func (r *Replica) start() error {
 		return max(p.index, p.head)
 	}
 	r.fsm.applied = r.applied
-	if newest, ok := r.stores.snaps.newest(); ok {
+	if newest := r.stores.snaps.newest(); newest.Index > 0 {
 		r.fsm.now.conf = configurationOf(newest)
 	}
 	// The first configuration needs no commit: it was decided when the cluster was formed.
@@ -325,7 +325,7 @@ func (r *Replica) applied(p progress) {
 	if p.unmarked == 0 || p.unmarked >= r.o.MarkEntries { // a new mark, or it is time for one
 		signal(r.agreement.wake)
 	}
-	if r.o.snapshotDue(p.entries, p.bytes, r.stores.snaps.size.Load()) {
+	if r.o.snapshotDue(p.entries, p.bytes, r.stores.snaps.newest().Size) {
 		signal(r.snapNow)
 	}
 }

@@ -127,9 +127,9 @@ func TestApplyDoesNotWaitForTheCheckpoints(t *testing.T) {
 	n.put("before")
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	n.stores.snaps.mu.Lock()
+	n.stores.snaps.changing.Lock()
 	_, err := n.Propose(ctx, put("meanwhile"))
-	n.stores.snaps.mu.Unlock()
+	n.stores.snaps.changing.Unlock()
 	require.NoError(t, err)
 }
 

@@ -143,8 +143,7 @@ const rpcAdmission = "raft.admission"
 func (r *Replica) admission() (q peerStatus, err error) {
 	q.ID, q.Term, q.Held = r.id, r.stores.votes.current.Load(), true
 	q.Last, err = r.stores.log.LastIndex()
-	newest, _ := r.stores.snaps.newest()
-	q.Last = max(q.Last, newest.Index)
+	q.Last = max(q.Last, r.stores.snaps.newest().Index)
 	return q, err
 }
 

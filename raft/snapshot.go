@@ -24,10 +24,10 @@ type snapshots struct {
 	// wait for gigabytes.
 	stopped atomic.Bool
 
-	size atomic.Int64 // of the newest; mu may be held while old ones are removed
-
-	mu   sync.Mutex
-	have []checkpoint.Meta // newest first
+	// list is newest first. It is replaced, never changed, while changing is held, which takes as
+	// long as files are removed.
+	list     atomic.Pointer[[]checkpoint.Meta]
+	changing sync.Mutex
 }
 
 var _ hraft.SnapshotStore = (*snapshots)(nil)
@@ -49,26 +49,20 @@ func openSnapshots(o Options) (*snapshots, error) {
 		// entries after it.
 		o.Logger.Error("unusable checkpoint", "name", b.Name, "error", b.Err)
 	}
-	s := &snapshots{o: o, have: metas}
-	if newest, ok := s.newest(); ok {
-		s.size.Store(newest.Size)
-	}
+	s := &snapshots{o: o}
+	s.list.Store(&metas)
 	return s, nil
 }
 
-func (s *snapshots) metas() []checkpoint.Meta {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.have)
-}
+// metas returns the checkpoints, newest first. The slice must not be changed.
+func (s *snapshots) metas() []checkpoint.Meta { return *s.list.Load() }
 
-func (s *snapshots) newest() (checkpoint.Meta, bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.have) == 0 {
-		return checkpoint.Meta{}, false
+// newest returns the newest checkpoint; the zero Meta: there is none.
+func (s *snapshots) newest() (newest checkpoint.Meta) {
+	if metas := s.metas(); len(metas) > 0 {
+		newest = metas[0]
 	}
-	return s.have[0], true
+	return newest
 }
 
 // floor returns the index up to which the Raft log may be truncated: before the newest checkpoint
@@ -77,12 +71,11 @@ func (s *snapshots) newest() (checkpoint.Meta, bool) {
 // fetches again, but only what has come since. The entry at a checkpoint's index stays, because
 // the leader sends its term with those after it.
 func (s *snapshots) floor() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.have) < 2 {
+	metas := s.metas()
+	if len(metas) < 2 {
 		return 0
 	}
-	return s.have[1].Index - 1
+	return metas[1].Index - 1
 }
 
 // List implements hraft.SnapshotStore.
@@ -126,25 +119,26 @@ func (s *snapshots) added(name string) error {
 		return err
 	}
 	body.Close()
-	s.size.Store(meta.Size)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.have = append([]checkpoint.Meta{meta}, s.have...)
-	if err := s.removeLocked(checkpoint.Thin(s.have, s.o.KeepCheckpoints)); err != nil {
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	metas := append([]checkpoint.Meta{meta}, s.metas()...)
+	if err := s.replace(metas, checkpoint.Thin(metas, s.o.KeepCheckpoints)); err != nil {
 		// Not worth the new one: the next start lists it again.
 		s.o.Logger.Warn("old checkpoints stay", "error", err)
 	}
 	return nil
 }
 
-func (s *snapshots) removeLocked(gone []checkpoint.Meta) error {
+// replace makes metas the list, without those that are to be removed.
+func (s *snapshots) replace(metas, remove []checkpoint.Meta) error {
 	var names []string
-	for _, m := range gone {
+	for _, m := range remove {
 		names = append(names, m.Name())
 	}
-	s.have = slices.DeleteFunc(slices.Clone(s.have), func(m checkpoint.Meta) bool {
+	kept := slices.DeleteFunc(slices.Clone(metas), func(m checkpoint.Meta) bool {
 		return slices.Contains(names, m.Name())
 	})
+	s.list.Store(&kept)
 	return vfs.Remove(s.o.FS, s.o.CheckpointDir, names...)
 }
 
@@ -152,13 +146,14 @@ func (s *snapshots) removeLocked(gone []checkpoint.Meta) error {
 // at which they begin was deleted by retention.
 func (r *Replica) DropCheckpoints(index uint64) error {
 	s := r.stores.snaps
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	older := s.have[min(2, len(s.have)):]
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	metas := s.metas()
+	older := metas[min(2, len(metas)):]
 	for len(older) > 0 && older[0].Index >= index {
 		older = older[1:]
 	}
-	return s.removeLocked(older)
+	return s.replace(metas, older)
 }
 
 // sink is a checkpoint that frozen.Persist writes.
@@ -235,8 +230,7 @@ func (r *Replica) Snapshot() error {
 		err := r.raft.Snapshot().Error()
 		switch {
 		case errors.Is(err, hraft.ErrNothingNewToSnapshot):
-			newest, _ := r.stores.snaps.newest()
-			if newest.HeadIndex < r.fsm.progress().head {
+			if r.stores.snaps.newest().HeadIndex < r.fsm.progress().head {
 				return errCatchingUp // nothing was applied in this process yet
 			}
 			return nil

@@ -53,8 +53,8 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	if s.snaps, err = openSnapshots(o); err != nil {
 		return nil, err
 	}
-	newest, haveCheckpoint := s.snaps.newest()
-	if haveCheckpoint {
+	newest := s.snaps.newest()
+	if newest.Index > 0 {
 		s.known = configurationOf(newest)
 	}
 	if err := s.openVotes(o, f); err != nil {
@@ -62,7 +62,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	}
 	term := s.votes.current.Load()
 	head, _ := o.Machine.Tip()
-	beside := head > 0 || haveCheckpoint
+	beside := head > 0 || newest.Index > 0
 	// Before a new log is created in place of a lost one. The log is created before the first
 	// term is stored, so a crash never leaves a term without a log.
 	if !hadLog && (term > 0 || beside) {
@@ -286,8 +286,8 @@ func (s *stores) check(o Options) error {
 		return err
 	}
 	head, chain := o.Machine.Tip()
-	newest, ok := s.snaps.newest()
-	if ok {
+	newest := s.snaps.newest()
+	if newest.Index > 0 {
 		switch {
 		case newest.ClusterID != o.ClusterID:
 			return fmt.Errorf("raft: checkpoint %s is of cluster %q, this node is of %q",
@@ -385,7 +385,7 @@ func (s *stores) bootstrap(o Options) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := s.snaps.newest(); ok || last > 0 {
+	if s.snaps.newest().Index > 0 || last > 0 {
 		return nil
 	}
 	if term := s.votes.current.Load(); term > 1 {

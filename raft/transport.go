@@ -211,8 +211,8 @@ var (
 // the snapshot covers is committed and therefore the same in the leader's log: those entries are
 // dropped, and the rest begins right behind it.
 func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
-	newest, ok := t.r.stores.snaps.newest()
-	if !ok || a.PrevLogEntry > newest.Index ||
+	newest := t.r.stores.snaps.newest()
+	if newest.Index == 0 || a.PrevLogEntry > newest.Index ||
 		a.PrevLogEntry == newest.Index && a.PrevLogTerm != newest.Term {
 		return
 	}

@@ -125,8 +125,8 @@ func (f *walFile) Sync() error {
 //   - What a torn batch left after the end is kept. The next batch overwrites a part of it, and
 //     if that one is torn too, the rest of the first is taken for its end.
 //
-// So the tail is copied into a new file, or two, which have nothing after their end. It is at
-// most one segment, once a start.
+// So the tail is copied into a new file, which has nothing after its end. It is at most one
+// segment, once a start.
 //
 // The metadata is then written again in any case: after a kill the page cache may show a
 // transaction that is not on disk yet, and raft-wal would build on it.
@@ -162,84 +162,65 @@ func keepSegments(filer *segment.Filer, keep []waltypes.SegmentInfo) error {
 	return err
 }
 
-// copyStep is the number of bytes that are copied with one fsync.
-const copyStep = 4 << 20
-
-// repairTail returns what replaces the unsealed tail: copies of its entries. The last one is the
-// new tail; raft-wal creates its file where there is no entry for it yet.
+// repairTail returns what replaces the unsealed tail: a copy of its entries and, where they fill a
+// segment, an empty one after it. raft-wal creates the file of one that has no entry yet.
 func repairTail(tail waltypes.SegmentInfo, nextID *uint64, filer *segment.Filer) (
 	out []waltypes.SegmentInfo, err error) {
 	old, err := filer.RecoverTail(tail)
 	if errors.Is(err, fs.ErrNotExist) {
-		return []waltypes.SegmentInfo{tail}, nil // raft-wal creates it
+		return []waltypes.SegmentInfo{tail}, nil
 	}
 	if err != nil {
 		return nil, err
 	}
 	defer old.Close()
-	for next := tail.MinIndex; ; { // the first entries may be deleted already
-		fresh := tail
-		fresh.ID, fresh.CreateTime = *nextID, time.Now()
-		fresh.BaseIndex, fresh.MinIndex = next, next
+	add := func(first uint64) *waltypes.SegmentInfo {
+		out = append(out, tail)
+		s := &out[len(out)-1]
+		s.ID, s.CreateTime, s.BaseIndex, s.MinIndex = *nextID, time.Now(), first, first
 		*nextID++
-		if next <= old.LastIndex() {
-			if next, err = copyEntries(&fresh, old, filer); err != nil {
-				return nil, err
-			}
-		}
-		if out = append(out, fresh); fresh.SealTime.IsZero() {
-			return out, nil
-		}
+		return s
 	}
-}
-
-// copyEntries creates a segment and fills it with entries of an older one until it is sealed or
-// has all of them. It returns the index of the next one.
-func copyEntries(to *waltypes.SegmentInfo, old waltypes.SegmentWriter, filer *segment.Filer) (
-	next uint64, err error) {
-	w, err := filer.Create(*to)
+	fresh, last := add(tail.MinIndex), old.LastIndex() // the first entries may be deleted already
+	var entries []waltypes.LogEntry
+	for i := fresh.MinIndex; i <= last; i++ {
+		data, err := readRaw(old, i)
+		if err != nil {
+			return nil, err
+		}
+		entries = append(entries, waltypes.LogEntry{Index: i, Data: data})
+	}
+	if len(entries) == 0 {
+		return out, nil
+	}
+	w, err := filer.Create(*fresh)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	defer func() { err = errors.Join(err, w.Close()) }()
-	var batch []waltypes.LogEntry
-	size := 0
-	for i := to.BaseIndex; i <= old.LastIndex(); i++ {
-		raw, err := old.GetLog(i)
-		if err != nil {
-			return 0, fmt.Errorf("entry %d: %w", i, err)
-		}
-		data := bytes.Clone(raw.Bs)
-		raw.Close()
-		if err := checkRaw(i, data); err != nil {
-			return 0, err
-		}
-		batch = append(batch, waltypes.LogEntry{Index: i, Data: data})
-		if size += len(data); size < copyStep && i < old.LastIndex() {
-			continue
-		}
-		if err := w.Append(batch); err != nil { // syncs
-			return 0, err
-		}
-		sealed, start, err := w.Sealed()
-		if err != nil {
-			return 0, err
-		}
-		if sealed {
-			to.SealTime, to.IndexStart, to.MaxIndex = time.Now(), start, i
-			return i + 1, nil
-		}
-		batch, size = batch[:0], 0
+	if err := w.Append(entries); err != nil { // syncs
+		return nil, err
 	}
-	return old.LastIndex() + 1, nil
+	sealed, start, err := w.Sealed()
+	if sealed {
+		fresh.SealTime, fresh.IndexStart, fresh.MaxIndex = time.Now(), start, last
+		add(last + 1)
+	}
+	return out, err
 }
 
-// checkRaw checks an entry as raft-wal stores it.
-func checkRaw(index uint64, data []byte) (err error) {
+// readRaw reads an entry as raft-wal stores it, and checks it.
+func readRaw(from waltypes.SegmentWriter, index uint64) (data []byte, err error) {
 	defer undecodable(index, &err)
+	raw, err := from.GetLog(index)
+	if err != nil {
+		return nil, fmt.Errorf("entry %d: %w", index, err)
+	}
+	defer raw.Close()
+	data = bytes.Clone(raw.Bs)
 	var l hraft.Log
 	if err := (&wal.BinaryCodec{}).Decode(data, &l); err != nil {
-		return fmt.Errorf("entry %d: %w", index, err)
+		return nil, fmt.Errorf("entry %d: %w", index, err)
 	}
-	return unseallog(index, &l)
+	return data, unseallog(index, &l)
 }

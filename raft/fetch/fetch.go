@@ -160,10 +160,10 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (
 		return nil, nil, fmt.Errorf("%w: list of segments: %w", ErrWrong, err)
 	}
 	if head.Last > 0 && head.Last >= l.PrevIndex { // else the other has deleted what is here
-		if l.Asked == nil {
+		if l.Asked == (checkpoint.Chain{}) {
 			err = fmt.Errorf("the other node does not hold its chain at index %d", head.Last)
 		} else {
-			err = same(head.Last, head.Chain, *l.Asked)
+			err = same(head.Last, head.Chain, l.Asked)
 		}
 	}
 	// Sealed segments that are the same stay: a chain covers all that came before it. The

@@ -32,7 +32,7 @@ type listRequest struct {
 
 type list struct {
 	extent
-	Asked *checkpoint.Chain `json:"asked,omitempty"` // nil where it is not held
+	Asked checkpoint.Chain `json:"asked,omitzero"` // zero where it is not held
 }
 
 type readRequest struct {
@@ -129,7 +129,7 @@ func (s *Source) segments(ctx context.Context, q listRequest) (*list, error) {
 	last := &l.Segments[i]
 	last.Last, last.Size, last.Chain = q.HeadIndex, end, q.Chain
 	if chain, err := s.Log.ChainAt(q.Asked); err == nil && q.Asked > 0 {
-		l.Asked = (*checkpoint.Chain)(&chain)
+		l.Asked = chain
 	}
 	if l.PrevIndex == 0 {
 		return l, nil

@@ -91,7 +91,6 @@ func plain[F any](name string, do func(c request, f *F) error, more ...flag) com
 // local returns a command that needs no server.
 func local[F any](name string, do func(c request, f *F) error, more ...flag) command {
 	return plain(name, do, append(more, func(a *app, cmd *cobra.Command) {
-		a.output = "table"
 		outputFlag(cmd, &a.output, "table", "json")
 	})...)
 }
@@ -104,23 +103,6 @@ func remote[F any](name string, do func(c request, f *F) error, more ...flag) co
 			return do(c, f)
 		})
 	}, append(more, (*app).addrFlag, (*app).authFlags)...)
-}
-
-// setter is a flag whose value goes to a function.
-type setter struct {
-	kind string // as help prints it
-	text string // its value
-	set  func(string) error
-}
-
-func (s *setter) String() string { return s.text }
-func (s *setter) Type() string   { return s.kind }
-func (s *setter) Set(v string) error {
-	err := s.set(v)
-	if err == nil {
-		s.text = v
-	}
-	return err
 }
 
 // flag declares a flag of a command, or several, or a rule for them.
@@ -231,15 +213,26 @@ func exclusive(names ...string) flag {
 	return func(_ *app, cmd *cobra.Command) { cmd.MarkFlagsMutuallyExclusive(names...) }
 }
 
-// outputFlag declares --output with some choices.
+// choice is a flag that is one of some words.
+type choice struct {
+	to *string
+	of []string
+}
+
+func (c choice) String() string { return *c.to }
+func (c choice) Type() string   { return strings.Join(c.of, "|") }
+func (c choice) Set(v string) error {
+	if !slices.Contains(c.of, v) {
+		return errors.New("must be " + strings.Join(c.of, " or "))
+	}
+	*c.to = v
+	return nil
+}
+
+// outputFlag declares --output with some choices, the first of which is the default.
 func outputFlag(cmd *cobra.Command, to *string, of ...string) {
-	cmd.Flags().VarP(&setter{strings.Join(of, "|"), *to, func(v string) error {
-		if !slices.Contains(of, v) {
-			return errors.New("must be " + strings.Join(of, " or "))
-		}
-		*to = v
-		return nil
-	}}, "output", "o", "output format: "+strings.Join(of, " or "))
+	*to = of[0]
+	cmd.Flags().VarP(choice{to, of}, "output", "o", "output format: "+strings.Join(of, " or "))
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
 }

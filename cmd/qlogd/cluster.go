@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -216,28 +215,12 @@ func (c request) rebuildStopped(dataDir string) error {
 		return err
 	}
 	head := dir.Log.Head()
-	following, stop := context.WithCancel(c.ctx)
-	defer stop()
 	bar := c.progress("rebuilding", true)
-	var watching sync.WaitGroup
-	watching.Go(func() {
-		defer stop()
-		for index := uint64(0); index < head && following.Err() == nil; {
-			pause(following, 20*time.Millisecond)
-			index, _ = models.Position()
-			bar.set(int64(index), int64(head))
-		}
-	})
-	err = models.Follow(following, dir.Log)
-	stop()
-	watching.Wait()
+	err = models.CatchUp(c.ctx, dir.Log, func(index uint64) { bar.set(int64(index), int64(head)) })
 	bar.done()
 	index, clock := models.Position()
-	if index >= head {
-		err = nil // it was stopped at the end
-	}
 	if err := errors.Join(err, models.Close()); err != nil {
-		return err
+		return fmt.Errorf("read models: %w", err)
 	}
 	return c.projections(&wire.Projections{
 		Index: index, Time: wire.Time(clock), LogHead: head,

@@ -311,7 +311,6 @@ type exported struct{ at, output string }
 
 func (e *exported) flags(_ *app, cmd *cobra.Command) {
 	opt(cmd, &e.at, "at")
-	e.output = "yaml"
 	outputFlag(cmd, &e.output, "yaml", "json")
 }
 

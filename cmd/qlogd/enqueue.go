@@ -200,16 +200,17 @@ func argumentValues(args []string) iter.Seq[input] {
 func readValues(name string, r io.Reader) iter.Seq[input] {
 	return func(yield func(input) bool) {
 		br := bufio.NewReaderSize(r, 1<<20)
-		lines := &lineCounter{r: br}
+		r = br
 		if magic, _ := br.Peek(2); string(magic) == "\x1f\x8b" {
 			z, err := gzip.NewReader(br)
 			if err != nil {
 				yield(input{err: fmt.Errorf("%s: %w", name, err)})
 				return
 			}
-			lines.r = z
+			r = z
 		}
-		dec := jsontext.NewDecoder(lines)
+		var lines newlines // read so far
+		dec := jsontext.NewDecoder(io.TeeReader(r, &lines))
 		for n := 1; ; n++ {
 			v, err := dec.ReadValue()
 			if errors.Is(err, io.EOF) {
@@ -218,8 +219,9 @@ func readValues(name string, r io.Reader) iter.Seq[input] {
 			where := fmt.Sprintf("%s: value %d", name, n)
 			rest := dec.UnreadBuffer() // from the end of the value before, a line's end
 			if syntax, ok := errors.AsType[*jsontext.SyntacticError](err); ok {
-				ahead := bytes.Count(rest[min(1, len(rest)):], newline)
-				err = usagef("%s (line %d): %w", where, lines.n-ahead+1, syntax)
+				var ahead newlines
+				_, _ = ahead.Write(rest[min(1, len(rest)):])
+				err = usagef("%s (line %d): %w", where, lines-ahead+1, syntax)
 			}
 			more := br.Buffered() > 0 || len(bytes.TrimSpace(rest)) > 0
 			if !yield(input{v.Clone(), where, more, err}) || err != nil {
@@ -229,18 +231,12 @@ func readValues(name string, r io.Reader) iter.Seq[input] {
 	}
 }
 
-// lineCounter counts the lines that were read.
-type lineCounter struct {
-	r io.Reader
-	n int
-}
+// newlines counts the line ends of what is written to it.
+type newlines int
 
-var newline = []byte("\n")
-
-func (l *lineCounter) Read(p []byte) (int, error) {
-	n, err := l.r.Read(p)
-	l.n += bytes.Count(p[:n], newline)
-	return n, err
+func (n *newlines) Write(p []byte) (int, error) {
+	*n += newlines(bytes.Count(p, []byte("\n")))
+	return len(p), nil
 }
 
 // messageOf returns a value as a message; the flags set what it leaves open.

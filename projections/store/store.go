@@ -214,6 +214,17 @@ func (s *Store) Follow(ctx context.Context, src Source) error {
 	return fmt.Errorf("read models: %w", err)
 }
 
+// CatchUp is Follow up to the log's end, and calls counted with each position on the way.
+func (s *Store) CatchUp(ctx context.Context, src Source, counted func(index uint64)) error {
+	more, err := true, s.compare(ctx, src)
+	for more && err == nil {
+		more, err = s.catchUp(ctx, src)
+		index, _ := s.Position()
+		counted(index)
+	}
+	return err
+}
+
 // pause waits for the interval.
 func (s *Store) pause(ctx context.Context) error {
 	select {

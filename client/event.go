@@ -1,13 +1,13 @@
 package client
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"io"
 	"iter"
 	"net/http"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -116,17 +116,13 @@ func (c *Client) stream(ctx context.Context, events EventQuery, yield func(wire.
 		b, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
 		return problem(resp, b)
 	}
-	r := bufio.NewReader(resp.Body)
-	for {
-		line, err := r.ReadBytes('\n')
-		if err == io.EOF { // a line without an end is an event cut short
+	for dec := jsontext.NewDecoder(resp.Body); ; {
+		line, err := dec.ReadValue()
+		if err == io.EOF || errors.Is(err, io.ErrUnexpectedEOF) { // also of an event cut short
 			return nil
 		}
 		if err != nil {
 			return err
-		}
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
 		}
 		var e wire.Event
 		if err := wire.Unmarshal(line, &e); err != nil {

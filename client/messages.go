@@ -172,9 +172,7 @@ func (c *Client) Release(ctx context.Context, queue string,
 
 func (c *Client) settle(ctx context.Context, queue string, verb Verb, body any,
 	opts []CallOption) ([]wire.SettleResult, error) {
-	q := newCall(post, queuePath(queue, "/"+string(verb)), body)
-	q.settle = true
-	out, err := do[wire.SettleResponse](ctx, c, q, opts)
+	out, err := do[wire.SettleResponse](ctx, c, settleCall(queuePath(queue, "/"), verb, body), opts)
 	return out.Results, err
 }
 
@@ -210,9 +208,14 @@ func (c *Client) ReleaseOne(ctx context.Context, lease string,
 
 func (c *Client) settleOne(ctx context.Context, lease string, verb Verb, body any,
 	opts []CallOption) (*wire.SettleResult, error) {
-	q := newCall(post, "/v1/leases/"+url.PathEscape(lease)+"/"+string(verb), body)
-	q.settle = true
+	q := settleCall("/v1/leases/"+url.PathEscape(lease)+"/", verb, body)
 	return do[wire.SettleResult](ctx, c, q, opts)
+}
+
+func settleCall(path string, verb Verb, body any) *call {
+	q := newCall(post, path+string(verb), body)
+	q.settle = true
+	return q
 }
 
 // Transaction settles and produces in one atomic step over any queues: if one lease
@@ -278,8 +281,8 @@ func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 	return laneOf(c, laneKey{queue, verb}, func() *settleLane {
 		l := &settleLane{c: c, list: "items",
 			send: func(ctx context.Context, s []Settlement) ([]wire.SettleResult, error) {
-				q := newCall(post, queuePath(queue, "/"+string(verb)), settleBody(verb, s))
-				q.settle, q.spread = true, true
+				q := settleCall(queuePath(queue, "/"), verb, settleBody(verb, s))
+				q.spread = true
 				out, err := do[wire.SettleResponse](ctx, c, q, nil)
 				return out.Results, err
 			}}

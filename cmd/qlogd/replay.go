@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -286,19 +285,16 @@ func (r *replayer) askPast() error {
 	if err != nil {
 		return err
 	}
-	last := r.to
 	if r.to.Kind == event.InstantNow {
-		to, last = "start", event.Instant{Kind: event.InstantStart}
-		if head.Index > 0 {
+		if to = "start"; head.Index > 0 {
 			to = fmt.Sprintf("index:%d", head.Index)
-			last = event.Instant{Kind: event.InstantIndex, Index: head.Index}
 		}
 	}
 	events := r.AllEvents(r.ctx, client.EventQuery{
 		From: from, To: to, Queue: r.filter.Queue, Limit: 1000,
 	})
 	if r.Message != "" {
-		events = r.history(last)
+		events = r.history(head.Index)
 	}
 	for e, err := range events {
 		if err == nil {
@@ -324,9 +320,9 @@ func (r *replayer) askPast() error {
 	return r.state(&body)
 }
 
-// history returns a message's events between the two instants, through
+// history returns a message's events from --from on up to an index, through
 // dead-letter queues, replays and resurrections.
-func (r *replayer) history(last event.Instant) iter.Seq2[wire.Event, error] {
+func (r *replayer) history(last uint64) iter.Seq2[wire.Event, error] {
 	return func(yield func(wire.Event, error) bool) {
 		events, err := r.History(r.ctx, r.Message)
 		if errors.Is(err, client.ErrMessageNotFound) {
@@ -339,23 +335,22 @@ func (r *replayer) history(last event.Instant) iter.Seq2[wire.Event, error] {
 		for _, e := range events {
 			q := r.filter.Queue
 			inQueue := q == "" || e.Queue == q || e.ToQueue == q
-			if inQueue && compareInstant(&e, r.from) >= 0 && compareInstant(&e, last) <= 0 &&
-				!yield(e, nil) {
+			if inQueue && notBefore(&e, r.from) && e.Index <= last && !yield(e, nil) {
 				return
 			}
 		}
 	}
 }
 
-// compareInstant compares an event with an instant: negative before, positive after it.
-func compareInstant(e *wire.Event, at event.Instant) int {
+// notBefore reports whether an event is at or after an instant.
+func notBefore(e *wire.Event, at event.Instant) bool {
 	switch at.Kind {
 	case event.InstantStart:
-		return 1
+		return true
 	case event.InstantNow:
-		return -1
+		return false
 	case event.InstantTime:
-		return cmp.Compare(int64(e.Time), at.Time)
+		return int64(e.Time) >= at.Time
 	}
-	return cmp.Compare(e.Index, at.Index)
+	return e.Index >= at.Index
 }

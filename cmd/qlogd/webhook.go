@@ -108,7 +108,8 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 	return a.show(w, err, "webhook", w.Name, rows)
 }
 
-// definition is a wire.WebhookDefinition, of a file and flags.
+// definition is a wire.WebhookDefinition, of a file and flags. A default is
+// webhook.DefaultMaxAgeSeconds.
 type definition struct {
 	Definition     string
 	Queue          string   `sets:"queue"`
@@ -118,7 +119,7 @@ type definition struct {
 	Prefix         string   `sets:"verify_hmac.prefix"`
 	SecretEnv      []string `sets:"verify_hmac.secret_env"`
 	SecretFile     []string `sets:"verify_hmac.secret_file"`
-	MaxAgeSeconds  string   `sets:"max_age_seconds" as:"int" default:"300"` // webhook.DefaultMaxAgeSeconds
+	MaxAgeSeconds  string   `sets:"max_age_seconds" as:"int" default:"300"`
 	AllowIPs       []string `sets:"allow_ips" flag:"allow-ips"`
 	Filter         string   `sets:"filter"`
 	IdempotencyKey string   `sets:"idempotency_key"`

@@ -84,10 +84,7 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 				yield(wire.Event{}, err)
 				return
 			}
-			select {
-			case <-ctx.Done():
-			case <-c.sleep(c.backoff(failures)):
-			}
+			c.pause(ctx, failures, 0)
 		}
 	}
 }

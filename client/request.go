@@ -148,12 +148,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 				continue
 			}
 		}
-		if again && attempt < c.retry.Attempts {
-			again = c.pause(ctx, attempt, t.wait)
-		} else {
-			again = false
-		}
-		if !again {
+		if !again || attempt >= c.retry.Attempts || !c.pause(ctx, attempt, t.wait) {
 			if q.unknown {
 				t.err = unknown(t.err)
 			}

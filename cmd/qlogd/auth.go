@@ -91,17 +91,14 @@ func (a *app) newToken(e tokenEntry, file string) error {
 // appendToken appends an entry to an auth file, all or nothing: a server that reads it meanwhile
 // sees the old file or the new one. A file with a mistake is left as it is.
 func appendToken(file string, entry []byte) error {
-	mode := fs.FileMode(0o600)
-	text, err := os.ReadFile(file)
-	if err == nil {
-		// The file is replaced, not a link to it.
-		if file, err = filepath.EvalSymlinks(file); err == nil {
-			var info fs.FileInfo
-			if info, err = os.Stat(file); err == nil {
-				mode = info.Mode().Perm()
-			}
-		}
+	if to, err := filepath.EvalSymlinks(file); err == nil {
+		file = to // the file is replaced, not a link to it
 	}
+	mode := fs.FileMode(0o600)
+	if info, err := os.Stat(file); err == nil {
+		mode = info.Mode().Perm()
+	}
+	text, err := os.ReadFile(file)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("auth file: %w", err)
 	}

@@ -212,8 +212,7 @@ func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	defer e.warnOfDiscarded()
-	leads := false
-	var queues, tasks, erasures uint64
+	leads, seen := false, uint64(0)
 	for {
 		select {
 		case <-changed:
@@ -224,30 +223,25 @@ func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 			return
 		}
 		e.api.Applied(e.machine.TakeLeasable())
-		was := leads
-		leads = e.replica.Leader()
+		was, before := leads, seen
+		leads, seen = e.replica.Leader(), 0
 		counts := e.machine.Counts()
-		differs := func(seen *uint64, types ...event.Type) bool {
-			was := *seen
-			*seen = 0
-			for _, t := range types {
-				*seen += counts[t]
-			}
-			return *seen != was
+		for _, t := range wakers {
+			seen += counts[t]
 		}
-		changed := differs(&queues, event.QueueCreated, event.QueueUpdated, event.QueueDeleted)
-		if changed || leads != was {
+		if leads != was || seen != before {
 			e.push.Wake()
-		}
-		changed = differs(&tasks,
-			event.TaskCreated, event.TaskCancelled, event.TaskResumed, event.TaskEnded)
-		if changed || leads != was {
 			e.tasks.Wake()
-		}
-		if differs(&erasures, event.Erased, event.TaskSealed, event.TaskResumed) {
 			e.eraser.Wake()
 		}
 	}
+}
+
+// wakers are the rare events after which there may be deliveries, tasks or erasures to begin or
+// to end.
+var wakers = []event.Type{
+	event.QueueCreated, event.QueueUpdated, event.QueueDeleted, event.TaskCreated,
+	event.TaskCancelled, event.TaskResumed, event.TaskSealed, event.TaskEnded, event.Erased,
 }
 
 func (e *engine) warnOfDiscarded() {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"io"
 	"iter"
 	"maps"
 	"os"
@@ -101,7 +100,7 @@ func (a *app) show(v any, err error, what, name string, rows [][]any) error {
 		return a.wire(v)
 	}
 	rows = slices.DeleteFunc(rows, func(r []any) bool { return r[1] == nil })
-	return writeTable(a.stdout, []string{strings.ToUpper(what), name}, rows)
+	return a.render(table.Row{strings.ToUpper(what), name}, rows)
 }
 
 // optional returns nil, so that show leaves it out, if text is empty.
@@ -118,30 +117,30 @@ func onlyIf(set bool, v any) any {
 // table writes rows under a header, its columns separated by commas. Nothing is cut
 // without a terminal, so that awk and grep find what they look for.
 func (a *app) table(header string, rows [][]any) error {
-	return writeTable(a.stdout, strings.Split(strings.ToUpper(header), ","), rows)
+	var names table.Row
+	for name := range strings.SplitSeq(strings.ToUpper(header), ",") {
+		names = append(names, name)
+	}
+	return a.render(names, rows)
 }
 
-func writeTable(w io.Writer, header []string, rows [][]any) error {
+func (a *app) render(header table.Row, rows [][]any) error {
 	t := table.NewWriter()
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
 	style.Format.Header = text.FormatDefault
 	t.SetStyle(style)
-	h := make(table.Row, len(header))
-	for i, s := range header {
-		h[i] = s
-	}
-	t.AppendHeader(h)
+	t.AppendHeader(header)
 	for _, r := range rows {
 		t.AppendRow(r)
 	}
-	if f, ok := w.(interface{ Fd() uintptr }); ok && term.IsTerminal(int(f.Fd())) {
+	if f, ok := a.stdout.(*os.File); ok {
 		if width, _, err := term.GetSize(int(f.Fd())); err == nil && width > 20 {
 			t.Style().Size.WidthMax = width
 		}
 	}
-	_, err := fmt.Fprintln(w, t.Render())
+	_, err := fmt.Fprintln(a.stdout, t.Render())
 	return err
 }
 

@@ -313,13 +313,14 @@ func foldedState(state *projections.State) sides {
 // running node's. What changed between the first answer and the last is left out.
 func (r *replayer) againstLive() (*replay.Comparison, error) {
 	r.reach.addr = r.Against
-	c, err := r.server()
+	var live sides
+	var before, after *wire.LogHead
+	err := r.ask(func(c *client.Client) (err error) {
+		live, before, after, err = liveState(r.ctx, c)
+		return err
+	})
 	if err != nil {
 		return nil, err
-	}
-	live, before, after, err := liveState(r.ctx, c)
-	if err != nil {
-		return nil, refusal(err)
 	}
 	d, err := r.dir() // opened again: the directory has moved on, too
 	if err != nil {

@@ -157,8 +157,11 @@ func (n *node) announce(a *app) {
 	defer late.Stop()
 	n.logger.Info("listening", "http_addr", n.httpLis.Addr().String(), "raft_addr", n.peers.Addr())
 	for {
-		ok, reasons := n.ready()
-		if ok {
+		ready, reasons := false, []string{"there is nothing to serve from yet"}
+		if e := n.engine(); e != nil {
+			ready, reasons = e.replica.Ready()
+		}
+		if ready {
 			break
 		}
 		select {

@@ -330,14 +330,6 @@ func (n *node) engine() *engine {
 	return nil
 }
 
-// ready reports whether the node can serve, and if not, why.
-func (n *node) ready() (bool, []string) {
-	if e := n.engine(); e != nil {
-		return e.replica.Ready()
-	}
-	return false, []string{"there is nothing to serve from yet"}
-}
-
 // open opens an engine and lets it serve.
 func (n *node) open() error {
 	// A crash may have interrupted an installation.

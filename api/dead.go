@@ -280,8 +280,7 @@ func (b became) problem(field, queue string, id event.ID) *event.Problem {
 		"message %s is not dead in queue %s: %s", id, queue, b.text)
 }
 
-// deadNow follows a message from any id that it ever had to what it is now: v is
-// nil where that is not one that died in queue.
+// deadNow follows a message from any of its ids to what it is now, v, if that died in queue.
 func (s *Server) deadNow(
 	q *request, queue string, id event.ID,
 ) (v *event.MessageView, was became, err error) {

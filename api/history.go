@@ -10,8 +10,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// messageHistory answers GET /v1/messages/{id}/history, following the message
-// through dead-letter queues and replays.
+// messageHistory answers GET /v1/messages/{id}/history, through dead-letter queues and replays.
 func (s *Server) messageHistory(q *request) error {
 	id, history := q.pathHistory()
 	switch l := lifeOf(history, id); {

@@ -281,7 +281,10 @@ func (s *Server) leasedMessage(
 		ContentType: of.ContentType, Original: of.Original, Erased: of.Erased,
 		CorrelationID: of.CorrelationID,
 	}
-	out.Dead, err = s.deadOf(&m.MessageView)
+	if m.Dead != nil {
+		out.Dead = messageOf(&m.MessageView, nil).Dead
+		out.Dead.Error, err = s.DeadLetters().Error(&m.MessageView)
+	}
 	return err
 }
 

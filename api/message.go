@@ -50,7 +50,9 @@ func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 		return wire.Message{}, err
 	}
 	m := messageOf(v, c)
-	m.Dead, err = s.deadOf(v)
+	if m.Dead != nil {
+		m.Dead.Error, err = s.DeadLetters().Error(v)
+	}
 	return m, err
 }
 
@@ -83,17 +85,6 @@ func messageOf(v *event.MessageView, c *event.Content) wire.Message {
 	}
 	setContent(&m, c)
 	return m
-}
-
-// deadOf returns where a dead message came from, nil for another one.
-func (s *Server) deadOf(v *event.MessageView) (*wire.Dead, error) {
-	if v.Dead == nil {
-		return nil, nil
-	}
-	text, err := s.DeadLetters().Error(v)
-	dead := messageOf(v, nil).Dead
-	dead.Error = text
-	return dead, err
 }
 
 // content reads what users wrote in an event, nil where it was erased or deleted by retention.

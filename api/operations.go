@@ -163,8 +163,7 @@ func unlessZero[T comparable](v T) *T {
 	return &v
 }
 
-// ahead returns the number of this node's writes that go before a pending one, and an
-// estimate of its remaining wait in ms.
+// ahead returns how many of this node's writes go before a pending one, and its likely wait in ms.
 func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	var n int64
 	for o := range t.pending {
@@ -201,8 +200,7 @@ func (t *tracker) summary() wire.OperationStats {
 	return out
 }
 
-// operations answers GET /v1/operations/{idempotency_key}: from this node's memory, the
-// other nodes', and the answers that the log keeps.
+// operations answers GET /v1/operations/{idempotency_key} from the nodes' memories and the log.
 func (s *Server) operations(q *request) error {
 	key := operationKey{q.actor(), q.PathValue("idempotency_key")}
 	if !visible(key.Key, 255) {

@@ -13,8 +13,7 @@ import (
 // deadLetterAuto in dead_letter_queue creates <name>.dlq.
 const deadLetterAuto = "auto"
 
-// defaultPolicy is the policy of a queue that is created without any field: the deduplication
-// window is at most the history retention.
+// defaultPolicy is a new queue's. Its deduplication window is at most the history retention.
 func (s *Server) defaultPolicy() event.Policy { return defaultPolicy(s.maxWindow()) }
 
 func defaultPolicy(maxWindow int64) event.Policy {

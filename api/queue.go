@@ -80,8 +80,7 @@ func (s *Server) current(q *request, name string) (event.QueueView, error) {
 	return currently(q, name, s.deps.State.Queue, queueNotFound)
 }
 
-// currently looks up key in the live state. Where this node does not find it, it catches up with
-// the cluster before it answers that there is none.
+// currently looks up key in the live state, and catches up with the cluster before it says none.
 func currently[K, V any](
 	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
 ) (V, error) {
@@ -115,8 +114,7 @@ func createdOr200(created bool) int {
 	return http.StatusOK
 }
 
-// answerQueue answers PUT and PATCH with the queue: a repeated request with the queue as it was
-// after the first one, as far as that is known.
+// answerQueue answers PUT and PATCH with the queue, for a repeated request as it was then.
 func (q *request) answerQueue(name string, res event.Result) error {
 	st := q.after(&res)
 	v, ok := st.Queue(name)

@@ -329,8 +329,7 @@ func (m *movement) skip(id event.ID, code string) (moves bool) {
 	return false
 }
 
-// item returns a message's part of a replay. A message that does not fit the target is skipped
-// if a filter selected it, else that is an error.
+// item returns a message's part of a replay. A misfit that a filter selected is skipped.
 func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, err error) {
 	item, err = m.q.s.DeadLetters().Item(v, m.spec.Edit[v.ID], &m.target)
 	if p, misfit := err.(*event.Problem); misfit && m.index == nil {

@@ -132,8 +132,7 @@ func historyExpired(id event.ID) *event.Problem {
 		"the beginning of message %s has been deleted with the history", id)
 }
 
-// messageEdits answers GET /v1/messages/{id}/edits: what replays and
-// resurrections changed in a message.
+// messageEdits answers GET /v1/messages/{id}/edits: what replays and resurrections changed.
 func (s *Server) messageEdits(q *request) error {
 	id, history := q.pathHistory()
 	l := lifeOf(history, id)

@@ -1,8 +1,7 @@
 // Package api is qlogd's HTTP interface: routes, limits, problems. It decides nothing: it checks
 // requests, proposes commands and returns their results; reads go to the state and the event log.
 //
-// Invariant: a request refused here never reaches the Proposer, so bad input leaves no
-// entry in the log.
+// Invariant: a request refused here is never proposed, so bad input leaves no entry in the log.
 package api
 
 import (

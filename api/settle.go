@@ -137,8 +137,7 @@ func (s *Server) settleItems(q *request, queue string, items []event.SettleItem)
 	return res.Settled
 }
 
-// settledBefore searches the log for the end of a lost lease: if the same call ended it,
-// the answer is that of the first time.
+// settledBefore gives a lost lease the first answer if, as the log shows, the same call ended it.
 func (s *Server) settledBefore(
 	q *request, queue string, item *event.SettleItem, t *event.Settled,
 ) error {

@@ -42,8 +42,7 @@ func (q *request) seesTask(t *event.TaskView) bool {
 	return q.who == nil || q.who.mayAll(roleRead) || t.Queue != "" && q.who.may(roleRead, t.Queue)
 }
 
-// getTask answers GET /v1/tasks/{id}?wait_ms=: with wait_ms, not before the task
-// has ended, if it does within that time.
+// getTask answers GET /v1/tasks/{id}?wait_ms=: once the task has ended, or the time is over.
 func (s *Server) getTask(q *request) error {
 	q.read("wait_ms", "consistency")
 	id, wait := q.pathID("id"), q.number("wait_ms", 0, 0, event.MaxWaitMS)

@@ -2,8 +2,7 @@ package wire
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// Event is a fact of the log as a person reads it. Fields that a type does not
-// use are left out. Payloads are not part of it.
+// Event is a fact of the log for readers, without payloads and without fields that its type lacks.
 type Event struct {
 	EventID   string `json:"event_id"`
 	Type      string `json:"type"`

@@ -7,8 +7,7 @@ type ProduceRequest struct {
 	Messages []NewMessage `json:"messages"`
 }
 
-// NewMessage is a message to enqueue: either Payload (any JSON) or
-// PayloadBytes, with their ContentType.
+// NewMessage is a message to enqueue, with Payload (any JSON) or PayloadBytes and ContentType.
 type NewMessage struct {
 	Payload        jsontext.Value    `json:"payload,omitzero"`
 	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
@@ -49,8 +48,7 @@ type ImportRequest struct {
 	Messages []ImportMessage `json:"messages"`
 }
 
-// ImportMessage is a message from another system, which knows it by SourceID.
-// One whose SourceID is in the queue already is ignored.
+// ImportMessage is another system's message, ignored if the queue already knows its SourceID.
 type ImportMessage struct {
 	NewMessage
 	SourceID string `json:"source_id"`
@@ -85,8 +83,7 @@ type LeaseResponse struct {
 	Messages []LeasedMessage `json:"messages"`
 }
 
-// LeasedMessage is a message and the right to process it. Exactly one of
-// Payload and PayloadBytes is there.
+// LeasedMessage is a message and the right to process it, with Payload or PayloadBytes.
 type LeasedMessage struct {
 	ID             string            `json:"id"`
 	LeaseID        string            `json:"lease_id"` // grows with time: a fencing token
@@ -225,8 +222,7 @@ type TransactionResponse struct {
 	Messages []Produced     `json:"messages"`
 }
 
-// Message is a message as a reader sees it, without any effect on it. A
-// message that has left its queue has its last state.
+// Message is a message as a reader sees it; one that has left its queue has its last state.
 type Message struct {
 	ID    string `json:"id"`
 	Queue string `json:"queue"`
@@ -272,8 +268,7 @@ type Origin struct {
 	Replays        int64  `json:"replays"`          // how often it was replayed
 }
 
-// Attempt is one lease in a message's life and how it ended. One that has not
-// ended has the outcome leased, and neither end nor duration.
+// Attempt is one lease of a message. Until it ends, its outcome is leased, and it has no end.
 type Attempt struct {
 	Attempt    int64  `json:"attempt"`
 	MessageID  string `json:"message_id"` // the id that it had then

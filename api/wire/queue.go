@@ -161,8 +161,7 @@ type PushReason struct {
 	NextProbe Time   `json:"next_probe,omitzero"`
 }
 
-// QueueStats answers GET /v1/queues/{queue}/stats: what is counted of a queue by
-// the node that is asked, about a second behind its log.
+// QueueStats answers GET /v1/queues/{queue}/stats, about a second behind the node's log.
 type QueueStats struct {
 	Queue                   string            `json:"queue"`
 	Index                   uint64            `json:"index"`               // up to which is counted
@@ -186,16 +185,14 @@ type Minute struct {
 	Replayed     uint64 `json:"replayed"` // out of it: it is a dead-letter queue
 }
 
-// Projections answers GET /v1/projections and POST /v1/projections/rebuild: how
-// far the read models of the node that is asked have come.
+// Projections answers GET /v1/projections and a rebuild: how far the node's read models have come.
 type Projections struct {
 	Index   uint64 `json:"index"` // up to which is counted
 	Time    Time   `json:"time"`  // the log's clock there; null at its start
 	LogHead uint64 `json:"log_head"`
 }
 
-// Explanation answers GET /v1/queues/{queue}/explain: why a message, or what
-// waits under a key, is or is not being delivered.
+// Explanation answers GET /v1/queues/{queue}/explain: why a message is or is not being delivered.
 type Explanation struct {
 	Queue       string   `json:"queue"`
 	Key         *string  `json:"key"`        // null: none was asked for, and none is known
@@ -253,8 +250,7 @@ type DefinedWebhook struct {
 	WebhookDefinition
 }
 
-// DefinitionChanges answers PUT /v1/definitions: what became of each queue and
-// webhook named, or, with dry_run, what would.
+// DefinitionChanges answers PUT /v1/definitions: what became of each or, with dry_run, would.
 type DefinitionChanges struct {
 	Changes []DefinitionChange `json:"changes"`
 }

@@ -1,8 +1,7 @@
 // Package wire has the requests and answers of qlogd's HTTP API and their JSON codec. It is a leaf:
 // it knows nothing of the server, so that clients can use it too.
 //
-// Times are RFC 3339 in UTC with milliseconds, durations are whole numbers
-// with their unit in the name.
+// Times are RFC 3339 in UTC with milliseconds, durations whole numbers with the unit in the name.
 package wire
 
 import (
@@ -126,8 +125,7 @@ func Write(w io.Writer, v any) error { return json.MarshalWrite(w, v, json.Deter
 // outlives new fields in answers. The server reads requests with Decode.
 func Unmarshal(b []byte, v any) error { return json.Unmarshal(b, v) }
 
-// Decode reads a request strictly: unknown members, duplicate names, bad UTF-8
-// and anything after the end are errors.
+// Decode reads a request strictly: no unknown or duplicate names, no bad UTF-8, nothing behind it.
 func Decode(b []byte, v any) error { return json.Unmarshal(b, v, strict) }
 
 var strict = json.RejectUnknownMembers(true)

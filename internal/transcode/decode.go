@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"reflect"
 	"strconv"
 
@@ -30,9 +29,8 @@ func Decode(src []byte, v any, limit int) error {
 	if err := msgpackcheck.Check(src); err != nil {
 		return err
 	}
-	d := decoder{r: msgpack.GetDecoder(), data: src, limit: limit}
+	d := decoder{r: msgpack.GetDecoder(), src: *bytes.NewBuffer(src), limit: limit}
 	defer msgpack.PutDecoder(d.r)
-	d.src.Reset(src)
 	d.r.Reset(&d.src)
 	return d.value(reflect.ValueOf(v).Elem())
 }
@@ -40,15 +38,14 @@ func Decode(src []byte, v any, limit int) error {
 // decoder decodes MessagePack that was checked.
 type decoder struct {
 	r     *msgpack.Decoder
-	src   bytes.Reader // over data
-	data  []byte
+	src   bytes.Buffer
 	depth int    // of the arrays and maps around the next value
 	text  []byte // the values that were converted to JSON
 	limit int    // of text
 }
 
 // code returns the first byte of the next value.
-func (d *decoder) code() byte { return d.data[len(d.data)-d.src.Len()] }
+func (d *decoder) code() byte { return d.src.Bytes()[0] }
 
 // value decodes the next value into v. It recurses at most MaxDepth deep: see Check.
 func (d *decoder) value(v reflect.Value) error {
@@ -139,16 +136,10 @@ func at(token string, err error) error {
 	return err
 }
 
-// take returns the next string's or bin's bytes, a part of data.
+// take returns the next string's or bin's bytes, a part of src.
 func (d *decoder) take() []byte {
 	n, _ := d.r.DecodeBytesLen() // which Check has read, too
-	return d.next(n)
-}
-
-func (d *decoder) next(n int) []byte {
-	at := len(d.data) - d.src.Len()
-	_, _ = d.src.Seek(int64(n), io.SeekCurrent)
-	return d.data[at : at+n : at+n]
+	return d.src.Next(n)[:n:n]
 }
 
 // json returns the next value as JSON.
@@ -217,7 +208,7 @@ func (d *decoder) items(err error, n int, begin byte, separators string, end byt
 	return err
 }
 
-// ext returns the JSON in an extension, a part of data.
+// ext returns the JSON in an extension, a part of src.
 func (d *decoder) ext() ([]byte, error) {
 	id, n, err := d.r.DecodeExtHeader()
 	if err == nil && id != jsonExt {
@@ -226,7 +217,7 @@ func (d *decoder) ext() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := d.next(n)
+	text := d.src.Next(n)[:n:n]
 	if TooDeep(text, MaxDepth-d.depth) {
 		return nil, fmt.Errorf("nested deeper than %d", MaxDepth)
 	}

@@ -23,40 +23,28 @@ import (
 // are bin, and JSON is extension type 74 with its text.
 func Append(b []byte, v any, kept bool) ([]byte, error) {
 	e := encoders.Get().(*encoder)
-	e.out, e.kept, e.err = b, kept, nil
+	e.out, e.kept, e.err = *bytes.NewBuffer(b), kept, nil
 	e.value(reflect.ValueOf(v).Elem())
-	b, err := e.out, e.err
-	e.out = nil
+	b, err := e.out.Bytes(), e.err
+	e.out = bytes.Buffer{}
 	encoders.Put(e)
 	return b, err
 }
 
-// encoder appends to out, which cannot fail: the library's errors need no check.
+// encoder writes to out, which cannot fail: the library's errors need no check.
 type encoder struct {
-	w    *msgpack.Encoder // writes to the encoder itself
-	out  []byte
+	w    *msgpack.Encoder // writes to out
+	out  bytes.Buffer
 	kept bool
 	err  error
 }
 
 var encoders = sync.Pool{New: func() any {
 	e := &encoder{}
-	e.w = msgpack.NewEncoder(e)
+	e.w = msgpack.NewEncoder(&e.out)
 	e.w.UseCompactInts(true)
 	return e
 }}
-
-// Write implements io.Writer, for the library.
-func (e *encoder) Write(b []byte) (int, error) {
-	e.out = append(e.out, b...)
-	return len(b), nil
-}
-
-// WriteByte implements io.ByteWriter.
-func (e *encoder) WriteByte(b byte) error {
-	e.out = append(e.out, b)
-	return nil
-}
 
 func (e *encoder) value(v reflect.Value) {
 	switch v.Kind() { // most, without an interface
@@ -91,9 +79,11 @@ func (e *encoder) value(v reflect.Value) {
 			_ = e.w.EncodeNil()
 			return
 		}
-		at := len(e.out) // as stringLen, but the length follows at the end
-		e.out, _ = p.AppendText(append(e.out, 0))
-		e.out[at] = msgpcode.FixedStrLow | byte(len(e.out)-at-1)
+		at := e.out.Len() // as stringLen, but the length follows at the end
+		e.out.WriteByte(0)
+		text, _ := p.AppendText(e.out.AvailableBuffer())
+		e.out.Write(text)
+		e.out.Bytes()[at] = msgpcode.FixedStrLow | byte(len(text))
 		return
 	}
 	switch kind := v.Kind(); {
@@ -104,8 +94,10 @@ func (e *encoder) value(v reflect.Value) {
 	case kind == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8 && e.kept:
 		_ = e.w.EncodeBytes(v.Bytes())
 	case kind == reflect.Slice && v.Type().Elem().Kind() == reflect.Uint8:
-		e.stringLen(base64.StdEncoding.EncodedLen(v.Len()))
-		e.out = base64.StdEncoding.AppendEncode(e.out, v.Bytes())
+		n := base64.StdEncoding.EncodedLen(v.Len())
+		e.stringLen(n)
+		e.out.Grow(n)
+		e.out.Write(base64.StdEncoding.AppendEncode(e.out.AvailableBuffer(), v.Bytes()))
 	case kind == reflect.Slice:
 		_ = e.w.EncodeArrayLen(v.Len())
 		for i := range v.Len() {
@@ -116,18 +108,18 @@ func (e *encoder) value(v reflect.Value) {
 	}
 }
 
-// stringLen begins a string of n bytes that is appended to out next: the library would want it to
+// stringLen begins a string of n bytes that is written to out next: the library would want it to
 // be allocated first.
 func (e *encoder) stringLen(n int) {
 	switch {
 	case n <= int(msgpcode.FixedStrMask):
-		e.out = append(e.out, msgpcode.FixedStrLow|byte(n))
+		e.out.WriteByte(msgpcode.FixedStrLow | byte(n))
 	case n <= math.MaxUint8:
-		e.out = append(e.out, msgpcode.Str8, byte(n))
+		e.out.Write([]byte{msgpcode.Str8, byte(n)})
 	case n <= math.MaxUint16:
-		e.out = binary.BigEndian.AppendUint16(append(e.out, msgpcode.Str16), uint16(n))
+		e.out.Write([]byte{msgpcode.Str16, byte(n >> 8), byte(n)})
 	default:
-		e.out = binary.BigEndian.AppendUint32(append(e.out, msgpcode.Str32), uint32(n))
+		e.out.Write([]byte{msgpcode.Str32, byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 	}
 }
 
@@ -142,7 +134,7 @@ func (e *encoder) object(v reflect.Value) {
 	_ = e.w.EncodeMapLen(n)
 	for i := range fields {
 		if !left(i) {
-			e.out = append(e.out, fields[i].name...)
+			e.out.Write(fields[i].name)
 			e.value(v.Field(i))
 		}
 	}
@@ -152,7 +144,7 @@ func (e *encoder) object(v reflect.Value) {
 func (e *encoder) json(src []byte) {
 	if e.kept {
 		_ = e.w.EncodeExtHeader(jsonExt, len(src))
-		e.out = append(e.out, src...)
+		e.out.Write(src)
 		return
 	}
 	if err := e.next(jsontext.NewDecoder(bytes.NewBuffer(src))); err != nil { // it does not copy
@@ -180,15 +172,15 @@ func (e *encoder) next(dec *jsontext.Decoder) error {
 	if tok.Kind() == '[' {
 		code, each = msgpcode.Array32, 1
 	}
-	e.out = append(e.out, code, 0, 0, 0, 0) // the length follows at the end
-	at, n := len(e.out)-4, uint32(0)
+	e.out.Write([]byte{code, 0, 0, 0, 0}) // the length follows at the end
+	at, n := e.out.Len()-4, uint32(0)
 	for dec.PeekKind() != '}' && dec.PeekKind() != ']' {
 		if err := e.next(dec); err != nil {
 			return err
 		}
 		n++
 	}
-	binary.BigEndian.PutUint32(e.out[at:], n/each)
+	binary.BigEndian.PutUint32(e.out.Bytes()[at:], n/each)
 	_, err = dec.ReadToken()
 	return err
 }

@@ -11,13 +11,13 @@ func BenchmarkCodec(b *testing.B) {
 	for range 100 {
 		c.Produce.Messages = append(c.Produce.Messages, NewMessage{Key: "customer-42", Priority: 5, Size: 1024, Content: EncodeContent(content)})
 	}
-	command, header := EncodeCommand(c), EncodeHeader(e)
+	command, header := EncodeCommand(c), AppendHeader(nil, e)
 	for name, fn := range map[string]func() error{
 		"command/encode": func() error { EncodeCommand(c); return nil },
 		"command/decode": func() error { _, err := DecodeCommand(command); return err },
 		"content/encode": func() error { EncodeContent(content); return nil },
 		"content/decode": func() error { _, err := DecodeContent(c.Produce.Messages[0].Content.Bytes); return err },
-		"header/encode":  func() error { EncodeHeader(e); return nil },
+		"header/encode":  func() error { AppendHeader(nil, e); return nil },
 		"header/decode":  func() error { return DecodeHeader(header, &Event{}) },
 	} {
 		b.Run(name, func(b *testing.B) {

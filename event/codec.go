@@ -123,11 +123,8 @@ func (p *Policy) known() error {
 	return errors.New("policy with an unknown ordering, on_retry, on_dead or deduplication")
 }
 
-// EncodeHeader returns the header of an event's record: everything but what the record
-// itself carries (id, subject, back-pointer, alias, content).
-func EncodeHeader(e *Event) []byte { return encode(e) }
-
-// AppendHeader appends what EncodeHeader returns to b.
+// AppendHeader appends the header of an event's record to b: everything but what the record itself
+// carries (id, subject, back-pointer, alias, content).
 func AppendHeader(b []byte, e *Event) []byte { return appendTo(b, e) }
 
 // DecodeHeader fills an event from its record's header.
@@ -138,7 +135,7 @@ func DecodeHeader(b []byte, e *Event) error {
 		err = fmt.Errorf("event type %d is not known", e.Type)
 	}
 	other := e.Policy != nil || e.Refs != nil // which the library decodes
-	if err == nil && other && !bytes.Equal(EncodeHeader(e), b) {
+	if err == nil && other && !bytes.Equal(AppendHeader(nil, e), b) {
 		err = errNotCanonical
 	}
 	if err == nil && e.Policy != nil {

@@ -95,7 +95,7 @@ func TestOtherVersions(t *testing.T) {
 		decode func([]byte) error
 	}{
 		"command":      {EncodeCommand(&Command{}), func(b []byte) error { _, err := DecodeCommand(b); return err }},
-		"event header": {EncodeHeader(&Event{Type: Acked}), func(b []byte) error { return DecodeHeader(b, &Event{}) }},
+		"event header": {AppendHeader(nil, &Event{Type: Acked}), func(b []byte) error { return DecodeHeader(b, &Event{}) }},
 		"content":      {EncodeContent(&Content{Error: "e"}).Bytes, func(b []byte) error { _, err := DecodeContent(b); return err }},
 		"result":       {EncodeResult(&Result{}), func(b []byte) error { _, err := DecodeResult(b); return err }},
 		"policy":       {EncodePolicy(&Policy{}), func(b []byte) error { _, err := DecodePolicy(b); return err }},

@@ -32,7 +32,9 @@ var (
 	policyCodec  = codec[Policy]{"policies", EncodePolicy, DecodePolicy}
 	contentCodec = codec[Content]{"contents",
 		func(c *Content) []byte { return EncodeContent(c).Bytes }, DecodeContent}
-	headerCodec = codec[Event]{"headers", EncodeHeader, func(b []byte) (*Event, error) {
+	headerCodec = codec[Event]{"headers", func(e *Event) []byte {
+		return AppendHeader(nil, e)
+	}, func(b []byte) (*Event, error) {
 		e := &Event{}
 		err := DecodeHeader(b, e)
 		typ, queue, ok := HeaderKind(b)
@@ -225,7 +227,7 @@ func TestGoldenHeaders(t *testing.T) {
 		}
 	}
 	for n, e := range headers {
-		_, _, ok := HeaderKind(EncodeHeader(e))
+		_, _, ok := HeaderKind(AppendHeader(nil, e))
 		assert.True(t, ok, "%s has no kind", n)
 	}
 }

@@ -23,7 +23,7 @@ func blockBytes(b *event.Block) []byte {
 		out = append(append(out, e.ID[:]...), e.Subject[:]...)
 		out = binary.BigEndian.AppendUint64(out, e.Prev.Index)
 		out = binary.BigEndian.AppendUint32(out, e.Prev.Number)
-		out = append(append(append(out, e.Alias[:]...), event.EncodeHeader(e)...), e.Content.Digest[:]...)
+		out = append(append(append(out, e.Alias[:]...), event.AppendHeader(nil, e)...), e.Content.Digest[:]...)
 		out = append(out, e.Content.Bytes...)
 	}
 	return out

@@ -113,7 +113,7 @@ func sumBlock(b *event.Block) string {
 		e := &b.Events[i]
 		h.Write(e.ID[:])
 		h.Write(e.Subject[:])
-		h.Write(event.EncodeHeader(e))
+		h.Write(event.AppendHeader(nil, e))
 		h.Write(e.Content.Bytes)
 	}
 	return string(h.Sum(nil))

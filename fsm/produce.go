@@ -142,13 +142,13 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	return nil
 }
 
-// ImportWindowSeconds is how long a source id is remembered at least.
-const ImportWindowSeconds = 24 * 3600
+// importWindowSeconds is how long a source id is remembered at least.
+const importWindowSeconds = 24 * 3600
 
 // dedupWindow returns how many seconds the messages of a produce are remembered.
 func dedupWindow(c *event.Produce, p *event.Policy) int64 {
 	if c.Import {
-		return max(p.DedupWindowSeconds, ImportWindowSeconds)
+		return max(p.DedupWindowSeconds, importWindowSeconds)
 	}
 	return p.DedupWindowSeconds
 }

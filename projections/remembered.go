@@ -1,6 +1,10 @@
 package projections
 
-import "github.com/qlogd/qlogd/event"
+import (
+	"math"
+
+	"github.com/qlogd/qlogd/event"
+)
 
 // rememberMost bounds what a table keeps in memory: about 100 MB.
 const rememberMost = 1 << 20
@@ -111,6 +115,9 @@ func (s *State) Duplicate(hash event.Hash) (event.ID, bool) {
 	}
 	return event.ID{}, false
 }
+
+// KeepHashes makes the state keep all deduplication hashes in memory until their windows end.
+func (s *State) KeepHashes() { s.dedup.most = math.MaxInt }
 
 // DedupFloor is the index from which on every deduplication hash within its
 // window is in the state; below it, the log must be asked.

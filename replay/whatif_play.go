@@ -62,21 +62,15 @@ type stage struct {
 	planned  int   // how many actions
 	pending  *life // whose message the next event adds
 	waiting  map[string][]*demand
-	dedup    map[event.Hash]seen
 	late     int64
-}
-
-type seen struct {
-	id    event.ID
-	until int64
 }
 
 func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 	s := &stage{
 		facts: f, o: o, index: f.start.Index(), clock: f.startClock,
 		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{},
-		dedup: map[event.Hash]seen{},
 	}
+	f.start.KeepHashes()
 	s.machine = fsm.New(f.start, s)
 	for _, q := range s.machine.Queues() {
 		if err := s.put(q.Name, q.Policy.Clone(), ""); err != nil {
@@ -301,37 +295,22 @@ func (s *stage) refuse(queue, why string) error {
 // produce enqueues a message.
 func (s *stage) produce(l *life, m event.NewMessage, actor string) error {
 	q, _ := s.machine.Queue(l.queue)
-	hash := m.DedupKey
-	if !hash.IsZero() && q.Number > 0 {
-		hash = hash.Of(q.Number)
-		if before, ok := s.dedup[hash]; ok {
-			m.Seen, m.SeenUntil = before.id, before.until
-		}
-	}
 	p := &event.Produce{
 		Queue: l.queue, Messages: []event.NewMessage{m}, Import: m.SourceID != "",
-		Looked:   math.MaxUint64 >> 8, // s.dedup keeps what the machine forgets
+		Looked:   math.MaxUint64 >> 8, // the machine forgets nothing
 		Revision: q.Revision,
 	}
 	s.pending = l
 	r, err := s.apply(&event.Command{Actor: actor, Produce: p})
 	s.pending = nil
-	if err != nil {
-		return err
-	}
 	switch {
+	case err != nil:
 	case r.Problem != nil:
 		l.play = append(l.play, s.refusal(r.Problem.Code))
 	case r.Produced[0].Duplicate:
 		l.play = append(l.play, s.refusal(string(Duplicate)))
-	case !hash.IsZero():
-		window := q.Policy.DedupWindowSeconds
-		if p.Import {
-			window = max(window, fsm.ImportWindowSeconds)
-		}
-		s.dedup[hash] = seen{r.Produced[0].ID, s.clock + window*1000}
 	}
-	return nil
+	return err
 }
 
 func (s *stage) refusal(code string) Step {

@@ -164,12 +164,10 @@ func Open(fsys vfs.FS, dir, name string) (Meta, io.ReadCloser, error) {
 		return Meta{}, nil, err
 	}
 	meta.Size = size
-	return meta, readCloser{body, f}, nil
-}
-
-type readCloser struct {
-	io.Reader
-	io.Closer
+	return meta, struct {
+		io.Reader
+		io.Closer
+	}{body, f}, nil
 }
 
 // Verify reads a whole checkpoint and checks every byte of it.

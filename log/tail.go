@@ -16,7 +16,7 @@ func (r *recovery) torn(s *scan, wrong *CorruptionError) error {
 	j := judge{win: win, salts: []uint32{s.salt}, after: s.last}
 	behind, err := j.behind(s.off)
 	if err != nil {
-		return fmt.Errorf("read segment %s: %w", s.file, err)
+		return err
 	}
 	return r.cut(&j, wrong, behind, s.off)
 }
@@ -27,23 +27,17 @@ func (r *recovery) cut(j *judge, e *CorruptionError, behind bool, off int64) err
 	held := r.opts.HeldFrom != 0 && r.opts.HeldFrom <= e.LastGood+1
 	switch {
 	case e.LastGood < r.opts.Durable:
-		e.Reason += fmt.Sprintf("; the log was durable up to index %d", r.opts.Durable)
-		return e
+		return e.and(fmt.Sprintf("the log was durable up to index %d", r.opts.Durable))
 	case behind && !held:
-		e.Reason += "; whole blocks follow"
-		return e
+		return e.and("whole blocks follow")
 	case behind:
-		lost, err := j.onlyLost(off)
-		if err != nil {
-			return fmt.Errorf("read segment %s: %w", e.Segment, err)
-		}
-		if !lost {
-			e.Reason += "; whole blocks follow"
-			return e
+		if lost, err := j.onlyLost(off); err != nil {
+			return err
+		} else if !lost {
+			return e.and("whole blocks follow")
 		}
 	case !held && r.w != nil:
-		e.Reason += "; the Raft log does not hold the entry any more"
-		return e
+		return e.and("the Raft log does not hold the entry any more")
 	}
 	r.tail = &Tail{Segment: e.Segment, Offset: off, Bytes: j.win.limit - off,
 		LastGood: e.LastGood, Reason: e.Reason}
@@ -71,17 +65,14 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 	}
 	_, behind, err := j.find(0, j.whole)
 	if err != nil {
-		return fmt.Errorf("read segment %s: %w", seg.Name, err)
+		return err
 	}
 	if behind {
 		// The header and the beginning of the first block share a sector.
-		lost, err := j.lost(&damage{from: 0, to: headerSize}, 0)
-		if err != nil {
-			return fmt.Errorf("read segment %s: %w", seg.Name, err)
-		}
-		if !lost {
-			wrong.Reason += "; whole blocks follow"
-			return wrong
+		if lost, err := j.lost(&damage{from: 0, to: headerSize}, 0); err != nil {
+			return err
+		} else if !lost {
+			return wrong.and("whole blocks follow")
 		}
 	}
 	if err := r.cut(&j, wrong, behind, headerSize); err != nil {

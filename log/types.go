@@ -51,6 +51,12 @@ func (e *CorruptionError) Error() string {
 		e.LastGood)
 }
 
+// and adds a reason.
+func (e *CorruptionError) and(reason string) error {
+	e.Reason += "; " + reason
+	return e
+}
+
 // VersionError is the refusal of a file that a newer program has written.
 type VersionError struct {
 	File    string

@@ -116,14 +116,17 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 		return 0, err
 	}
 	order, _ := event.Parse[event.Order](s.Order)
+	to := cmp.Or(s.To, t.Queue)
+	if target, ok := m.State.Queue(to); ok && InOrder(order, &target) {
+		slices.SortStableFunc(left, func(a, b letter) int { return a.first.Compare(b.first) })
+	}
 	pace, most := rate.NewLimiter(rate.Inf, 0), chunkItems
 	if s.Rate > 0 {
 		most = int(min(max(s.Rate/perSecond, 1), chunkItems))
 		pace = rate.NewLimiter(rate.Limit(s.Rate), most)
 		pace.AllowN(time.Now(), most) // the first chunk goes at once, each other one in its time
 	}
-	done, to := 0, cmp.Or(s.To, t.Queue)
-	for sorted := false; len(left) > 0; {
+	for done := 0; len(left) > 0; {
 		if err := pace.WaitN(ctx, done); err != nil {
 			return skipped, err
 		}
@@ -134,10 +137,6 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 			return skipped, event.Problemf(event.CodeQueueNotFound, "to",
 				"queue %s does not exist any more", to)
 		}
-		if !sorted && InOrder(order, &target) {
-			slices.SortStableFunc(left, func(a, b letter) int { return a.first.Compare(b.first) })
-		}
-		sorted = true
 		c := &event.Replay{
 			Queue: t.Queue, To: s.To, Order: order, MaxReplays: s.MaxReplays,
 			Revision: target.Revision, Task: t.ID,
@@ -147,14 +146,12 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 			return skipped, err
 		}
 		var res event.Result
-		wait := head // for another block, where there is something to wait for
 		switch st := &target.Stats; {
 		case len(c.Items) > 0:
 			if res, err = m.Propose(ctx, &event.Command{Actor: t.Actor, Replay: c}); err != nil {
 				return skipped, err
 			}
-			// Others were faster; what makes room again is an entry.
-			wait = max(res.Index, head)
+			head = max(res.Index, head) // if others were faster: what makes room again is an entry
 		case took == 0 && st.Ready+st.Scheduled+st.InFlight == 0:
 			return skipped, event.Problemf(event.CodeConflict, "to",
 				"message %s is larger than the max_bytes of queue %s", left[0].id, to)
@@ -163,14 +160,14 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 		}
 		if p := res.Problem; p != nil {
 			switch p.Code {
-			case event.CodeStaleRevision:
-				// The policy changed, or this node is behind its block.
-				wait = max(res.Index, 1) - 1
 			case event.CodeQueueFull:
+				err = m.Wait(ctx, head)
+			case event.CodeStaleRevision: // the policy changed, or this node is behind its block
+				err = m.Wait(ctx, max(res.Index, 1)-1)
 			default:
-				return skipped, p
+				err = p
 			}
-			if err := m.Wait(ctx, wait); err != nil {
+			if err != nil {
 				return skipped, err
 			}
 			continue
@@ -256,14 +253,14 @@ func (m *Mover) Purge(ctx context.Context, t event.TaskView, raw []byte) (
 		if err == nil && res.Problem != nil {
 			err = res.Problem
 		}
-		if err != nil {
-			return skipped, fmt.Errorf("purge: %w", err)
+		var passed int64
+		if err == nil {
+			passed, err = passedOver(res.Moved)
 		}
-		n, err := passedOver(res.Moved)
 		if err != nil {
 			return skipped, err
 		}
-		skipped += n
+		skipped += passed
 	}
 	return skipped, nil
 }

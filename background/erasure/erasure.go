@@ -1,25 +1,20 @@
-// Package erasure erases what users wrote from the cluster for good: contents in every
-// node's event log and Raft log, and in the archive (I22). What is erased is decided
-// like all else and is itself an event, `erased`, which names the events whose content
-// goes; the task that it belongs to shows the progress.
+// Package erasure erases what users wrote from the cluster for good: contents in every node's event
+// log and Raft log, and in the archive (I22). What is erased is itself an event, `erased`, which
+// names the events whose content goes; the task that it belongs to shows the progress.
 //
-//	RunTask  on the leader: finds all events of a message, through moves, replays
-//	         and resurrections, or of all messages of a key; proposes their erasure;
-//	         seals the task; and waits until every member has reported
-//	Run      on every node: carries out what is decided, and reports
-//
-// What a node does, in this order:
+// RunTask, on the leader, finds all events of a message, through moves, replays and resurrections,
+// or of all messages of a key, proposes their erasure, seals the task, and waits until every member
+// has reported. Run, on every node, carries out what is decided, in this order, and reports:
 //
 //	overwrite the contents in the event log          durable and crash-safe
 //	remove what was fetched and is not in place
 //	purge the Raft log up to here                    raft.Replica.PurgeLog
 //	bring the archive's copies up to date
-//	report
 //
-// Each step can be repeated. The first is done for every `erased` event of the log, up
-// to a position of its own (datadir.ErasedFile), whatever became of its task: a
-// directory that was restored from an old copy, or fetched from a node that is behind,
-// does it again. The others are done for a task that lacks this node's report.
+// Each step can be repeated. The first is done for every `erased` event of the log, up to a position
+// of its own (datadir.ErasedFile), whatever became of its task: a directory that was restored from
+// an old copy, or fetched from a node that is behind, does it again. The others are done for a task
+// that lacks this node's report.
 package erasure
 
 import (
@@ -134,19 +129,14 @@ func (e *Eraser) eraseArchived(ctx context.Context, task event.ID, upTo uint64) 
 	return e.Archive(ctx, refs)
 }
 
-// batch is how many contents are erased in one go: it is a list on disk, and an
-// fsync for each segment.
-const batch = 4096
-
-// writeEvery is how many indexes ErasedFile may be behind while nothing is erased:
-// they are read at a start.
-const writeEvery = 50_000
-
-// retryAfter is the pause after an error. Where nothing wakes it, Run checks every
-// checkPosition whether ErasedFile is too far behind.
 const (
-	retryAfter    = 2 * time.Second
+	// batch is how many contents are erased in one go: a list on disk, and an fsync a segment.
+	batch = 4096
+	// writeEvery is how many indexes ErasedFile may be behind while nothing is erased: they are read
+	// at a start. It is checked each checkPosition.
+	writeEvery    = 50_000
 	checkPosition = time.Minute
+	retryAfter    = 2 * time.Second // an error
 )
 
 // Run carries out what there is until ctx ends.
@@ -229,15 +219,15 @@ func (e *Eraser) finish(ctx context.Context, t *event.TaskView) error {
 	}
 	report := &event.UpdateTask{ID: t.ID, Op: event.TaskOpReport, Node: e.Self()}
 	r, err := e.Propose(ctx, &event.Command{UpdateTask: report})
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if r.Problem != nil { // it has ended meanwhile
+	case r.Problem != nil: // it has ended meanwhile
 		e.Logger.Warn("erasure carried out here, but its task takes no report",
 			"task", t.ID, "why", r.Problem.Detail)
-		return nil
+	default:
+		e.Logger.Info("erasure carried out here",
+			"task", t.ID, "up-to", upTo, "took", time.Since(begun).Round(time.Millisecond))
 	}
-	e.Logger.Info("erasure carried out here",
-		"task", t.ID, "up-to", upTo, "took", time.Since(begun).Round(time.Millisecond))
 	return nil
 }

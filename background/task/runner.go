@@ -1,14 +1,12 @@
 // Package task runs what takes many entries: large replays, purges, erasures. A task is part of the
-// replicated state; it runs on the leader alone, and only ever proposes bounded commands that name
-// it. Deciding refuses these where the task is not running any more, and skips what was done
-// before: so a change of leader loses nothing and doubles nothing, and the next leader starts again
-// with what is left (I21).
+// replicated state; it runs on the leader alone, and only proposes bounded commands that name it.
+// Deciding refuses these once the task has ended, and skips what was done before: so the next leader
+// starts again with what is left, and nothing is lost or done twice (I21).
 package task
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync"
@@ -18,11 +16,10 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Run runs a task until nothing of it is left, and returns how many messages it skipped. It is
-// called again after a change of leader and after each error, and may run on two nodes for a
-// moment: every proposal must be safe to repeat. spec is what the task's creation said
-// (Content.Spec). ctx ends when the task is cancelled or this node no longer leads. A final error
-// ends the task as failed, with its text; after any other it is tried again.
+// Run runs a task until nothing of it is left, and returns how many messages it skipped. spec is what
+// the task's creation said (Content.Spec). It is called again after a change of leader and after
+// each error, and may run on two nodes for a moment: every proposal must be safe to repeat. ctx ends
+// when the task is cancelled or this node no longer leads. A final error ends the task as failed.
 type Run func(ctx context.Context, t event.TaskView, spec []byte) (skipped int64, err error)
 
 // Propose decides a command, as raft.Replica's does.
@@ -53,11 +50,9 @@ type Runner struct {
 	active map[event.ID]context.CancelFunc // guarded by mu: of those that run here
 }
 
-// maxActive bounds how many tasks run at a time: each keeps in memory what it has to
-// do. It is well above what proposes at once (InTurn), for most of those that take
-// long only wait, for their rate or for room in a full queue, and must not hold up
-// the others. Erasures are not counted: they mostly wait for nodes, perhaps for one
-// that is down for days, and take turns among themselves where they do not.
+// maxActive bounds how many tasks run at a time: each keeps in memory what it has to do. It is well
+// above atOnce, for most only wait, for their rate or for room in a full queue, and must not hold up
+// the others. Erasures are not counted: they wait for nodes, perhaps for one that is down for days.
 const maxActive = 100
 
 // atOnce bounds how many proposals of tasks are in flight: they share the leader with all else.
@@ -177,30 +172,27 @@ func (r *Runner) try(ctx context.Context, t event.TaskView) (failed bool, err er
 	c, err := r.o.Content(event.RefOf(t.ID))
 	if err == nil {
 		end.Skipped, err = r.o.Run[t.Kind](ctx, t, c.Spec)
-	} else {
-		err = fmt.Errorf("read the task's spec: %w", err)
 	}
 	if err != nil {
-		if ctx.Err() != nil || !final(err) {
+		p, final := final(err)
+		if !final || ctx.Err() != nil {
 			return false, err
 		}
-		why := err.Error()
-		if p, ok := errors.AsType[*event.Problem](err); ok {
-			why = p.Detail
-		}
 		failed, end.Op = true, event.TaskOpFail
-		end.Content = event.EncodeContent(&event.Content{Error: why})
+		end.Content = event.EncodeContent(&event.Content{Error: p.Detail})
 	}
 	res, err := r.o.Propose(ctx, &event.Command{UpdateTask: &end})
-	if err == nil && res.Problem != nil && !final(res.Problem) {
-		err = res.Problem
+	if err == nil && res.Problem != nil {
+		if _, ended := final(res.Problem); !ended { // else it has ended meanwhile, or is gone
+			err = res.Problem
+		}
 	}
-	return failed, err // another problem: it has ended meanwhile, or is gone
+	return failed, err
 }
 
-// final reports whether an error ends a task: a refusal that would come again,
-// however long it waits.
-func final(err error) bool {
+// final reports whether an error ends a task: a refusal that would come again, however long it
+// waits.
+func final(err error) (*event.Problem, bool) {
 	p, ok := errors.AsType[*event.Problem](err)
-	return ok && !p.Temporary() && p.Code != "internal"
+	return p, ok && !p.Temporary() && p.Code != "internal"
 }

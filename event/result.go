@@ -3,6 +3,8 @@ package event
 import (
 	"fmt"
 	"slices"
+	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -37,6 +39,17 @@ func Clip(s string, n int) string {
 		n--
 	}
 	return s[:n]
+}
+
+// Line returns a foreign text as one line of printable UTF-8, of at most n bytes.
+func Line(s string, n int) string {
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) || unicode.IsSpace(r) {
+			return r
+		}
+		return -1
+	}, strings.ToValidUTF8(s, "�"))
+	return Clip(strings.Join(strings.Fields(s), " "), n)
 }
 
 // Temporary reports whether the same command may succeed later, or may have succeeded.

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"cel.dev/cel-go/cel"
 	"cel.dev/cel-go/common/types"
@@ -20,6 +19,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/transcode"
 )
 
@@ -35,6 +35,7 @@ const (
 	maxCost       = 1_000_000
 	maxFields     = 256     // of an Object
 	maxText       = 4 << 20 // the longest string that one call may make
+	maxError      = 160     // of CEL's errors, which may contain a part of the JSON
 )
 
 // Strings is the type of a variable that has texts by name. Any JSON is a cel.DynType.
@@ -143,7 +144,7 @@ func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 	if list := issues.Errors(); len(list) > 0 {
 		at := list[0].Location
 		return nil, fmt.Errorf("line %d, column %d: %s",
-			max(at.Line(), 1), max(at.Column(), 0)+1, clip(list[0].Message))
+			max(at.Line(), 1), max(at.Column(), 0)+1, event.Line(list[0].Message, maxError))
 	}
 	t := ast.OutputType()
 	if gives != cel.DynType && !t.IsExactType(cel.DynType) && !t.IsExactType(gives) {
@@ -152,7 +153,7 @@ func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 	// OptOptimize compiles constant patterns and builds constant lists once.
 	p, err := e.env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
-		return nil, errors.New(clip(err.Error()))
+		return nil, errors.New(event.Line(err.Error(), maxError))
 	}
 	return &Program{p, gives}, nil
 }
@@ -188,7 +189,7 @@ func (p *Program) eval(vars map[string]any) (ref.Val, error) {
 	if err == nil {
 		return v, nil
 	}
-	text := clip(err.Error())
+	text := event.Line(err.Error(), maxError)
 	rest, missing := strings.CutPrefix(text, errMissing.Error())
 	switch {
 	case missing:
@@ -206,20 +207,6 @@ func kindOf(v ref.Val) string {
 		"null_type": "null", "bool": "a boolean", "int": "a number", "uint": "a number",
 		"double": "a number", "optional_type": "an optional value (orValue(…) ends it)",
 	}[name], "a "+name)
-}
-
-// clip keeps an error short and printable: CEL's may contain a part of the JSON.
-func clip(s string) string {
-	runes := []rune(strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, s))
-	if len(runes) > 160 {
-		runes = append(runes[:160], '…')
-	}
-	return string(runes)
 }
 
 // Object makes a JSON object, each field by an expression of its own.

@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -54,7 +53,7 @@ func judge(a *webhook.Answer, err error, now time.Time) verdict {
 		if _, v.refused = errors.AsType[*webhook.RefusedError](err); v.refused {
 			v.op, text = event.OpRelease, "target refused: "+text // no message can go there
 		}
-		v.text = clean(text, 512)
+		v.text = event.Line(text, 512)
 		v.safe, v.down, v.unreached = v.text, true, webhook.Unsent(err)
 		return v
 	}
@@ -70,7 +69,7 @@ func judge(a *webhook.Answer, err error, now time.Time) verdict {
 	}
 	v.text = v.safe
 	if len(a.Body) > 0 {
-		v.text += ": " + clean(string(a.Body[:min(len(a.Body), maxErrorBody)]), maxErrorBody)
+		v.text += ": " + event.Line(string(a.Body[:min(len(a.Body), maxErrorBody)]), maxErrorBody)
 	}
 	switch s := a.Status; {
 	case s == http.StatusGone:
@@ -130,18 +129,4 @@ func jsonOf(a *webhook.Answer) []byte {
 		return nil
 	}
 	return v
-}
-
-// clean returns a foreign text as one line of printable UTF-8, of at most n bytes.
-func clean(s string, n int) string {
-	s = strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\r' || r == '\t':
-			return ' '
-		case !unicode.IsPrint(r):
-			return -1
-		}
-		return r
-	}, strings.ToValidUTF8(s, "�"))
-	return event.Clip(strings.Join(strings.Fields(s), " "), n)
 }

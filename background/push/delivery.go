@@ -90,7 +90,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 	}
 	r, err := d.t.request(&d.m, content, keys, time.Now(), int(e.d.MaxPayload))
 	if err != nil {
-		v := retry(clean(err.Error(), 512))
+		v := retry(event.Line(err.Error(), 512))
 		if d.t.deadLetters {
 			v.op = event.OpDeadLetter // a retry gives the same
 		}

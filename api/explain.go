@@ -140,7 +140,7 @@ func (x *explaining) live(v *event.MessageView) error {
 		return nil
 	}
 	x.out.Deliverable = true
-	push := x.q.s.PushReason(x.q.Context(), x.queue)
+	push := x.q.s.pushReason(x.q.Context(), x.queue)
 	if push != nil { // the cluster itself is the worker
 		text := push.Detail
 		if push.LastError != "" {
@@ -254,4 +254,21 @@ func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 		n += others
 	}
 	return n
+}
+
+// pushReason returns why push does not deliver a queue, nil if it does or the leader is silent.
+func (s *Server) pushReason(ctx context.Context, v *event.QueueView) (r *wire.PushReason) {
+	if len(v.Policy.Push) == 0 {
+		return nil
+	}
+	if s.deps.Node.LeaderHTTP() == "" {
+		return s.deps.Push.Reason(v.Name)
+	}
+	ctx, cancel := context.WithTimeout(ctx, othersWithin)
+	defer cancel()
+	name, _ := wire.Marshal(v.Name) // no error: it is ASCII
+	if b, err := s.deps.Node.AskLeader(ctx, askPush, name); err == nil {
+		_ = wire.Unmarshal(b, &r)
+	}
+	return r
 }

@@ -175,3 +175,71 @@ func policyOf(p *event.Policy) wire.Policy {
 		Namespace: p.Namespace, Description: p.Description,
 	}
 }
+
+// answerToExists refuses a policy whose answers go to a queue that does not exist, or come back.
+func (s *Server) answerToExists(q *request, name string, p *event.Policy) error {
+	to := answerTo(p)
+	if to == "" || to == name {
+		return nil
+	}
+	// Catches up with the cluster where this node does not find the queue.
+	if _, err := s.current(q, to); err != nil {
+		if missing, ok := err.(*event.Problem); !ok || missing.Code != event.CodeQueueNotFound {
+			return err
+		}
+	}
+	live := func(name string) *event.Policy { return policyIn(s.deps.State, name) }
+	if w := checkAnswerTo(name, p, live); w != nil {
+		return w
+	}
+	return nil
+}
+
+// policyIn returns a queue's policy, nil where it does not exist.
+func policyIn(st State, name string) *event.Policy {
+	if v, ok := st.Queue(name); ok {
+		return &v.Policy
+	}
+	return nil
+}
+
+// checkAnswerTo refuses the policy of a queue whose answers go to a queue that does not exist, or
+// are delivered, and the answers to them, until they come back to it. policy returns those of the
+// other queues, nil where there is none. Two that are set at the same time may still form a circle:
+// they are checked before they are proposed.
+func checkAnswerTo(name string, p *event.Policy, policy func(string) *event.Policy) *event.Problem {
+	const field = "push.answer_to"
+	first, seen := answerTo(p), map[string]bool{}
+	for to := first; to != "" && to != name && !seen[to]; {
+		seen[to] = true
+		switch p = policy(to); {
+		case p == nil && to == first:
+			return bad(field, "push.answer_to '%s' does not exist; create it first", to)
+		case p == nil:
+			return nil
+		}
+		if to = answerTo(p); to == name {
+			return bad(field, "push.answer_to %s has its answers delivered, and those come back "+
+				"to %s: that would go on for ever", echo(first), echo(name))
+		}
+	}
+	return nil
+}
+
+// answerTo returns the queue that the answers of a policy's push go to, "" for none.
+func answerTo(p *event.Policy) string {
+	if push := pushOf(p); push != nil {
+		return push.AnswerTo
+	}
+	return ""
+}
+
+// pushOf returns a policy's push as the API shows it, nil for none.
+func pushOf(p *event.Policy) *wire.Push {
+	push := &wire.Push{}
+	// What cannot be decoded is a newer program's; it is not delivered here either.
+	if len(p.Push) == 0 || wire.Decode(p.Push, push) != nil {
+		return nil
+	}
+	return push
+}

@@ -50,11 +50,11 @@ func TestPushReason(t *testing.T) {
 	down := &wire.PushReason{Code: "push_target_down", Detail: "d", LastError: "e", NextProbe: 1000}
 	h.s.deps.Push = pushes{down}
 	v := &event.QueueView{Name: "q"}
-	if r := h.s.PushReason(t.Context(), v); r != nil {
+	if r := h.s.pushReason(t.Context(), v); r != nil {
 		t.Errorf("a queue without push: %+v", r)
 	}
 	v.Policy.Push = []byte(`{"url":"https://a/"}`)
-	assert.Equal(t, h.s.PushReason(t.Context(), v), down)
+	assert.Equal(t, h.s.pushReason(t.Context(), v), down)
 	leader := setup(t)
 	leader.s.deps.Push = pushes{down}
 	h.s.deps.Push = pushes{}
@@ -65,11 +65,11 @@ func TestPushReason(t *testing.T) {
 		}
 		return leader.s.Answers()[name](ctx, body)
 	}
-	if r := h.s.PushReason(t.Context(), v); !cmp.Equal(r, down) {
+	if r := h.s.pushReason(t.Context(), v); !cmp.Equal(r, down) {
 		t.Errorf("%+v", r)
 	}
 	leader.s.deps.Push = pushes{}
-	if r := h.s.PushReason(t.Context(), v); r != nil {
+	if r := h.s.pushReason(t.Context(), v); r != nil {
 		t.Errorf("%+v", r)
 	}
 }

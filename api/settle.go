@@ -1,6 +1,7 @@
 package api
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
@@ -416,3 +417,45 @@ func inProduce(err error, i int) error {
 	}
 	return &out
 }
+
+// SettleHere settles one lease for the node itself and enqueues the answer, if any, in the same
+// entry. A refusal is an *event.Problem; without an answer a lost lease is no error, but rejected.
+func (s *Server) SettleHere(
+	ctx context.Context, actor string, item event.SettleItem, to string, answer *wire.NewMessage,
+) (event.Settled, error) {
+	r := &http.Request{Header: http.Header{}}
+	q := &request{
+		Request: r.WithContext(ctx), s: s, w: noAnswer{http.Header{}}, who: &principal{name: actor},
+	}
+	var res event.Result
+	if answer == nil {
+		res = q.commit(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
+	} else {
+		b := get(q, func() (*batch, error) {
+			return s.newBatch([]wire.NewMessage{*answer}, nil)
+		})
+		res = q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
+			p := event.Produce{Queue: to, Messages: b.msgs}
+			t := &event.Transaction{Settle: []event.SettleItem{item}}
+			err := s.fit(q, &p, b)
+			t.Produce = []event.Produce{p}
+			return &event.Command{Transaction: t}, err
+		})
+	}
+	var settled event.Settled
+	if len(res.Settled) > 0 {
+		settled = res.Settled[0]
+	}
+	p, ok := q.err.(*event.Problem)
+	if settled.Status == event.StatusRejected || ok && p.Code == event.CodeLeaseLost {
+		s.metrics.leaseLost.Inc()
+	}
+	return settled, q.err
+}
+
+// noAnswer is the answer to a request of the node itself.
+type noAnswer struct{ header http.Header }
+
+func (w noAnswer) Header() http.Header       { return w.header }
+func (noAnswer) Write(b []byte) (int, error) { return len(b), nil }
+func (noAnswer) WriteHeader(int)             {}

@@ -1,10 +1,16 @@
 package api
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"net/netip"
 	"strings"
+	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -153,4 +159,260 @@ func (s *Server) secretsMissing() (reasons []string) {
 		}
 	}
 	return reasons
+}
+
+// hookPath is where webhooks come in: open to everybody, because a signature proves the sender.
+const hookPath = "/hook/{name}"
+
+// ForwardTimeout bounds the wait for a target's answer, maxForwarded what is passed on of it. The
+// sender waits meanwhile, and most senders give up after half a minute at most.
+const (
+	maxForwarded   = 1 << 20
+	ForwardTimeout = 30 * time.Second
+)
+
+// Outcomes of a request, for metrics; others are a problem's code.
+const (
+	outcomeQueued    = "queued"
+	outcomeFiltered  = "filtered"
+	outcomeDuplicate = "duplicate"
+	outcomeForwarded = "forwarded"
+	outcomeGone      = "client_gone"
+)
+
+// hook answers POST /hook/{name}. The order of the checks is the contract's (section 9) and
+// matters: nothing of a definition is disclosed, and next to nothing spent, before the sender has
+// proved that it has the secret.
+func (s *Server) hook(q *request) error {
+	q.write = true
+	at := time.Now()
+	name := q.PathValue("name")
+	if !event.ValidName(name) {
+		return webhookNotFound(name)
+	}
+	v, err := currently(q, name, s.deps.State.Webhook, webhookNotFound)
+	if err != nil {
+		return err // an arbitrary name is not counted
+	}
+	w, err := s.compiled(&v)
+	if err != nil {
+		return err
+	}
+	outcome, err := s.take(q, w, at)
+	if err != nil {
+		outcome = outcomeGone
+		if p := s.problem(q, err); p != nil {
+			outcome, err = p.Code, p
+		}
+	}
+	s.metrics.hook(w.Name, outcome)
+	return err
+}
+
+// take checks a request, and answers it unless there is an error.
+func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome string, err error) {
+	source := q.source()
+	if !w.Allows(source) {
+		return "", event.Problemf(codeIPNotAllowed, "",
+			"webhook %s accepts nothing from %s", w.Name, source)
+	}
+	body, err := s.verified(q, w, at)
+	if err != nil {
+		return "", err
+	}
+	req := webhook.Request{Body: body, Source: source, ReceivedAt: at}
+	req.Headers = w.Headers(q.Header, source, at)
+	m, err := w.Message(&req, int(s.opts.MaxPayload))
+	if errors.Is(err, webhook.ErrBody) {
+		detail := clip(err.Error(), 200)
+		if q.media == "application/x-www-form-urlencoded" { // the most common mistake
+			detail += "; it came as a form: let the sender send application/json " +
+				"(GitHub: Content type, in the webhook's settings)"
+		}
+		return "", event.Problemf(codeInvalidJSON, "", "%s", detail)
+	}
+	if failed, ok := errors.AsType[*webhook.FieldError](err); ok {
+		field := clip(failed.Field, 120)
+		return "", bad(field, "%s failed on this request: %s", field, clip(failed.Err.Error(), 200))
+	}
+	switch {
+	case err != nil:
+		return "", err
+	case m.Filtered:
+		return outcomeFiltered, q.answer(http.StatusOK, &wire.Hooked{OK: true, Filtered: true})
+	case w.Definition.Target != "":
+		return outcomeForwarded, s.forward(q, w, &req, &m)
+	}
+	return s.enqueueHooked(q, w, &req, &m)
+}
+
+// source returns the address that a request came from, behind trusted proxies.
+func (q *request) source() netip.Addr {
+	remote, err := netip.ParseAddrPort(q.RemoteAddr)
+	if err != nil {
+		return netip.IPv4Unspecified() // of no network: only in tests without a connection
+	}
+	return webhook.Source(remote.Addr(), q.Header["X-Forwarded-For"], q.s.opts.TrustedProxies)
+}
+
+// verified reads the body and checks its signature.
+func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte, error) {
+	var secrets []string
+	if w.Signed() {
+		v := w.Definition.VerifyHMAC
+		if secrets, _ = s.deps.Secrets.Find(v.SecretEnv, v.SecretFile); len(secrets) == 0 {
+			p := event.Problemf(codeSecretMissing, "",
+				"this node lacks the secret of webhook %s; its /readyz lists what is missing",
+				w.Name)
+			p.RetryAfterMS = 60_000
+			return nil, p
+		}
+	}
+	body, err := q.bytes(s.opts.MaxPayload)
+	if err != nil {
+		return nil, err
+	}
+	header := func(name string) []string { return q.Header[http.CanonicalHeaderKey(name)] }
+	err = w.Verify(header, body, secrets, at)
+	switch {
+	case errors.Is(err, webhook.ErrStale):
+		return nil, event.Problemf(codeStaleTimestamp, "", "%s", clip(err.Error(), 200))
+	case err != nil:
+		return nil, event.Problemf(codeInvalidSignature, "", "%s", clip(err.Error(), 200))
+	}
+	return body, nil
+}
+
+// enqueueHooked enqueues the message. A duplicate is answered as one even if its payload would be
+// refused now: its sender has been served.
+func (s *Server) enqueueHooked(
+	q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message,
+) (outcome string, err error) {
+	// The request's Idempotency-Key is meant for the webhook, not for this API.
+	q.Header.Del("Idempotency-Key")
+	q.who = &principal{name: "webhook:" + w.Name}
+	body := bytes.TrimSpace(m.Payload)
+	in := wire.NewMessage{
+		Payload: body, Key: m.Key, Kind: m.Kind,
+		IdempotencyKey: m.IdempotencyKey, Headers: req.Headers,
+	}
+	if m.Priority > 0 {
+		in.Priority = new(int64(m.Priority))
+	}
+	var original []byte
+	if m.Mapped {
+		original = bytes.TrimSpace(req.Body)
+	}
+	b := &batch{noCreate: true}
+	msg, err := s.newMessage(b, &in, body, original)
+	if err != nil {
+		return "", err
+	}
+	b.append(msg, payload{body, false})
+	var res event.Result
+	if err = w.schema.check(payload{req.Body, false}); err == nil {
+		res, err = s.enqueue(q, w.Definition.Queue, b)
+	}
+	if p, ok := err.(*event.Problem); ok && p.Code == codeSchemaMismatch {
+		msg.PayloadHash = hash(body)
+		id, lerr := s.firstHooked(q, w, &msg)
+		if lerr != nil || id.IsZero() {
+			return "", cmp.Or(lerr, error(p.At(-1)))
+		}
+		res, err = event.Result{Produced: []event.Produced{{ID: id, Duplicate: true}}}, nil
+	} else if ok && p.Code == event.CodeQueueNotFound {
+		// The sender cannot help it, but an operator can: let it try again.
+		p = event.Problemf(p.Code, "", "the webhook's queue is gone; the webhook accepts nothing "+
+			"until the queue exists again, or it names another one")
+		p.RetryAfterMS = 60_000
+		return "", p
+	}
+	if err != nil {
+		return "", err
+	}
+	id := res.Produced[0].ID
+	out := wire.Hooked{OK: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()}
+	if !res.Produced[0].Duplicate {
+		out.Queued = true
+		return outcomeQueued, q.answer(http.StatusAccepted, &out)
+	}
+	out.Duplicate = true
+	if out.State, out.Result, err = s.firstFate(q.Context(), id); err != nil {
+		return outcomeDuplicate, err
+	}
+	return outcomeDuplicate, q.answer(http.StatusOK, &out)
+}
+
+// firstHooked returns the message of which a refused one is a duplicate. Only refused requests cost
+// this search; for others deciding finds duplicates.
+func (s *Server) firstHooked(
+	q *request, w *compiledWebhook, msg *event.NewMessage,
+) (id event.ID, err error) {
+	q.unhurried()
+	if err := s.barrier(q.Context()); err != nil {
+		return id, err
+	}
+	v, ok := s.deps.State.Queue(w.Definition.Queue)
+	if !ok {
+		return id, nil
+	}
+	return s.firstOf(&v, msg)
+}
+
+// forward sends a webhook on at once, and passes the target's answer on.
+func (s *Server) forward(
+	q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message,
+) error {
+	if err := w.schema.check(payload{req.Body, false}); err != nil {
+		return err
+	}
+	q.unhurried()
+	header := http.Header{}
+	for name, v := range req.Headers {
+		header.Set(name, v)
+	}
+	header.Set("Content-Type", typeJSON)
+	if m.IdempotencyKey != "" && visible(m.IdempotencyKey, 255) {
+		header.Set("Idempotency-Key", m.IdempotencyKey)
+	}
+	ctx, cancel := context.WithTimeout(q.Context(), ForwardTimeout)
+	defer cancel()
+	a, err := s.deps.Forward.Do(ctx, webhook.Outgoing{
+		URL: w.Definition.Target, Header: header, Body: bytes.TrimSpace(m.Payload),
+		Timeout: 2 * ForwardTimeout, MaxAnswer: maxForwarded,
+	})
+	late, isNet := errors.AsType[net.Error](err)
+	switch {
+	case webhook.Unsent(err):
+		s.log.Warn("webhook target unreachable",
+			"webhook", w.Name, "request_id", q.id, "error", err)
+		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; "+
+			"the server's log has the cause under this request's id")
+	case err != nil && (ctx.Err() == context.DeadlineExceeded || isNet && late.Timeout()):
+		return perhaps(codeTargetTimeout,
+			"the webhook's target did not answer in time; it may have received the request")
+	case err != nil && q.Context().Err() != nil:
+		return err
+	case err != nil:
+		s.log.Warn("webhook target gave no answer",
+			"webhook", w.Name, "request_id", q.id, "error", err)
+		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have "+
+			"received the request; the server's log has the cause under this request's id")
+	case a.Cut:
+		return perhaps(codeTargetFailed,
+			"the webhook's target answered more than %d bytes", maxForwarded)
+	case a.Status < 200 || a.Status > 599:
+		return perhaps(codeTargetFailed, "the webhook's target answered status %d", a.Status)
+	}
+	// In a browser the answer must not be a page of this server, which could call the API.
+	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	if a.Status == http.StatusNoContent || a.Status == http.StatusNotModified {
+		return q.answer(a.Status, nil)
+	}
+	media := a.Header.Get("Content-Type")
+	if media == "" || mediaType("", media) != nil {
+		media = "application/octet-stream"
+	}
+	q.send(a.Status, media, a.Body)
+	return nil
 }

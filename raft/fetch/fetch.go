@@ -16,6 +16,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"path"
@@ -47,7 +48,6 @@ type Options struct {
 const (
 	reserveBytes = 256 << 20
 	chunkBytes   = 1 << 20          // of one call
-	syncBytes    = 16 << 20         // between two fsyncs: each delays the node's own
 	idleTime     = 30 * time.Second // of one call
 	logEvery     = 10 * time.Second
 )
@@ -69,8 +69,8 @@ type fetcher struct {
 }
 
 // Fetch transfers what is missing into <data>/incoming, asking each node once, and returns
-// what Install is to move in place. After an error the files that have arrived stay, and the
-// next Fetch continues from them. Only one may run for a directory, whose engine may be open.
+// what Install is to move in place. After an error the files that have arrived whole stay, and
+// the next Fetch continues after them. Only one may run for a directory, whose engine may be open.
 func Fetch(ctx context.Context, o Options) (*Plan, error) {
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
 	if err := f.FS.MkdirAll(f.dir); err != nil {
@@ -239,64 +239,34 @@ func (f *fetcher) prepare(p *Plan) error {
 	return err
 }
 
-// file fetches one file and verifies it. Bytes that are there from an earlier attempt, and
-// are wrong, are fetched again.
+// file fetches one file and verifies it, unless it is there from an earlier attempt.
 func (f *fetcher) file(ctx context.Context, from peer.Target, dir, name string, size int64,
 	verify func() error) error {
-	for {
-		had, err := f.download(ctx, from, dir+"/"+name, size)
-		if err != nil {
-			return fmt.Errorf("%s: %w", name, err)
-		}
-		if err = verify(); err == nil || !errors.Is(err, ErrWrong) {
-			return err
-		}
-		if derr := vfs.Remove(f.FS, f.dir, name); derr != nil || had == 0 {
-			return errors.Join(err, derr)
-		}
+	local := path.Join(f.dir, name)
+	if have, err := f.FS.Stat(local); err == nil && have == size && verify() == nil {
+		return nil
 	}
-}
-
-// download completes a file and makes it durable. It returns how many bytes were there before.
-func (f *fetcher) download(ctx context.Context, from peer.Target, name string, size int64) (
-	had int64, err error) {
-	local := path.Join(f.dir, path.Base(name))
-	file, err := f.FS.OpenReadWrite(local)
-	if errors.Is(err, fs.ErrNotExist) {
-		file, err = f.FS.Create(local)
-	}
+	err := vfs.Write(f.FS, local, func(w io.Writer) error {
+		for off := int64(0); off < size; {
+			b, err := f.read(ctx, from, readRequest{dir + "/" + name, off, size - off})
+			if err == nil {
+				_, err = w.Write(b)
+			}
+			if err != nil {
+				return fmt.Errorf("at %d of %d bytes: %w", off, size, err)
+			}
+			off += int64(len(b))
+			if time.Since(f.logged) >= logEvery {
+				f.logged = time.Now()
+				f.Logger.Info("fetching", "file", name, "bytes", off, "of", size)
+			}
+		}
+		return nil
+	})
 	if err != nil {
-		return 0, err
+		return err
 	}
-	defer func() { err = errors.Join(err, file.Close()) }()
-	if had, err = file.Size(); err == nil && had > size { // from an attempt at a newer checkpoint
-		had, err = size, file.Truncate(size)
-	}
-	for off, synced := had, had; err == nil; {
-		// Also where nothing was added: after a kill it may be in the page cache only.
-		if off == size || off >= synced+syncBytes {
-			if err := file.Sync(); err != nil {
-				// Nobody knows which bytes are durable, and a second sync would not say.
-				return had, errors.Join(err, file.Truncate(0))
-			}
-			if synced = off; off == size {
-				return had, nil
-			}
-		}
-		b, err := f.read(ctx, from, readRequest{name, off, size - off})
-		if err == nil {
-			_, err = file.WriteAt(b, off)
-		}
-		if err != nil {
-			return had, fmt.Errorf("at %d of %d bytes: %w", off, size, err)
-		}
-		off += int64(len(b))
-		if time.Since(f.logged) >= logEvery {
-			f.logged = time.Now()
-			f.Logger.Info("fetching", "file", name, "bytes", off, "of", size)
-		}
-	}
-	return had, err
+	return verify()
 }
 
 // read asks for bytes of a file, and returns the first of them.

@@ -36,14 +36,14 @@ var _ waltypes.VFS = walFS{}
 func (w walFS) ListDir(dir string) ([]string, error) { return w.fsys.List(dir) }
 
 // Create implements waltypes.VFS. The file gets its full size at once, so that an append does
-// not change it.
+// not change it, and its name is durable before anything in it.
 func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, error) {
 	f, err := w.fsys.Create(path.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}
-	file := &walFile{File: f, fsys: w.fsys, dir: dir, size: int64(min(size, math.MaxInt32))}
-	if err := f.Truncate(file.size); err != nil {
+	file := &walFile{File: f, size: int64(min(size, math.MaxInt32))}
+	if err := errors.Join(f.Truncate(file.size), w.fsys.SyncDir(dir)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return file, nil
@@ -62,18 +62,16 @@ func (w walFS) OpenReader(dir, name string) (waltypes.ReadableFile, error) {
 	return w.fsys.OpenRead(path.Join(dir, name))
 }
 
-// OpenWriter implements waltypes.VFS. The file is synced at once: after a kill the page cache
-// shows writes that are not on disk, and raft-wal takes what it reads for durable.
+// OpenWriter implements waltypes.VFS. The file and its name are synced at once: after a kill the
+// page cache shows what is not on disk, and raft-wal takes what it reads for durable.
 func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
 	f, err := w.fsys.OpenReadWrite(path.Join(dir, name))
 	if err != nil {
 		return nil, err
 	}
-	file := &walFile{File: f, fsys: w.fsys, dir: dir}
-	if file.size, err = f.Size(); err == nil {
-		err = file.Sync()
-	}
-	if err != nil {
+	file := &walFile{File: f}
+	file.size, err = f.Size()
+	if err = errors.Join(err, f.Sync(), w.fsys.SyncDir(dir)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return file, nil
@@ -82,10 +80,7 @@ func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
 // walFile is a segment that raft-wal appends to. After its end are only zeros: see repairLog.
 type walFile struct {
 	vfs.File
-	fsys   vfs.FS
-	dir    string
 	size   int64
-	named  bool  // the file's name is durable
 	zeroed int64 // blocks up to this offset have been written, with entries or zeros
 }
 
@@ -102,18 +97,6 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	// Only an optimization: where it fails, the file has holes.
 	_, _ = f.File.WriteAt(zeros[:f.zeroed-end], end)
 	return n, nil
-}
-
-// Sync makes the written bytes and the file's name durable.
-func (f *walFile) Sync() error {
-	if err := f.File.Sync(); err != nil {
-		return err
-	}
-	if f.named {
-		return nil
-	}
-	f.named = true
-	return f.fsys.SyncDir(f.dir)
 }
 
 // repairLog repairs the Raft log's files before raft-wal opens them, because raft-wal v0.4.1

@@ -8,7 +8,6 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
-	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -110,15 +109,6 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 	if ask.Term < a.Term {
 		return a, nil
 	}
-	if err := r.compareOffer(ask.Meta); err != nil {
-		// One leader's word ends nobody: it may be the one that is wrong. The marks decide by
-		// majority (I18).
-		if r.mismatch.due(time.Now()) {
-			r.o.Logger.Error("offered checkpoint does not match the event log",
-				"from", from.Node, "error", err)
-		}
-		return a, err
-	}
 	if a.Have = r.covers(ask.Index, ask.LogTerm); a.Have {
 		r.lacking.Store(nil)
 		return a, nil
@@ -136,22 +126,6 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 	default:
 	}
 	return a, nil
-}
-
-// compareOffer returns an error if this node's event log is not the checkpoint's.
-func (r *Replica) compareOffer(meta checkpoint.Meta) error {
-	if r.fsm.progress().head < meta.HeadIndex {
-		return nil
-	}
-	chain, err := r.o.Machine.ChainAt(meta.HeadIndex)
-	if errors.Is(err, log.ErrGone) {
-		return nil
-	}
-	if err == nil && chain != meta.Chain {
-		err = fmt.Errorf("%w: at index %d this node's event log has chain %x, the leader's %x",
-			ErrDiverged, meta.HeadIndex, chain, meta.Chain)
-	}
-	return err
 }
 
 // covers reports whether this node has what a snapshot has. An entry of the same index and

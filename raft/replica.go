@@ -58,7 +58,6 @@ type Replica struct {
 	rollback   rollback
 	agreement  agreement
 	lacking    atomic.Pointer[Offer] // catchup.go; nil: nothing
-	mismatch   throttle              // of logging an offer that does not match
 	offers     chan Offer            // of capacity one
 	snapNow    chan struct{}         // of capacity one: a checkpoint is due
 	run        lifecycle

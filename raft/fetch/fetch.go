@@ -141,16 +141,13 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (
 	c := &f.Checkpoint
 	p = &Plan{Cluster: c.ClusterID, Checkpoint: Checkpoint{Name: c.Name(), Size: c.Size,
 		Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: c.Chain}}
-	sealed, head, chain, err := local(f.FS, f.DataDir, c.HeadIndex)
+	sealed, head, here, err := local(f.FS, f.DataDir, c.HeadIndex)
 	if err != nil {
 		return nil, nil, err
 	}
 	p.head = head.Last
-	if head.Last >= c.HeadIndex { // only the checkpoint is missing
-		p.PrevIndex, p.PrevChain = c.HeadIndex, c.Chain
-		return p, nil, same(c.HeadIndex, chain, c.Chain)
-	}
-	q := listRequest{HeadIndex: c.HeadIndex, Chain: c.Chain, Asked: head.Last}
+	// Also if only the checkpoint is missing: one node's word does not make this log a wrong one.
+	q := listRequest{HeadIndex: c.HeadIndex, Chain: c.Chain, Asked: min(head.Last, c.HeadIndex)}
 	var l list
 	if _, err := peer.Ask(ctx, f.Net, to, callList, q, &l); err != nil {
 		return nil, nil, err
@@ -159,12 +156,19 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (
 	if err := p.check(); err != nil || len(p.Segments) == 0 {
 		return nil, nil, fmt.Errorf("%w: list of segments: %w", ErrWrong, err)
 	}
-	if head.Last > 0 && head.Last >= l.PrevIndex { // else the other has deleted what is here
-		if l.Asked == (checkpoint.Chain{}) {
-			err = fmt.Errorf("the other node does not hold its chain at index %d", head.Last)
-		} else {
-			err = same(head.Last, head.Chain, l.Asked)
+	if q.Asked > 0 && q.Asked >= l.PrevIndex { // else the other has deleted what is here
+		switch l.Asked {
+		case here:
+		case checkpoint.Chain{}:
+			return nil, nil, fmt.Errorf("the other node does not hold its chain at index %d", q.Asked)
+		default:
+			return nil, nil, fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
+				ErrDiffers, q.Asked, here, l.Asked)
 		}
+	}
+	if q.Asked == c.HeadIndex {
+		p.extent = extent{PrevIndex: c.HeadIndex, PrevChain: c.Chain}
+		return p, nil, nil
 	}
 	// Sealed segments that are the same stay: a chain covers all that came before it. The
 	// newest is fetched whole, because its end may not be on disk here.
@@ -177,20 +181,11 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (
 		}
 	}
 	p.Replace = p.PrevIndex > 0 && after == nil
-	return p, after, err
-}
-
-// same returns ErrDiffers unless both chains at an index are the same.
-func same(index uint64, here, there checkpoint.Chain) error {
-	if here == there {
-		return nil
-	}
-	return fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
-		ErrDiffers, index, here, there)
+	return p, after, nil
 }
 
 // local returns what the local log, to which the engine may write, consists of: its sealed
-// segments, the newest one, and its chain at an index, where it reaches that.
+// segments, the newest one, and its chain at an index, or where it ends before that.
 func local(fsys vfs.FS, dataDir string, index uint64) (
 	sealed []log.SegmentInfo, newest log.SegmentInfo, chain checkpoint.Chain, err error) {
 	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dataDir, datadir.LogDir)})
@@ -202,9 +197,7 @@ func local(fsys vfs.FS, dataDir string, index uint64) (
 	defer l.Close()
 	if all := l.Segments(); len(all) > 0 {
 		sealed, newest = all[:len(all)-1], all[len(all)-1]
-	}
-	if newest.Last >= index {
-		chain, err = l.ChainAt(index)
+		chain, err = l.ChainAt(min(index, newest.Last))
 	}
 	return sealed, newest, chain, err
 }

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"iter"
 	"os"
 	"reflect"
 	"regexp"
@@ -146,18 +145,19 @@ func opt(cmd *cobra.Command, to any, name string) {
 // tls-key for TLSKey, unless there is a tag: flag:"name". Its default is the field's value,
 // unless there is a tag: default:"value". A pointer is nil unless the flag is given.
 func fields(cmd *cobra.Command, of any) {
-	for f, v := range flagFields(of) {
-		if v.Kind() == reflect.Pointer {
-			v.Set(reflect.New(v.Type().Elem()))
-			v = v.Elem()
+	for _, f := range flagFields(of) {
+		to := f.value
+		if to.Kind() == reflect.Pointer {
+			to.Set(reflect.New(to.Type().Elem()))
+			to = to.Elem()
 		}
-		opt(cmd, v.Addr().Interface(), flagName(f))
-		if as := f.Tag.Get("as"); as == "int" || as == "float" {
-			own := cmd.Flags().Lookup(flagName(f))
+		opt(cmd, to.Addr().Interface(), f.name)
+		if as := f.tag.Get("as"); as == "int" || as == "float" {
+			own := cmd.Flags().Lookup(f.name)
 			own.Value = kinded{own.Value, as}
 		}
-		if text, ok := f.Tag.Lookup("default"); ok {
-			setDefault(cmd, flagName(f), text)
+		if text, ok := f.tag.Lookup("default"); ok {
+			setDefault(cmd, f.name, text)
 		}
 	}
 }
@@ -172,29 +172,30 @@ func (k kinded) Type() string { return k.kind }
 
 // clearNotGiven sets the pointers of a struct whose flags are not given to nil.
 func clearNotGiven(cmd *cobra.Command, of any) {
-	for f, v := range flagFields(of) {
-		if v.Kind() == reflect.Pointer && !cmd.Flags().Changed(flagName(f)) {
-			v.SetZero()
+	for _, f := range flagFields(of) {
+		if f.value.Kind() == reflect.Pointer && !cmd.Flags().Changed(f.name) {
+			f.value.SetZero()
 		}
 	}
 }
 
-// flagFields returns the fields of a struct that are flags.
-func flagFields(of any) iter.Seq2[reflect.StructField, reflect.Value] {
-	return func(yield func(reflect.StructField, reflect.Value) bool) {
-		v := reflect.ValueOf(of).Elem()
-		for _, f := range reflect.VisibleFields(v.Type()) {
-			if !f.Anonymous && f.IsExported() && f.Tag.Get("flag") != "-" &&
-				!yield(f, v.FieldByIndex(f.Index)) {
-				return
-			}
-		}
-	}
+// flagField is a field of a struct that is a flag.
+type flagField struct {
+	name  string
+	tag   reflect.StructTag
+	value reflect.Value
 }
 
-func flagName(f reflect.StructField) string {
-	return cmp.Or(f.Tag.Get("flag"),
-		strings.ToLower(wordsRE.ReplaceAllString(f.Name, "$1$3-$2$4")))
+func flagFields(of any) (all []flagField) {
+	v := reflect.ValueOf(of).Elem()
+	for _, f := range reflect.VisibleFields(v.Type()) {
+		name := cmp.Or(f.Tag.Get("flag"),
+			strings.ToLower(wordsRE.ReplaceAllString(f.Name, "$1$3-$2$4")))
+		if !f.Anonymous && f.IsExported() && name != "-" {
+			all = append(all, flagField{name, f.Tag, v.FieldByIndex(f.Index)})
+		}
+	}
+	return all
 }
 
 var wordsRE = regexp.MustCompile("([a-z])([A-Z])|([A-Z]+)([A-Z][a-z])")
@@ -382,14 +383,14 @@ func (c request) decode(file string, flags, to any) error {
 			return usagef("%s: %w", file, err)
 		}
 	}
-	for f, v := range flagFields(flags) {
-		path := f.Tag.Get("sets")
-		if path == "" || !c.flags.Changed(flagName(f)) {
+	for _, f := range flagFields(flags) {
+		path := f.tag.Get("sets")
+		if path == "" || !c.flags.Changed(f.name) {
 			continue
 		}
-		value, err := c.member(v.Interface(), f.Tag.Get("as"))
+		value, err := c.member(f.value.Interface(), f.tag.Get("as"))
 		if err != nil {
-			return usagef("--%s: %w", flagName(f), err)
+			return usagef("--%s: %w", f.name, err)
 		}
 		for _, name := range slices.Backward(strings.Split(path, ".")) {
 			value = map[string]any{name: value}

@@ -160,8 +160,15 @@ var projectionsCommands = group("projections",
 			return c.rebuildStopped(cmp.Or(f.DataDir, c.getenv("QLOGD_DATA_DIR"), defaultDataDir))
 		}
 		return c.ask(func(server *client.Client) error {
-			c.Client = server
-			return c.rebuildRemote()
+			p, err := server.RebuildProjections(c.ctx)
+			bar := c.progress("rebuilding", true)
+			for head := p.LogHead; err == nil && p.Index < head; {
+				bar.set(int64(p.Index), int64(head))
+				pause(c.ctx, 200*time.Millisecond)
+				p, err = server.Projections(c.ctx)
+			}
+			bar.done()
+			return c.projections(p, err)
 		})
 	}, (*app).addrFlag, exclusive("data-dir", "addr"), (*app).authFlags),
 	remote("projections show", func(c request, _ *none) error {
@@ -173,19 +180,6 @@ func (a *app) projections(p *wire.Projections, err error) error {
 	return a.show(p, err, "read models", "", [][]any{
 		{"index", p.Index}, {"time", a.when(p.Time)}, {"log head", p.LogHead},
 	})
-}
-
-// rebuildRemote asks the server to rebuild its read models and waits for the end.
-func (c request) rebuildRemote() error {
-	p, err := c.RebuildProjections(c.ctx)
-	bar := c.progress("rebuilding", true)
-	for head := p.LogHead; err == nil && p.Index < head; {
-		bar.set(int64(p.Index), int64(head))
-		pause(c.ctx, 200*time.Millisecond)
-		p, err = c.Projections(c.ctx)
-	}
-	bar.done()
-	return c.projections(p, err)
 }
 
 // rebuildStopped rebuilds the read models in the data directory of a node that does not run.

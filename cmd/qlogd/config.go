@@ -70,7 +70,7 @@ func (c *config) flags(_ *app, cmd *cobra.Command) {
 // load reads what the command line left open from the environment, then from the file,
 // and checks the settings.
 func (c *config) load(fs *pflag.FlagSet, getenv func(string) string) (err error) {
-	c.insecureEnv = truth(getenv("QLOGD_INSECURE"))
+	c.insecureEnv = slices.Contains([]string{"1", "true", "yes"}, getenv("QLOGD_INSECURE"))
 	// The environment first, for QLOGD_CONFIG names the file.
 	fs.VisitAll(func(f *pflag.Flag) {
 		name := "QLOGD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
@@ -288,18 +288,6 @@ func unspecified(addr string) bool {
 	ip, _ := netip.ParseAddr(host)
 	return host == "" || ip.IsUnspecified()
 }
-
-// defaultNodeID derives a node's name from the host's.
-func defaultNodeID() string {
-	host, _ := os.Hostname()
-	host, _, _ = strings.Cut(host, ".")
-	if event.ValidNode(host) {
-		return host
-	}
-	return "n1"
-}
-
-func truth(s string) bool { return s == "1" || s == "true" || s == "yes" }
 
 // flagCause removes pflag's own preface from an error.
 func flagCause(err error) error {

@@ -9,10 +9,12 @@ import (
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
@@ -73,7 +75,13 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 }
 
 func newCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
-	id := cmp.Or(c.NodeID, defaultNodeID())
+	id := c.NodeID
+	if id == "" {
+		host, _ := os.Hostname()
+		if id, _, _ = strings.Cut(host, "."); !event.ValidNode(id) {
+			id = "n1"
+		}
+	}
 	// The cluster of a node that forms one with others, or joins one, is not known yet. The
 	// identity of the directory is.
 	card := datadir.NewBlank(id, c.LogSegmentBytes)
@@ -208,14 +216,6 @@ func (n *node) reincarnate() error {
 	self.Incarnation = n.card.Incarnation
 	n.peers.SetSelf(self)
 	return nil
-}
-
-// joined is called when the cluster's configuration has this directory: from here on one that is
-// in none was removed.
-func (n *node) joined() {
-	if err := n.changeCard(func(card *datadir.Node) { card.Joined = true }); err != nil {
-		n.fail(err)
-	}
 }
 
 // fetchLacking fetches what this node lacks when the leader offers it, and has it installed.

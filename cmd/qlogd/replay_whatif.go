@@ -87,7 +87,13 @@ func (r *replayer) playWhatIf(d *replay.Dir) error {
 		ToleranceMS: r.Tolerance.Milliseconds(), Progress: bar.set,
 		Diverged: func(x *replay.Divergence) error {
 			bar.done()
-			return r.divergence(x)
+			assumed := ""
+			if x.WhatIf.Assumed {
+				assumed = " (assumed)"
+			}
+			return r.say(named{"what_if": x}, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s",
+				x.Queue, x.MessageID, x.Effect, endText(&x.Real), endText(&x.WhatIf), assumed,
+				stepText(x.First.Real), stepText(x.First.WhatIf))
 		},
 	})
 	bar.done()
@@ -106,16 +112,6 @@ func (r *replayer) playWhatIf(d *replay.Dir) error {
 		}
 	}
 	return r.whatSummary(s)
-}
-
-func (r *replayer) divergence(x *replay.Divergence) error {
-	assumed := ""
-	if x.WhatIf.Assumed {
-		assumed = " (assumed)"
-	}
-	return r.say(named{"what_if": x}, "%-20s  %s  %-13s  %s → %s%s; first: %s → %s",
-		x.Queue, x.MessageID, x.Effect, endText(&x.Real), endText(&x.WhatIf), assumed,
-		stepText(x.First.Real), stepText(x.First.WhatIf))
 }
 
 func stepText(s *replay.Step) string {

@@ -52,6 +52,11 @@ type config struct {
 
 	file        string // where the settings came from
 	insecureEnv bool   // the second confirmation needed to serve without authentication
+
+	// Read by check.
+	level    slog.Level
+	proxies  []netip.Prefix
+	warnings []warning
 }
 
 // flags declares the settings, with their defaults.
@@ -178,42 +183,33 @@ func (c *config) check() error {
 			return usagef("join: %w", err)
 		}
 	}
-	if _, err := parseLevel(c.LogLevel); err != nil {
-		return err
+	if err := c.level.UnmarshalText([]byte(c.LogLevel)); err != nil {
+		return usagef("log-level must be debug, info, warn or error, not %.64q", c.LogLevel)
 	}
 	if c.Archive != "" {
 		if err := archive.CheckDir(c.Archive); err != nil {
 			return usagef("%w", err)
 		}
 	}
-	if _, err := c.proxies(); err != nil {
-		return err
+	for _, text := range c.TrustedProxies {
+		p, err := webhook.ParseNetwork(strings.TrimSpace(text))
+		if err != nil {
+			return usagef("trusted-proxies: %.64q %w", text, err)
+		}
+		c.proxies = append(c.proxies, p)
 	}
-	_, err := c.addresses()
-	return err
+	return c.checkAddresses()
 }
 
 // alone reports whether a new directory becomes a cluster of its own.
 func (c *config) alone() bool { return c.BootstrapExpect == 1 && len(c.Join) == 0 }
 
-// proxies returns the networks of trusted-proxies.
-func (c *config) proxies() (out []netip.Prefix, err error) {
-	for _, text := range c.TrustedProxies {
-		p, err := webhook.ParseNetwork(strings.TrimSpace(text))
-		if err != nil {
-			return nil, usagef("trusted-proxies: %.64q %w", text, err)
-		}
-		out = append(out, p)
-	}
-	return out, nil
-}
-
 // warning is a danger that the operator should know of.
 type warning struct{ name, addr, text string }
 
-// addresses checks the addresses that the server listens on. It returns warnings of those
-// that are open to strangers and not refused: it may be intended, and is logged at each start.
-func (c *config) addresses() (warnings []warning, err error) {
+// checkAddresses checks the addresses that the server listens on, and warns of those that are
+// open to strangers and not refused: it may be intended, and is logged at each start.
+func (c *config) checkAddresses() error {
 	for _, l := range []struct {
 		name, addr, advertise string
 		guarded               bool
@@ -231,9 +227,9 @@ func (c *config) addresses() (warnings []warning, err error) {
 		text := ""
 		switch {
 		case err != nil:
-			return nil, usagef("%s: %w", l.name, err)
+			return usagef("%s: %w", l.name, err)
 		case !loopback && !l.guarded && (!c.Insecure || !c.insecureEnv):
-			return nil, usagef("%s %s is not a loopback address and has no %s: %s. "+
+			return usagef("%s %s is not a loopback address and has no %s: %s. "+
 				"If that is intended, confirm it twice: --insecure and QLOGD_INSECURE=1",
 				l.name, l.addr, l.guard, l.danger)
 		case !loopback && !l.guarded:
@@ -246,19 +242,19 @@ func (c *config) addresses() (warnings []warning, err error) {
 				"anyone on this machine can pass for a node there, and needs no token of auth-file"
 		}
 		if text != "" {
-			warnings = append(warnings, warning{l.name, l.addr, text})
+			c.warnings = append(c.warnings, warning{l.name, l.addr, text})
 		}
 		if l.advertise != "" {
 			if err := hostPort(l.advertise); err != nil {
-				return nil, usagef("%s: %w", strings.Replace(l.name, "addr", "advertise", 1), err)
+				return usagef("%s: %w", strings.Replace(l.name, "addr", "advertise", 1), err)
 			}
 		}
 		if l.name == "raft-addr" && unspecified(cmp.Or(l.advertise, l.addr)) {
-			return nil, usagef("raft-addr %s is every address of this host; "+
+			return usagef("raft-addr %s is every address of this host; "+
 				"raft-advertise must be the one at which the other nodes reach it", l.addr)
 		}
 	}
-	return warnings, nil
+	return nil
 }
 
 // isLoopback reports whether only this machine reaches an address. Of names only
@@ -296,14 +292,6 @@ func flagCause(err error) error {
 		return fmt.Errorf("%.64q: %w", v.GetValue(), v.Unwrap())
 	}
 	return err
-}
-
-func parseLevel(s string) (slog.Level, error) {
-	var l slog.Level
-	if err := l.UnmarshalText([]byte(s)); err != nil {
-		return 0, usagef("log-level must be debug, info, warn or error, not %.64q", s)
-	}
-	return l, nil
 }
 
 var configCommands = group("config",

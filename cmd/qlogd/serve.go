@@ -46,7 +46,7 @@ func (a *app) reload(n *node, level *slog.LevelVar) {
 	next := level.Level()
 	c, err := a.loadConfig()
 	if err == nil {
-		next, err = parseLevel(c.LogLevel)
+		next = c.level
 	}
 	note("log-level", err)
 	n.reloadSecrets(note)
@@ -62,22 +62,14 @@ func (a *app) reload(n *node, level *slog.LevelVar) {
 
 // serve runs a node until a signal, the end of the context, or a fatal failure.
 func (a *app) serve(ctx context.Context, c *config) error {
-	l, err := parseLevel(c.LogLevel)
-	if err != nil {
-		return err
-	}
 	level := &slog.LevelVar{} // changes while the node runs
-	level.Set(l)
+	level.Set(c.level)
 	o := &slog.HandlerOptions{Level: level}
 	logger := slog.New(slog.NewTextHandler(a.stderr, o))
 	if c.LogFormat == "json" {
 		logger = slog.New(slog.NewJSONHandler(a.stderr, o))
 	}
-	warnings, err := c.addresses()
-	if err != nil {
-		return err
-	}
-	for _, w := range warnings {
+	for _, w := range c.warnings {
 		logger.Warn(w.text, w.name, w.addr)
 	}
 	// Before anything is started, so that no signal is lost.
@@ -151,12 +143,8 @@ func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 
 // announce logs once the node is ready, and notifies systemd.
 func (n *node) announce(a *app) {
-	tick := time.NewTicker(20 * time.Millisecond)
-	defer tick.Stop()
-	late := time.NewTicker(10 * time.Second)
-	defer late.Stop()
 	n.logger.Info("listening", "http_addr", n.httpLis.Addr().String(), "raft_addr", n.peers.Addr())
-	for {
+	for tries := 1; ; tries++ {
 		ready, reasons := false, []string{"there is nothing to serve from yet"}
 		if e := n.engine(); e != nil {
 			ready, reasons = e.replica.Ready()
@@ -164,11 +152,10 @@ func (n *node) announce(a *app) {
 		if ready {
 			break
 		}
-		select {
-		case <-tick.C:
-		case <-late.C:
+		if tries%500 == 0 { // 10 s
 			n.logger.Warn("not ready yet", "reasons", reasons)
-		case <-n.background.Done():
+		}
+		if pause(n.background, 20*time.Millisecond); n.background.Err() != nil {
 			return
 		}
 	}

@@ -292,11 +292,10 @@ func (n *node) fail(err error) {
 }
 
 func (n *node) apiOptions() api.Options {
-	proxies, _ := n.c.proxies() // checked by load
 	return api.Options{
 		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
-		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: proxies,
+		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: n.c.proxies,
 		Version: build().Version,
 	}
 }

@@ -414,7 +414,7 @@ func (c request) compareHeads(chain replay.Chain, heads []wire.LogHead) error {
 		}
 	}
 	if different {
-		return &exitError{exitDifference, fmt.Errorf("the heads show a difference: %w", diff)}
+		return exitf(exitDifference, "the heads show a difference: %w", diff)
 	}
 	return nil
 }

@@ -47,10 +47,13 @@ func (e *exitError) Error() string {
 }
 func (e *exitError) Unwrap() error { return e.err }
 
-// usagef returns an error caused by a wrong command line.
-func usagef(format string, args ...any) error {
-	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+// exitf returns an error with an exit code.
+func exitf(code int, format string, args ...any) error {
+	return &exitError{code, fmt.Errorf(format, args...)}
 }
+
+// usagef returns an error caused by a wrong command line.
+func usagef(format string, args ...any) error { return exitf(exitUsage, format, args...) }
 
 // app is what every command shares: the streams, and the common flags.
 type app struct {

@@ -159,8 +159,8 @@ func (n *node) checkJoin(addrs []string) (left []string, err error) {
 	case err == nil:
 		return left, nil
 	case alone && e != nil && len(e.replica.Members()) == 1:
-		return nil, outside("%w: it belongs elsewhere; start with the right data directory, "+
-			"or with an empty one", err)
+		return nil, exitf(exitDiverged, "%w: it belongs elsewhere; "+
+			"start with the right data directory, or with an empty one", err)
 	}
 	n.logger.Error("join address belongs to a different cluster", "error", err)
 	return left, nil
@@ -181,18 +181,13 @@ func (n *node) keepCheckingJoin(left []string) {
 	}
 }
 
-// outside is why a directory has no place here. Starting again does not help.
-func outside(format string, args ...any) error {
-	return &exitError{exitDiverged, fmt.Errorf(format, args...)}
-}
-
 // outOfCluster is called when this directory is no member any more.
 func (n *node) outOfCluster(why error) {
 	if errors.Is(why, raft.ErrRolledBack) {
 		n.ask(change{"the data directory was rolled back", n.reincarnate})
 		return
 	}
-	n.fail(outside("this data directory of node %s is no member of cluster %s any more: "+
+	n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s any more: "+
 		"the node was removed, or has come with a newer directory; "+
 		"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
 }

@@ -84,8 +84,7 @@ func (s *logSource) verifyDir(c request) error {
 	if diff.Index > 0 {
 		where = fmt.Sprintf(" (first wrong: index:%d)", diff.Index)
 	}
-	return &exitError{exitDifference,
-		fmt.Errorf("verification found a difference%s: %w", where, diff)}
+	return exitf(exitDifference, "verification found a difference%s: %w", where, diff)
 }
 
 // diffBody is a line of --diff with --output json. A queue's has no message_id and queueSides
@@ -251,7 +250,7 @@ func (r *replayer) compare(d *replay.Dir) (err error) {
 		return err
 	}
 	if !body.SameLog || !body.SameState {
-		return &exitError{exitDifference, fmt.Errorf("%s differs from %s", r.name, r.Against)}
+		return exitf(exitDifference, "%s differs from %s", r.name, r.Against)
 	}
 	return nil
 }

@@ -90,16 +90,11 @@ func (a *app) serve(ctx context.Context, c *config) error {
 			// The files or the state cannot be trusted: nothing more is written, and the
 			// next start checks them.
 			a.sdNotify("STOPPING=1")
-			err = fmt.Errorf("node failed: %w", err)
-			if ee, ok := errors.AsType[*exitError](err); ok {
-				return &exitError{ee.code, err}
-			}
 			if errors.Is(err, raft.ErrDiverged) {
-				err = fmt.Errorf("%w; keep its data directory for examination, "+
-					"and start it with an empty one", err)
-				return &exitError{exitDiverged, err}
+				return exitf(exitDiverged, "node failed: %w; keep its data directory "+
+					"for examination, and start it with an empty one", err)
 			}
-			return err
+			return fmt.Errorf("node failed: %w", err)
 		case s := <-signals:
 			if s != syscall.SIGHUP {
 				return a.drain(n, signals, s.String())

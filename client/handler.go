@@ -117,20 +117,14 @@ func settlement(lease string, err error, stopping bool) (s Settlement) {
 		s.Do = DoRelease
 		return s
 	}
-	var retry *retryError
-	var dead *deadError
-	switch {
-	case errors.As(err, &dead):
-		s.Do = DoDeadLetter
-	case errors.As(err, &retry):
-		s.Do, s.Delay = DoRetry, &retry.after
-	default:
-		s.Do = DoRetry
+	s.Do = DoRetry
+	if retry, ok := errors.AsType[*retryError](err); ok {
+		s.Delay = &retry.after
+	}
+	if _, ok := errors.AsType[*deadError](err); ok {
+		s.Do, s.Delay = DoDeadLetter, nil
 	}
 	s.Error = err.Error()
-	if len(s.Error) > maxError {
-		s.Error = s.Error[:maxError]
-	}
-	s.Error = strings.ToValidUTF8(s.Error, "")
+	s.Error = strings.ToValidUTF8(s.Error[:min(len(s.Error), maxError)], "")
 	return s
 }

@@ -211,9 +211,8 @@ func (r *run) fetch(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return nil
 		}
-		var e *Error
-		if errors.As(err, &e) && e.Problem.Status >= 400 && e.Problem.Status < 500 &&
-			!e.Problem.Retryable {
+		if e, ok := errors.AsType[*Error](err); ok && !e.Problem.Retryable &&
+			e.Problem.Status >= 400 && e.Problem.Status < 500 {
 			return fmt.Errorf("lease from %s: %w", r.w.queues[0], err)
 		}
 		failures++

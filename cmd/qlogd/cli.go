@@ -306,8 +306,7 @@ func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error
 // refusal returns a usage error if the server has refused the arguments, and other
 // errors as they are.
 func refusal(err error) error {
-	var e *client.Error
-	if errors.As(err, &e) &&
+	if e, ok := errors.AsType[*client.Error](err); ok &&
 		(errors.Is(err, client.ErrInvalidArgument) || e.Problem.Code == "invalid_json") {
 		if e.Problem.Field != "" {
 			return usagef("%s: %w", e.Problem.Field, err)

@@ -287,8 +287,7 @@ func unspecified(addr string) bool {
 
 // flagCause removes pflag's own preface from an error.
 func flagCause(err error) error {
-	var v *pflag.InvalidValueError
-	if errors.As(err, &v) {
+	if v, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		return fmt.Errorf("%.64q: %w", v.GetValue(), v.Unwrap())
 	}
 	return err

@@ -51,8 +51,8 @@ var applyCommand = remote("apply", func(c request, f *struct {
 
 // refused joins all mistakes that the server reports to one error.
 func (d definitions) refused(err error) error {
-	var e *client.Error
-	if !errors.As(err, &e) {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok {
 		return err
 	}
 	wrong := e.Problem.Errors

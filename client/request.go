@@ -222,20 +222,18 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answ
 	to := c.endpoints[at]
 	to.busy.Add(1)
 	defer to.busy.Add(-1)
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	if c.try > 0 && !q.query.Has("at") { // rebuilding a past state can take long
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, c.try+q.patience,
+			fmt.Errorf("%s does not answer", to.url.Host))
+		defer cancel()
+	}
 	var sent atomic.Bool
 	req, err := c.request(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(httptrace.GotConnInfo) { sent.Store(true) },
 	}), to, q, body)
 	if err != nil {
 		return try{err: err}
-	}
-	if c.try > 0 && !q.query.Has("at") { // rebuilding a past state can take long
-		hangs := time.AfterFunc(c.try+q.patience, func() {
-			cancel(fmt.Errorf("%s does not answer", to.url.Host))
-		})
-		defer hangs.Stop()
 	}
 	resp, err := c.http.Do(req)
 	if err != nil {
@@ -276,11 +274,7 @@ func (c *Client) request(ctx context.Context, to *endpoint, q *call,
 	if len(q.query) > 0 {
 		u += "?" + q.query.Encode()
 	}
-	var r io.Reader
-	if body != nil {
-		r = bytes.NewReader(body)
-	}
-	req, err := http.NewRequestWithContext(ctx, q.method, u, r)
+	req, err := http.NewRequestWithContext(ctx, q.method, u, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

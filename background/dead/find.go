@@ -136,8 +136,8 @@ func (x Finder) Error(v *event.MessageView) (string, error) {
 // group is a group while it is counted.
 type group struct {
 	wire.DeadGroup
-	newest  [sampled]event.ID // the newest first
-	content event.Ref         // of the newest
+	newest  []event.ID // at most sampled, the newest last
+	content event.Ref  // of the newest
 }
 
 // sampled is how many messages of a group are named.
@@ -149,12 +149,7 @@ func (x Finder) Groups(
 	ctx context.Context, queue string, f *Filter, limit int,
 ) (out wire.DeadGroups, err error) {
 	groups := map[string]*group{}
-	// The same failure mostly comes in the same words.
-	type words struct {
-		reason event.Reason
-		text   string
-	}
-	prints := map[words]string{}
+	prints := map[string]string{} // the same failure mostly comes in the same words
 	for v, err := range x.Select(ctx, &Search{Queue: queue, Filter: *f}) {
 		text := ""
 		if err == nil {
@@ -163,14 +158,14 @@ func (x Finder) Groups(
 		if err != nil {
 			return out, err
 		}
-		seen := words{v.Dead.Reason, event.Clip(text, maxPattern)}
-		print, ok := prints[seen]
+		words := v.Dead.Reason.String() + "\x00" + event.Clip(text, maxPattern)
+		print, ok := prints[words]
 		if !ok {
 			if len(prints) == 1000 {
 				clear(prints) // texts are long
 			}
-			print = Fingerprint(seen.reason, Pattern(text))
-			prints[seen] = print
+			print = Fingerprint(v.Dead.Reason, Pattern(text))
+			prints[words] = print
 		}
 		g := groups[print]
 		if g == nil {
@@ -181,8 +176,7 @@ func (x Finder) Groups(
 		}
 		g.Count++
 		g.LastFailedAt, g.content = wire.Time(v.Dead.FailedAt), v.Content
-		copy(g.newest[1:], g.newest[:])
-		g.newest[0] = v.ID
+		g.newest = append(g.newest[max(len(g.newest)-sampled+1, 0):], v.ID)
 	}
 	all := slices.SortedFunc(maps.Values(groups), func(a, b *group) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(b.LastFailedAt, a.LastFailedAt),
@@ -190,15 +184,15 @@ func (x Finder) Groups(
 	})
 	out.Total = int64(len(all))
 	for _, g := range all[:min(len(all), limit)] {
+		for _, id := range slices.Backward(g.newest) {
+			g.MessageIDs = append(g.MessageIDs, id.String())
+		}
 		// Only now: there may be as many groups as there are dead letters, and texts are long.
-		g.Error, err = x.Error(&event.MessageView{ID: g.newest[0], Content: g.content})
-		if err != nil {
+		newest := event.MessageView{ID: g.newest[len(g.newest)-1], Content: g.content}
+		if g.Error, err = x.Error(&newest); err != nil {
 			return out, err
 		}
 		g.Pattern = Pattern(g.Error)
-		for _, id := range g.newest[:min(g.Count, sampled)] {
-			g.MessageIDs = append(g.MessageIDs, id.String())
-		}
 		out.Groups = append(out.Groups, g.DeadGroup)
 	}
 	return out, nil

@@ -73,12 +73,18 @@ func (r *Retention) plan(metas []checkpoint.Meta) (cut uint64, err error) {
 	if base < 0 {
 		return 0, nil
 	}
+	return r.segment(metas[base].HeadIndex + 1), nil
+}
+
+// segment returns the first index of the segment that has an index; 0 if that is the oldest one, or
+// before it.
+func (r *Retention) segment(index uint64) (first uint64) {
 	for i, s := range r.Log.Segments() {
-		if i > 0 && s.First <= metas[base].HeadIndex+1 {
-			cut = s.First
+		if i > 0 && s.First <= index {
+			first = s.First
 		}
 	}
-	return cut, nil
+	return first
 }
 
 const (
@@ -153,15 +159,14 @@ func (r *Retention) content(m *event.MessageView) (event.Blob, error) {
 		return made.Content, nil
 	}
 	c, err := event.DecodeContent(made.Content.Bytes)
+	if err == nil && c.Error == "" {
+		var moved *event.Content
+		if moved, err = r.Log.Content(event.RefOf(m.ID)); err == nil {
+			c.Error = moved.Error
+		}
+	}
 	if err != nil {
 		return event.Blob{}, err
-	}
-	if c.Error == "" {
-		moved, err := r.Log.Content(event.RefOf(m.ID))
-		if err != nil {
-			return event.Blob{}, err
-		}
-		c.Error = moved.Error
 	}
 	return event.EncodeContent(c), nil
 }
@@ -169,16 +174,10 @@ func (r *Retention) content(m *event.MessageView) (event.Blob, error) {
 // delete deletes the segments and checkpoints that the log's commit allows.
 func (r *Retention) delete(metas []checkpoint.Meta) error {
 	history := min(r.State.History(), r.KeepFrom())
-	segments := r.Log.Segments()
-	if history == 0 || len(segments) < 2 || segments[0].Last >= history {
+	if segments := r.Log.Segments(); len(segments) < 2 || segments[0].Last >= history {
 		return nil
 	}
-	first := uint64(0) // of the segment that contains history
-	for _, s := range segments {
-		if s.First <= history {
-			first = s.First
-		}
-	}
+	first := r.segment(history)
 	// The newest checkpoint from which everything that stays can be folded, and at least the newest
 	// two: a start must survive the loss of one.
 	base := max(slices.IndexFunc(metas, func(m checkpoint.Meta) bool {

@@ -135,16 +135,13 @@ func (a *Archive) Segments() (out []log.SegmentInfo, err error) {
 		if !ok {
 			continue
 		}
-		var s log.SegmentInfo
-		if s, err = log.SealedSegment(a.fs, a.folder(logFolder), first); err != nil {
-			break
+		s, err := log.SealedSegment(a.fs, a.folder(logFolder), first)
+		if err != nil {
+			return nil, err
 		}
 		out = append(out, s)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("archive %s: %w", a.dir, err)
-	}
-	return out, nil
+	return out, err
 }
 
 // list returns the names in a directory, none if it does not exist.
@@ -162,12 +159,7 @@ const tempMark = ".tmp-"
 // put writes a file durably, and reads it back before it gets its name: until then, readers see the
 // file that was there before, or none. Unfinished files of earlier runs are removed; if another
 // writer is writing one, its put fails and is retried.
-func (a *Archive) put(name string, r io.Reader) (err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("archive %s: write %s: %w", a.dir, name, err)
-		}
-	}()
+func (a *Archive) put(name string, r io.Reader) error {
 	target := path.Join(a.dir, name)
 	dir := path.Dir(target)
 	if err := a.fs.MkdirAll(dir); err != nil {
@@ -178,15 +170,16 @@ func (a *Archive) put(name string, r io.Reader) (err error) {
 	}
 	temp, written := target+tempMark+rand.Text(), sha256.New()
 	var size int64
-	if err := vfs.Write(a.fs, temp, func(w io.Writer) (err error) {
+	err := vfs.Write(a.fs, temp, func(w io.Writer) (err error) {
 		size, err = io.Copy(io.MultiWriter(w, written), r)
 		return err
-	}); err != nil {
+	})
+	if err != nil {
 		return err
 	}
 	back, err := sumOf(a.fs, temp, size)
 	if err == nil && back != [sha256.Size]byte(written.Sum(nil)) {
-		err = errors.New("read back, it has another SHA-256")
+		err = fmt.Errorf("archive %s: %s has another SHA-256 when it is read back", a.dir, name)
 	}
 	if err != nil {
 		return errors.Join(err, a.fs.Remove(temp))
@@ -326,7 +319,7 @@ func (a *Archive) putSegment(ctx context.Context, src *Source, s *log.SegmentInf
 func (a *Archive) Erase(ctx context.Context, erased []event.Ref) (n int, err error) {
 	// A crash leaves copies of segments that are not in the archive yet.
 	if err := a.removeUnfinished(a.folder(logFolder), ""); err != nil {
-		return 0, fmt.Errorf("archive %s: %w", a.dir, err)
+		return 0, err
 	}
 	there, err := a.Segments()
 	if err != nil {
@@ -340,12 +333,12 @@ func (a *Archive) Erase(ctx context.Context, erased []event.Ref) (n int, err err
 		if len(refs) == 0 {
 			continue
 		}
-		if err := ctx.Err(); err != nil {
-			return n, err
+		if ctx.Err() != nil {
+			return n, ctx.Err()
 		}
 		b, found, err := log.EraseSegment(a.fs, a.folder(logFolder), *s, refs)
 		if err != nil {
-			return n, fmt.Errorf("archive %s: %w", a.dir, err)
+			return n, err
 		}
 		if !found {
 			continue

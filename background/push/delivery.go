@@ -29,7 +29,7 @@ func (d *delivery) run() {
 	// The lease is held meanwhile; ctx ends with it, or when the node can't wait any longer.
 	ctx, cancel := context.WithCancelCause(e.hard)
 	defer cancel(nil)
-	until := time.Now().Add(time.Duration(d.m.LeaseExpiresAt-e.d.Now()) * time.Millisecond)
+	until := time.Now().Add(time.Duration(d.m.LeaseExpiresAt-e.Now()) * time.Millisecond)
 	go d.hold(ctx, cancel, until)
 
 	v := d.send(ctx)
@@ -37,7 +37,7 @@ func (d *delivery) run() {
 	if errors.Is(context.Cause(ctx), errLeaseLost) {
 		// Another worker may have the message: what came of it here does not count.
 		d.count("lease_lost")
-		e.d.Logger.Debug("lease lost during delivery", "queue", d.q.name, "message", d.m.ID)
+		e.Logger.Debug("lease lost during delivery", "queue", d.q.name, "message", d.m.ID)
 		return
 	}
 	if e.hard.Err() != nil {
@@ -75,12 +75,12 @@ func retry(text string) verdict { return verdict{op: event.OpRetry, delayMS: -1,
 func (d *delivery) send(ctx context.Context) verdict {
 	e := d.q.e
 	release := verdict{op: event.OpRelease}
-	content, err := e.d.Content(d.m.Content)
+	content, err := e.Content(d.m.Content)
 	if err == nil && content == nil {
 		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}
 	}
 	if err != nil {
-		e.d.Logger.Error("failed to read a leased message's content",
+		e.Logger.Error("failed to read a leased message's content",
 			"queue", d.q.name, "message", d.m.ID, "error", err)
 		return retry("the payload cannot be read on this node")
 	}
@@ -88,7 +88,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 	if missing != "" { // since the lease
 		return release
 	}
-	r, err := d.t.request(&d.m, content, keys, time.Now(), int(e.d.MaxPayload))
+	r, err := d.t.request(&d.m, content, keys, time.Now(), int(e.MaxPayload))
 	if err != nil {
 		v := retry(event.Line(err.Error(), 512))
 		if d.t.deadLetters {
@@ -97,10 +97,10 @@ func (d *delivery) send(ctx context.Context) verdict {
 		return v
 	}
 	if d.t.AnswerTo != "" {
-		r.MaxAnswer = e.d.MaxPayload
+		r.MaxAnswer = e.MaxPayload
 	}
 	sent := time.Now()
-	a, err := e.d.Client.Do(ctx, r)
+	a, err := e.Client.Do(ctx, r)
 	e.metrics.latency.WithLabelValues(d.q.name).Observe(time.Since(sent).Seconds())
 	if err != nil && ctx.Err() != nil { // aborted here: it says nothing about the target
 		return release
@@ -133,7 +133,7 @@ func (d *delivery) hold(ctx context.Context, lost context.CancelCauseFunc, until
 		}
 		asked := time.Now()
 		bounded, cancel := context.WithDeadline(ctx, until)
-		s, err := d.q.e.d.Settle(bounded,
+		s, err := d.q.e.Settle(bounded,
 			event.SettleItem{Op: event.OpExtend, Lease: d.m.Lease, LeaseMS: d.t.leaseMS}, "", nil)
 		cancel()
 		switch {
@@ -175,7 +175,7 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 			*v = verdict{op: event.OpRelease}
 			continue
 		}
-		e.d.Logger.Debug("failed to settle a delivery, retrying",
+		e.Logger.Debug("failed to settle a delivery, retrying",
 			"queue", d.q.name, "message", d.m.ID, "error", err)
 		select {
 		case <-time.After(pause):
@@ -183,7 +183,7 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 		case <-ctx.Done():
 		}
 		d.count("unsettled")
-		e.d.Logger.Warn("lease expired before its delivery was settled, delivering again",
+		e.Logger.Warn("lease expired before its delivery was settled, delivering again",
 			"queue", d.q.name, "message", d.m.ID, "error", err)
 		return
 	}
@@ -205,5 +205,5 @@ func (d *delivery) settleOnce(ctx context.Context, v *verdict) (event.Settled, e
 	case v.text != "" && v.op != event.OpRelease:
 		item.Content = event.EncodeContent(&event.Content{Error: v.text})
 	}
-	return d.q.e.d.Settle(ctx, item, to, answer)
+	return d.q.e.Settle(ctx, item, to, answer)
 }

@@ -61,10 +61,9 @@ type Deps struct {
 
 // Engine delivers while this node leads.
 type Engine struct {
+	Deps
 	*loop.Loop // its Wake must be called when leadership or a queue changes
-
-	d       Deps
-	metrics metrics
+	metrics    metrics
 
 	soft  context.Context // ended by Drain: no more leases
 	drain context.CancelFunc
@@ -76,11 +75,14 @@ type Engine struct {
 	queues map[string]*queue // all that have push, or deliveries in flight
 }
 
+// retryAfter is when something is retried after an error of this node's.
+const retryAfter = time.Second
+
 // New returns an Engine; Start starts it.
 func New(d Deps) *Engine {
 	e := &Engine{
-		Loop: loop.New(time.Hour, retryAfter), d: d, queues: map[string]*queue{},
-		metrics: newMetrics(d.Registry),
+		Deps: d, Loop: loop.New(time.Hour, retryAfter), metrics: newMetrics(d.Registry),
+		queues: map[string]*queue{},
 	}
 	e.hard, e.abort = context.WithCancel(context.Background())
 	e.soft, e.drain = context.WithCancel(e.hard)
@@ -88,25 +90,22 @@ func New(d Deps) *Engine {
 }
 
 // Check is the package's Check with this node's rules.
-func (e *Engine) Check(p *wire.Push) error { return Check(p, e.d.Client.AllowPrivate()) }
-
-// retryAfter is when something is retried after an error of this node's.
-const retryAfter = time.Second
+func (e *Engine) Check(p *wire.Push) error { return Check(p, e.Client.AllowPrivate()) }
 
 // Start delivers from here on whenever this node leads, until Stop.
 func (e *Engine) Start() {
 	e.work.Go(func() {
 		e.Run(e.soft, e.once, func(err error) {
-			e.d.Logger.Debug("push waits for the log to be applied", "error", err)
+			e.Logger.Debug("push waits for the log to be applied", "error", err)
 		})
 	})
 }
 
 func (e *Engine) once(ctx context.Context) error {
-	leads := e.d.Off == "" && e.d.Leads()
+	leads := e.Off == "" && e.Leads()
 	if leads {
 		// A new leader may not have applied yet what the one before had committed.
-		if err := e.d.Barrier(ctx); err != nil {
+		if err := e.Barrier(ctx); err != nil {
 			return err
 		}
 	}
@@ -114,8 +113,7 @@ func (e *Engine) once(ctx context.Context) error {
 	return nil
 }
 
-// Drain ends leasing: what is leased and not sent yet is given back, requests in flight go on. It
-// does not block.
+// Drain ends leasing; requests in flight go on. It does not block.
 func (e *Engine) Drain() { e.drain() }
 
 // giveBack bounds the time to give leases back after requests were aborted.
@@ -146,7 +144,7 @@ func (e *Engine) update(leads bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	all := map[string]event.QueueView{}
-	for _, v := range e.d.Queues() {
+	for _, v := range e.Queues() {
 		all[v.Name] = v
 		if len(v.Policy.Push) > 0 && e.queues[v.Name] == nil {
 			q := newQueue(e, v.Name)
@@ -168,15 +166,15 @@ func (e *Engine) Reason(name string) *wire.PushReason {
 	switch {
 	case q == nil:
 		return nil
-	case e.d.Off != "":
-		return &wire.PushReason{Code: "push_off", Detail: e.d.Off}
+	case e.Off != "":
+		return &wire.PushReason{Code: "push_off", Detail: e.Off}
 	}
 	return q.reason()
 }
 
 // Unready returns which queues' secrets this node lacks: it could not deliver for them if it led.
 func (e *Engine) Unready() (out []string) {
-	if e.d.Off != "" {
+	if e.Off != "" {
 		return nil
 	}
 	e.mu.Lock()
@@ -198,7 +196,7 @@ func (e *Engine) keys(t *target) (keys [][]byte, missing string) {
 	if t == nil || len(t.SecretEnv)+len(t.SecretFile) == 0 {
 		return nil, ""
 	}
-	secrets, lacking := e.d.Secrets(t.SecretEnv, t.SecretFile)
+	secrets, lacking := e.Secrets(t.SecretEnv, t.SecretFile)
 	if len(secrets) == 0 {
 		return nil, strings.Join(lacking, "; ")
 	}

@@ -72,7 +72,7 @@ func (q *queue) set(all map[string]event.QueueView, leads bool) {
 			if t, err := newTarget(&v.Policy); err == nil {
 				q.target, q.pace = t, newPace(t.RatePerSecond)
 			} else {
-				q.e.d.Logger.Error("queue's push policy is unreadable, not delivering",
+				q.e.Logger.Error("queue's push policy is unreadable, not delivering",
 					"queue", q.name, "error", err)
 			}
 		}
@@ -115,11 +115,11 @@ func (q *queue) run() {
 			q.pause(wait)
 			continue
 		}
-		leased, err := q.e.d.Lease(g.ctx, &event.Lease{
-			Queues: []string{q.name}, Max: g.n, LeaseMS: g.t.leaseMS, Worker: q.e.d.Worker,
+		leased, err := q.e.Lease(g.ctx, &event.Lease{
+			Queues: []string{q.name}, Max: g.n, LeaseMS: g.t.leaseMS, Worker: q.e.Worker,
 		}, waitFor)
 		if err != nil && g.ctx.Err() == nil {
-			q.e.d.Logger.Debug("push lease failed, retrying", "queue", q.name, "error", err)
+			q.e.Logger.Debug("push lease failed, retrying", "queue", q.name, "error", err)
 			q.pause(retryAfter)
 		}
 		if len(leased) > 0 {
@@ -178,7 +178,7 @@ func (q *queue) grant() (g grant, wait time.Duration) {
 	}
 	_, missing := q.e.keys(q.target)
 	if missing != "" && q.lacking != missing {
-		q.e.d.Logger.Warn("push cannot sign, not delivering", "queue", q.name, "missing", missing)
+		q.e.Logger.Warn("push cannot sign, not delivering", "queue", q.name, "missing", missing)
 	}
 	if q.lacking = missing; missing != "" {
 		return g, recheckSecrets
@@ -203,13 +203,13 @@ func (q *queue) observe(d *delivery, v *verdict) {
 	switch {
 	case v.works:
 		if b.open {
-			q.e.d.Logger.Info("push target is back", "queue", q.name)
+			q.e.Logger.Info("push target is back", "queue", q.name)
 		}
 		q.resetBreaker()
 	case v.down:
 		if b.failed(time.Now(), v, d.probe) {
 			q.e.metrics.open.WithLabelValues(q.name).Set(1)
-			q.e.d.Logger.Warn("push target is down, queue is not leased", "queue", q.name,
+			q.e.Logger.Warn("push target is down, queue is not leased", "queue", q.name,
 				"failures", b.failures, "error", v.safe, "next_probe", b.next)
 			q.interrupt() // it was asked for when all seemed well
 		}

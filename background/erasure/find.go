@@ -10,34 +10,46 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// finder finds the events to erase: a message is all that it was, under all its
-// ids, through dead-letter queues, replays and resurrections.
-type finder struct {
+// search finds the events to erase: a message is all that it was, under all its ids, through
+// dead-letter queues, replays and resurrections.
+type search struct {
 	e     *Eraser
 	whole *log.Log // the log, or one that goes back further, up to where the log was then
 	// edits are those in the specs of replays, by task, as far as these were read.
 	edits map[event.ID]map[event.ID]*dead.Edit
+
+	// of has every id of a message that was searched, and by which one.
+	of map[event.ID]event.ID
+	// seen are the events of these messages since the search began.
+	seen map[event.ID][]event.Event
+
+	chunk event.Erase // the next command
+	refs  int         // in chunk
+	again []event.ID  // messages to search again
 }
 
-// finder returns a finder, and what closes it.
-func (e *Eraser) finder(ctx context.Context) (f *finder, done func(), err error) {
-	f, done = &finder{e, e.Log, map[event.ID]map[event.ID]*dead.Edit{}}, func() {}
+// search returns a search, and what closes it.
+func (e *Eraser) search(ctx context.Context) (s *search, done func(), err error) {
+	s = &search{
+		e: e, whole: e.Log, edits: map[event.ID]map[event.ID]*dead.Edit{},
+		of: map[event.ID]event.ID{}, seen: map[event.ID][]event.Event{},
+	}
 	if e.OpenPast == nil {
-		return f, done, nil
+		return s, func() {}, nil
 	}
 	past, done, err := e.OpenPast(ctx)
 	if past != nil {
-		f.whole = past
+		s.whole = past
 	}
-	return f, done, err
+	return s, done, err
 }
 
 // each calls fn with one id of each message that a spec names, of those before an id.
-func (f *finder) each(
+func (s *search) each(
 	ctx context.Context, spec *Spec, before event.ID, fn func(event.ID) error,
 ) error {
 	if spec.Message.IsZero() {
-		return f.key(ctx, spec.Queue, spec.Key, before, fn)
+		return s.key(ctx, spec.Queue, spec.Key, before, fn)
 	}
 	return fn(spec.Message)
 }
@@ -54,17 +66,16 @@ type found struct {
 const itemRefs = 2048
 
 // message finds the events of a message to erase: nothing where it was never seen
-// or is erased already. seen are events of the message that were met in the log: the
-// past does not have what came since it was opened, and the message's chain of
-// back-pointers may lead past an event, where two that did not know of each other
-// were decided behind the same one (an erasure and a resurrection).
-func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
-	out found, err error) {
-	history, err := f.whole.History(ctx, id)
+// or is erased already. What was seen of it since counts, too: the past does not have
+// that, and the message's chain of back-pointers may lead past an event, where two that
+// did not know of each other were decided behind the same one (an erasure and a
+// resurrection).
+func (s *search) message(ctx context.Context, id event.ID) (out found, err error) {
+	history, err := s.whole.History(ctx, id)
 	if err != nil {
 		return out, err
 	}
-	if len(seen) > 0 {
+	if seen := s.seen[id]; len(seen) > 0 {
 		history = slices.Concat(history, seen)
 		slices.SortStableFunc(history, func(a, b event.Event) int { return a.ID.Compare(b.ID) })
 		history = slices.CompactFunc(history, func(a, b event.Event) bool { return a.ID == b.ID })
@@ -90,7 +101,7 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 			item(id).Refs = append(item(id).Refs, ref)
 		}
 	}
-	if _, live := f.e.State.Message(id); live {
+	if _, live := s.e.State.Message(id); live {
 		item(id) // also where nothing else is left of it
 	}
 	for i := range history {
@@ -104,15 +115,15 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 			erase(e.Subject, e.ID)
 		}
 		// What it was replayed with is also in the task that did it.
-		if e.Type == event.Replayed && e.Edited && f.edited(e.Task)[e.Subject] != nil {
+		if e.Type == event.Replayed && e.Edited && s.edited(e.Task)[e.Subject] != nil {
 			erase(e.Subject, e.Task)
 		}
 	}
 	out.ids = slices.SortedFunc(maps.Keys(items), event.ID.Compare)
 	// Tasks may have edits of it which they have not made yet, or never will.
-	for _, t := range f.e.State.Tasks() {
+	for _, t := range s.e.State.Tasks() {
 		if t.Kind == event.TaskReplay && slices.ContainsFunc(out.ids, func(id event.ID) bool {
-			return f.edited(t.ID)[id] != nil
+			return s.edited(t.ID)[id] != nil
 		}) {
 			erase(out.ids[0], t.ID)
 		}
@@ -122,7 +133,7 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 		if len(it.Refs) > itemRefs {
 			it.Refs, out.more = it.Refs[:itemRefs], true
 		}
-		if _, live := f.e.State.Message(id); live {
+		if _, live := s.e.State.Message(id); live {
 			// Deciding knows its newest event; should it leave before that, it is searched again.
 			it.Last = event.Ref{}
 			out.live = append(out.live, *it)
@@ -134,26 +145,26 @@ func (f *finder) message(ctx context.Context, id event.ID, seen []event.Event) (
 }
 
 // edited returns the edits in a task's creation, by message.
-func (f *finder) edited(task event.ID) map[event.ID]*dead.Edit {
-	if edits, ok := f.edits[task]; ok || task.IsZero() {
+func (s *search) edited(task event.ID) map[event.ID]*dead.Edit {
+	if edits, ok := s.edits[task]; ok || task.IsZero() {
 		return edits
 	}
-	c, err := f.e.Log.Content(event.RefOf(task))
+	c, err := s.e.Log.Content(event.RefOf(task))
 	if err != nil {
-		c, err = f.whole.Content(event.RefOf(task))
+		c, err = s.whole.Content(event.RefOf(task))
 	}
-	f.edits[task] = nil // also where it is erased, or gone
+	s.edits[task] = nil // also where it is erased, or gone
 	if err == nil {
 		if spec, err := dead.DecodeSpec(c.Spec); err == nil {
-			f.edits[task] = spec.Edit
+			s.edits[task] = spec.Edit
 		}
 	}
-	return f.edits[task]
+	return s.edits[task]
 }
 
 // key calls fn with one id of each message of a key that was in a queue, of those
 // that came before an id. It reads the whole log.
-func (f *finder) key(
+func (s *search) key(
 	ctx context.Context, in, key string, before event.ID, fn func(event.ID) error,
 ) error {
 	// A message of the key may have come to the queue from another one.
@@ -167,7 +178,7 @@ func (f *finder) key(
 		return fn(first)
 	}
 	// The log was opened after before, so that it has all that came until then.
-	for e, err := range f.whole.Events(ctx, 0, f.whole.Head()) {
+	for e, err := range s.whole.Events(ctx, 0, s.whole.Head()) {
 		if err != nil {
 			return err
 		}
@@ -190,7 +201,7 @@ func (f *finder) key(
 	// Those whose beginning retention has deleted.
 	filter := event.MessageFilter{Key: &key, Limit: 1000}
 	for {
-		page, ok := f.e.State.Messages(in, filter)
+		page, ok := s.e.State.Messages(in, filter)
 		if !ok || len(page) == 0 {
 			return ctx.Err()
 		}

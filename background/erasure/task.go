@@ -26,13 +26,13 @@ const maxIDs = 100
 // DryRun returns what a spec would erase now. It may read the whole log.
 func (e *Eraser) DryRun(ctx context.Context, spec *Spec) (out wire.Erasable, err error) {
 	out.DryRun = true
-	f, done, err := e.finder(ctx)
+	s, done, err := e.search(ctx)
 	if err != nil {
 		return out, err
 	}
 	defer done()
-	return out, f.each(ctx, spec, event.MaxID, func(id event.ID) error {
-		found, err := f.message(ctx, id, nil)
+	return out, s.each(ctx, spec, event.MaxID, func(id event.ID) error {
+		found, err := s.message(ctx, id)
 		if err != nil || len(found.ids) == 0 {
 			return err
 		}
@@ -75,16 +75,13 @@ func (e *Eraser) RunTask(ctx context.Context, t event.TaskView, raw []byte) (
 func (e *Eraser) erase(ctx context.Context, task event.ID, spec *Spec) error {
 	e.finding.Lock()
 	defer e.finding.Unlock()
-	f, done, err := e.finder(ctx)
+	s, done, err := e.search(ctx)
 	if err != nil {
 		return err
 	}
 	defer done()
-	w := &work{
-		finder: f, of: map[event.ID]event.ID{}, seen: map[event.ID][]event.Event{},
-		chunk: event.Erase{Task: task, Why: event.EncodeContent(&event.Content{Why: spec.Reason})},
-	}
-	if err := w.all(ctx, spec); err != nil {
+	s.chunk.Task, s.chunk.Why = task, event.EncodeContent(&event.Content{Why: spec.Reason})
+	if err := s.all(ctx, spec); err != nil {
 		return err
 	}
 	seal := &event.UpdateTask{ID: task, Op: event.TaskOpSeal}
@@ -125,39 +122,27 @@ func (e *Eraser) awaitReports(ctx context.Context, task event.ID) error {
 	}
 }
 
-// work is one run through a task's messages.
-type work struct {
-	*finder
-	chunk event.Erase // the next command
-	refs  int         // in chunk
-	again []event.ID  // messages to search again
-	// of has every id of a message that was searched, and by which one.
-	of map[event.ID]event.ID
-	// seen are the events of these messages since the run began.
-	seen map[event.ID][]event.Event
-}
-
 // all erases everything: again and again, until nothing has happened to any of the messages since
 // it was looked at. A message may be acked, die or be replayed between that and its erasure; once
 // that is decided it is gone, and only what was on its way can still come.
-func (w *work) all(ctx context.Context, spec *Spec) error {
-	from := w.whole.Head() + 1
-	add := func(id event.ID) error { return w.add(ctx, id) }
-	err := w.each(ctx, spec, w.chunk.Task, add)
+func (s *search) all(ctx context.Context, spec *Spec) error {
+	from := s.whole.Head() + 1
+	add := func(id event.ID) error { return s.add(ctx, id) }
+	err := s.each(ctx, spec, s.chunk.Task, add)
 	for {
 		if err == nil {
-			err = w.flush(ctx)
+			err = s.flush(ctx)
 		}
-		head := w.e.Log.Head()
+		head := s.e.Log.Head()
 		if err == nil {
-			err = w.meet(ctx, from, head)
+			err = s.meet(ctx, from, head)
 		}
-		if err != nil || len(w.again) == 0 {
+		if err != nil || len(s.again) == 0 {
 			return err
 		}
 		from = head + 1
-		open := w.again
-		w.again = nil
+		open := s.again
+		s.again = nil
 		slices.SortFunc(open, event.ID.Compare)
 		for _, id := range slices.Compact(open) {
 			if err = add(id); err != nil {
@@ -168,73 +153,73 @@ func (w *work) all(ctx context.Context, spec *Spec) error {
 }
 
 // meet reads what has happened to the messages in a range of the log: they are searched again.
-func (w *work) meet(ctx context.Context, from, upTo uint64) error {
-	for e, err := range w.e.Log.Events(ctx, from, upTo) {
+func (s *search) meet(ctx context.Context, from, upTo uint64) error {
+	for e, err := range s.e.Log.Events(ctx, from, upTo) {
 		if err != nil {
 			return err
 		}
-		id, ours := w.of[e.Subject]
+		id, ours := s.of[e.Subject]
 		if !ours {
 			continue
 		}
 		if e.IsMove() {
-			w.of[e.ID] = id
+			s.of[e.ID] = id
 		}
 		met := *e
 		met.Content.Bytes = nil // the log's, until the next block
-		w.seen[id] = append(w.seen[id], met)
-		own := e.Task == w.chunk.Task && (e.Type == event.Erased || e.Type == event.Discarded)
+		s.seen[id] = append(s.seen[id], met)
+		own := e.Task == s.chunk.Task && (e.Type == event.Erased || e.Type == event.Discarded)
 		if !own {
-			w.again = append(w.again, id)
+			s.again = append(s.again, id)
 		}
 	}
 	return nil
 }
 
 // add adds what there is to erase of a message.
-func (w *work) add(ctx context.Context, id event.ID) error {
-	found, err := w.message(ctx, id, w.seen[id])
+func (s *search) add(ctx context.Context, id event.ID) error {
+	found, err := s.message(ctx, id)
 	if err != nil {
 		return err
 	}
 	for _, other := range append(found.ids, id) {
-		w.of[other] = id
+		s.of[other] = id
 	}
 	if found.more {
-		w.again = append(w.again, id)
+		s.again = append(s.again, id)
 	}
 	// What is live first: it must not be leased when the event that has its payload, as
 	// that of an id that it had before, is erased.
 	for _, it := range append(found.live, found.gone...) {
 		// An id comes once in a command: deciding skips a second one.
 		same := func(o event.EraseItem) bool { return o.ID == it.ID }
-		if slices.ContainsFunc(w.chunk.Items, same) || len(w.chunk.Items) >= chunkItems ||
-			w.refs+len(it.Refs) > chunkRefs {
-			if err := w.flush(ctx); err != nil {
+		if slices.ContainsFunc(s.chunk.Items, same) || len(s.chunk.Items) >= chunkItems ||
+			s.refs+len(it.Refs) > chunkRefs {
+			if err := s.flush(ctx); err != nil {
 				return err
 			}
 		}
-		w.chunk.Items = append(w.chunk.Items, it)
-		w.refs += len(it.Refs)
+		s.chunk.Items = append(s.chunk.Items, it)
+		s.refs += len(it.Refs)
 	}
 	return nil
 }
 
 // flush proposes what was added.
-func (w *work) flush(ctx context.Context) error {
-	if len(w.chunk.Items) == 0 {
+func (s *search) flush(ctx context.Context) error {
+	if len(s.chunk.Items) == 0 {
 		return nil
 	}
-	erase := w.chunk
-	w.chunk.Items, w.refs = nil, 0
-	r, err := w.e.propose(ctx, &event.Command{Erase: &erase})
+	erase := s.chunk
+	s.chunk.Items, s.refs = nil, 0
+	r, err := s.e.propose(ctx, &event.Command{Erase: &erase})
 	if err != nil || r.Count == int64(len(erase.Items)) {
 		return err
 	}
 	// Some were skipped: they have left their queue since they were found, or are
 	// about to, purged with many others.
 	for _, it := range erase.Items {
-		w.again = append(w.again, w.of[it.ID])
+		s.again = append(s.again, s.of[it.ID])
 	}
 	select {
 	case <-time.After(checkEvery):

@@ -243,20 +243,17 @@ const flagHint = " (private targets need serve --push-allow-private)"
 func checkHost(host string, brackets, allowPrivate bool) error {
 	if a, err := netip.ParseAddr(host); err == nil {
 		if err := CheckAddr(a, allowPrivate); err != nil {
-			hint := ""
-			if !allowPrivate && CheckAddr(a, true) == nil {
-				hint = flagHint
-			}
-			return refuse("names an address that is refused: %v%s", err, hint)
+			return refuse("names an address that is refused: %v", err)
 		}
 		return nil
 	}
 	name := strings.ToLower(strings.TrimSuffix(host, "."))
 	labels := strings.Split(name, ".")
-	if brackets || len(name) > 253 || slices.ContainsFunc(labels, func(l string) bool {
+	invalid := func(l string) bool {
 		return l == "" || len(l) > 63 ||
 			strings.Trim(l, "abcdefghijklmnopqrstuvwxyz0123456789-_") != ""
-	}) {
+	}
+	if brackets || len(name) > 253 || slices.ContainsFunc(labels, invalid) {
 		return refuse("names an invalid host")
 	}
 	// 2130706433, 0x7f.1, 0177.0.0.1, 127.1: some resolvers read these as addresses, and no
@@ -267,16 +264,9 @@ func checkHost(host string, brackets, allowPrivate bool) error {
 		return refuse("names a host that ends in a number; " +
 			"write an address as four decimal numbers, or IPv6 in brackets")
 	}
-	if allowPrivate {
-		return nil
-	}
-	if len(labels) == 1 {
-		return refuse("names a host of this network: %.64q has no domain%s", name, flagHint)
-	}
-	for _, l := range localNames {
-		if strings.HasSuffix(name, "."+l) {
-			return refuse("names a host of this network: .%s%s", l, flagHint)
-		}
+	local := func(l string) bool { return strings.HasSuffix(name, "."+l) }
+	if !allowPrivate && (len(labels) == 1 || slices.ContainsFunc(localNames, local)) {
+		return refuse("names %.64q, a host of this network%s", name, flagHint)
 	}
 	return nil
 }
@@ -349,11 +339,14 @@ func CheckAddr(a netip.Addr, allowPrivate bool) error {
 		return refuse("%s is an address of ISATAP", a)
 	}
 	for _, n := range networks {
-		if within(a, n.prefixes) {
-			if allowPrivate && n.private {
-				return nil
-			}
+		switch {
+		case !within(a, n.prefixes):
+		case !n.private:
 			return refuse("%s is %s", a, n.what)
+		case !allowPrivate:
+			return refuse("%s is %s%s", a, n.what, flagHint)
+		default:
+			return nil
 		}
 	}
 	if a.Is6() && !unicast.Contains(a) && !allowPrivate {

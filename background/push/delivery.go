@@ -20,30 +20,21 @@ type delivery struct {
 	probe bool // it finds out whether the target is back
 }
 
-var errLeaseLost = errors.New("the lease was lost")
-
 // run delivers the message and settles its lease.
 func (d *delivery) run() {
 	e := d.q.e
 	defer d.finish()
 	// The lease is held meanwhile; ctx ends with it, or when the node can't wait any longer.
-	ctx, cancel := context.WithCancelCause(e.hard)
-	defer cancel(nil)
+	ctx, cancel := context.WithCancel(e.hard)
+	defer cancel()
 	until := time.Now().Add(time.Duration(d.m.LeaseExpiresAt-e.Now()) * time.Millisecond)
 	go d.hold(ctx, cancel, until)
 
 	v := d.send(ctx)
 	d.q.observe(d, &v)
-	if errors.Is(context.Cause(ctx), errLeaseLost) {
-		// Another worker may have the message: what came of it here does not count.
-		d.count("lease_lost")
-		e.Logger.Debug("lease lost during delivery", "queue", d.q.name, "message", d.m.ID)
-		return
-	}
-	if e.hard.Err() != nil {
-		var done context.CancelFunc
-		ctx, done = context.WithTimeout(context.Background(), giveBack)
-		defer done()
+	if ctx.Err() != nil {
+		ctx, cancel = context.WithTimeout(context.Background(), giveBack)
+		defer cancel()
 	}
 	d.settle(ctx, &v)
 }
@@ -118,29 +109,27 @@ func (d *delivery) send(ctx context.Context) verdict {
 
 // hold extends the lease until ctx ends, and ends ctx when the lease is lost. until is when it
 // expires; the monotonic clock counts.
-func (d *delivery) hold(ctx context.Context, lost context.CancelCauseFunc, until time.Time) {
+func (d *delivery) hold(ctx context.Context, lost func(), until time.Time) {
+	defer lost()
 	lease := time.Duration(d.t.leaseMS) * time.Millisecond
-	wait := min(lease/3, max(time.Until(until), 0))
-	for {
+	for wait := lease / 3; ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(wait):
-		}
-		if time.Until(until) <= 0 {
-			lost(errLeaseLost)
-			return
+		case <-time.After(min(wait, time.Until(until))):
 		}
 		asked := time.Now()
+		if !asked.Before(until) {
+			return
+		}
 		bounded, cancel := context.WithDeadline(ctx, until)
 		s, err := d.q.e.Settle(bounded,
 			event.SettleItem{Op: event.OpExtend, Lease: d.m.Lease, LeaseMS: d.t.leaseMS}, "", nil)
 		cancel()
 		switch {
 		case err != nil:
-			wait = min(lease/20, max(time.Until(until), 0))
+			wait = lease / 20
 		case s.Status != event.StatusExtended:
-			lost(errLeaseLost)
 			return
 		default:
 			wait, until = lease/3, asked.Add(lease) // at least: it was decided after asked

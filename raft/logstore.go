@@ -17,25 +17,19 @@ import (
 // logStore is the Raft log: raft-wal with checksums, a deadline for each write, and a cache of
 // the newest entries.
 type logStore struct {
+	o *Options
+	faults
 	// walMu is held for reading by users of wal, and for writing while its files are
 	// exchanged (reopen) or closed.
 	walMu  sync.RWMutex
 	wal    *wal.WAL
 	closed bool // guarded by walMu
 	filer  *segment.Filer
-	open   func() (*wal.WAL, error) // repairs and opens what is on disk
-	// deadline of a write. A disk that hangs under the leader would freeze the cluster:
-	// heartbeats continue, so nobody else is elected (hashicorp/raft #503, #614). Past the
-	// deadline the process ends, and another node takes over.
-	deadline time.Duration
-	fatal    func(error)
-	die      func(error) // fatal, and in a running replica it does not return
 	// floor returns the index up to which the log may be truncated from its front.
 	floor  func() uint64
 	broken atomic.Bool
 	// applied returns the index up to which the Machine has applied the log; nil before it does.
 	applied func() uint64
-	before  func() // Options.BeforeStore
 	cache   logCache
 }
 
@@ -228,18 +222,20 @@ func (s *logStore) close() error {
 	return s.wal.Close()
 }
 
-// guard runs one write. Any error, or the deadline, ends the process: after a
-// failed fsync the kernel may have dropped the pages, so that a second one
-// "succeeds" with the data lost; it is never retried.
+// guard runs one write. Any error, or Options.StoreDeadline, ends the process. After a failed
+// fsync the kernel may have dropped the pages, so that a second one "succeeds" with the data lost;
+// it is never retried. And a disk that hangs under the leader would freeze the cluster: heartbeats
+// continue, so nobody else is elected (hashicorp/raft #503, #614).
 func (s *logStore) guard(what string, write func() error) error {
 	if s.broken.Load() {
 		return errBroken
 	}
-	timer := time.AfterFunc(s.deadline, func() {
+	timer := time.AfterFunc(s.o.StoreDeadline, func() {
 		s.broken.Store(true)
-		s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v", what, s.deadline))
+		s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v",
+			what, s.o.StoreDeadline))
 	})
-	s.before()
+	s.o.BeforeStore()
 	err := write()
 	inTime := timer.Stop()
 	if err != nil {

@@ -172,11 +172,7 @@ func sound(file string, open func() error) (err error) {
 
 // openLog opens the Raft log.
 func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
-	filer := filerOf(o)
-	s := &logStore{
-		filer: filer, open: func() (*wal.WAL, error) { return openFiles(o, filer) },
-		deadline: o.StoreDeadline, fatal: f.fatal, die: f.die, floor: floor, before: o.BeforeStore,
-	}
+	s := &logStore{o: &o, faults: f, filer: filerOf(o), floor: floor}
 	err := sound(path.Join(o.Dir, metaFile), func() (err error) {
 		s.wal, err = s.open()
 		return err
@@ -189,24 +185,23 @@ func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
 
 func filerOf(o Options) *segment.Filer { return segment.NewFiler(o.Dir, walFS{o.FS}) }
 
-// openFiles repairs and opens the Raft log's files.
-func openFiles(o Options, filer *segment.Filer) (_ *wal.WAL, err error) {
+// open repairs and opens the Raft log's files.
+func (s *logStore) open() (w *wal.WAL, err error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
-	if o.OpenKV != nil {
-		if meta, err = o.OpenKV(path.Join(o.Dir, metaFile)); err != nil {
+	if s.o.OpenKV != nil {
+		if meta, err = s.o.OpenKV(path.Join(s.o.Dir, metaFile)); err != nil {
 			return nil, err
 		}
 	}
-	if err := repairLog(o.Dir, meta, filer); err != nil {
-		return nil, errors.Join(err, meta.Close())
+	if err = repairLog(s.o.Dir, meta, s.filer); err == nil {
+		w, err = wal.Open(s.o.Dir,
+			wal.WithSegmentFiler(s.filer),
+			wal.WithMetaStore(meta),
+			wal.WithSegmentSize(s.o.SegmentBytes),
+			wal.WithLogger(hlog(s.o.Logger, "raft-wal")),
+			wal.WithMetricsCollector(walMetrics{s.o.Metrics}),
+		)
 	}
-	w, err := wal.Open(o.Dir,
-		wal.WithSegmentFiler(filer),
-		wal.WithMetaStore(meta),
-		wal.WithSegmentSize(o.SegmentBytes),
-		wal.WithLogger(hlog(o.Logger, "raft-wal")),
-		wal.WithMetricsCollector(walMetrics{o.Metrics}),
-	)
 	if err != nil {
 		return nil, errors.Join(err, meta.Close())
 	}

@@ -50,12 +50,7 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 }
 
 // Delete implements waltypes.VFS.
-func (w walFS) Delete(dir, name string) error {
-	if err := w.fsys.Remove(path.Join(dir, name)); err != nil {
-		return err
-	}
-	return w.fsys.SyncDir(dir)
-}
+func (w walFS) Delete(dir, name string) error { return vfs.Remove(w.fsys, dir, name) }
 
 // OpenReader implements waltypes.VFS.
 func (w walFS) OpenReader(dir, name string) (waltypes.ReadableFile, error) {

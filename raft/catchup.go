@@ -54,10 +54,9 @@ type offerAnswer struct {
 // errFetching is returned to hashicorp/raft for a snapshot that is not sent.
 var errFetching = errors.New("the other node is fetching the checkpoint")
 
-// offer replaces hashicorp/raft's sending of a snapshot. The library puts one deadline over
-// stream, restore and response, while the receiver's main loop is blocked. So bulk never goes
-// that way (I17): the receiver is offered the newest checkpoint, fetches what it lacks in the
-// background, and opens its directory again. This call returns when it has done that.
+// offer replaces hashicorp/raft's sending of a snapshot, during which the receiver's main loop is
+// blocked, under one deadline (I17): it is offered the newest checkpoint, fetches what it lacks in
+// the background, and opens its directory again. This call returns when it has done that.
 func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse) error {
 	for {

@@ -8,14 +8,10 @@ import (
 
 // clock is the log's time on this node (I10).
 //
-// The leader stamps entries with the log's time plus the progress of its own monotonic
-// clock. Wall clocks count only when a node becomes leader, and only as far as most of
-// them agree: time then goes forward to the median of the voters' clocks, so one that is
-// years off, the leader's or another's, moves nothing. A single voter is its own median.
-// Whatever a wall clock does later moves nothing either.
-//
-// On a node that does not lead it is what the leader would stamp: the leader's clock as
-// of its last status, plus what has passed since.
+// The leader stamps entries with the log's time plus the progress of its own monotonic clock. Wall
+// clocks count only when a node becomes leader: time then goes forward to the median of the
+// voters' clocks, so one that is years off, the leader's or another's, moves nothing. On a node
+// that does not lead it is the leader's clock as of its last status, plus what has passed since.
 type clock struct {
 	wall   func() time.Time
 	offset int64 // ms, datadir.Node.ClockOffsetMS
@@ -80,8 +76,8 @@ func (c *clock) agree(others []int64, voters int) {
 		if quorum && median > c.nowLocked() {
 			c.setLocked(median)
 		}
-	// Nothing was ever stamped in this log: time begins here, also before this node's
-	// own clock. Of two clocks nobody knows which is right; the third may come yet.
+	// Nothing was ever stamped: time begins here, also before this node's own clock. Of two
+	// clocks nobody knows which is right; the third may come yet.
 	case len(known) == voters || since >= clockBlank:
 		c.setLocked(max(median, 1))
 	}
@@ -134,8 +130,7 @@ func (c *clock) stamp(log int64) int64 {
 	return c.last
 }
 
-// Clock returns the log's time at this instant, Unix ms: what the next entry
-// would be stamped with, by whichever node leads.
+// Clock returns the log's time at this instant, Unix ms: what the leader would stamp.
 func (r *Replica) Clock() int64 {
 	if !r.Leader() {
 		r.followClock()
@@ -175,14 +170,13 @@ func (r *Replica) agreeOnTime() {
 	}
 }
 
-// wallsSince returns the voters' wall clocks, of those that have answered since an instant. Older
-// answers may have been corrected meanwhile, and of a leader that has just died nothing else is
-// known: counted, it could outvote a right one together with another that is off.
+// wallsSince returns the wall clocks of the voters that have answered since an instant. Older
+// answers may have been corrected since: that of a leader that has just died, together with another
+// that is off, could outvote a right one.
 func wallsSince(views []MemberStatus, since time.Time) (walls []int64) {
 	for i := range views {
 		if v := &views[i]; v.Votes && v.Reachable && v.Seen.After(since) {
-			// What it said, and what has passed since by this node's monotonic
-			// clock: its wall clock then and now need not be consistent.
+			// What has passed since is by the monotonic clock: the wall clock may have jumped.
 			walls = append(walls, v.Status.Wall+time.Since(v.Seen).Milliseconds())
 		}
 	}

@@ -12,8 +12,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// disk refuses writes before the disk is full: a Raft log that cannot be written ends the
-// process, while reads and the settling of leases could go on.
+// disk refuses writes before the disk is full: a Raft log that cannot be written ends the process.
 type disk struct {
 	o      *Options
 	warned throttle

@@ -161,10 +161,9 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 // errCatchingUp is why a snapshot is refused for now.
 var errCatchingUp = errors.New("no snapshot yet: Raft has not applied the event log's newest block")
 
-// Snapshot implements hraft.FSM. Raft labels the snapshot with the index that it
-// applied last in this process. After a restart the state is already at the event log's
-// head, ahead of that: such a snapshot would be labelled too low, and a replica that
-// takes it would apply entries twice. So it is refused until Raft has caught up.
+// Snapshot implements hraft.FSM. Raft labels the snapshot with the index that it applied last in
+// this process. After a restart the state is already at the event log's head: labelled too low, it
+// would be applied to twice. So it is refused until Raft has caught up.
 func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	if f.dead != nil {
 		return nil, f.dead
@@ -199,10 +198,9 @@ type frozen struct {
 	chain [32]byte
 }
 
-// Persist implements hraft.FSMSnapshot. The order is what makes a snapshot safe:
-// first the event log is made durable up to here, then the checkpoint, and only
-// after both Persist returns and Raft truncates its log. In another order a power cut
-// could lose blocks that cannot be recreated (I1).
+// Persist implements hraft.FSMSnapshot. The order is what makes a snapshot safe: the event log is
+// made durable up to here, then the checkpoint, and only then Raft truncates its log. In another
+// order a power cut could lose blocks that cannot be recreated (I1).
 func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	own := to.(*sink)
 	began := time.Now()

@@ -35,9 +35,8 @@ type logStore struct {
 
 var (
 	_ hraft.LogStore = (*logStore)(nil)
-	// Without this hashicorp/raft takes the store for one that may have holes,
-	// and then hands Apply entries that were never committed: a deposed leader
-	// with 64 or more of them rejoins by snapshot and later leads (#697).
+	// Without this hashicorp/raft takes the store for one that may have holes, and hands Apply
+	// entries that were never committed when a deposed leader has rejoined by snapshot (#697).
 	_ hraft.MonotonicLogStore = (*logStore)(nil)
 )
 
@@ -68,12 +67,9 @@ func (s *logStore) bounds() (first, last uint64, err error) {
 	return first, last, err
 }
 
-// GetLog implements hraft.LogStore. The entry's data is shared with other callers. It returns
-// what was stored, or an error: raft-wal checks sums only of the batch at the log's end, and a
-// flipped bit in an entry would be decided as if a client had sent it.
-//
-// An entry that cannot be read ends the process: hashicorp/raft would panic, and a replica
-// with a hole in its log must not continue in any case.
+// GetLog implements hraft.LogStore. The entry's data is shared with other callers. An entry that
+// is not what was stored ends the process: hashicorp/raft would panic. raft-wal checks sums only of
+// the batch at the log's end.
 func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
 	if s.cache.get(index, l) {
 		return nil
@@ -89,8 +85,7 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 	defer undecodable(index, &err)
 	s.walMu.RLock()
 	defer s.walMu.RUnlock()
-	// raft-wal still returns what was truncated, as long as its file is there. A follower that
-	// needs it is offered a snapshot, as it should be.
+	// raft-wal still returns what was truncated, as long as its file is there.
 	if first, err := s.wal.FirstIndex(); err == nil && index < first {
 		return hraft.ErrLogNotFound
 	}
@@ -191,9 +186,8 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 	if err != nil {
 		return err
 	}
-	// A deletion from the front that leaves something is a compaction behind a snapshot: it
-	// stops at the floor. A part at the end that is deleted is a conflict with the leader: that
-	// must be done as it is asked.
+	// A deletion from the front that leaves something is a compaction: it stops at the floor. One
+	// at the end is a conflict with the leader, and must be done as it is asked.
 	if from <= first && to < last {
 		to = min(to, s.floor())
 		if to < from {

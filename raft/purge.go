@@ -10,15 +10,12 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// An erasure is complete on a node when its Raft log does not hold the bytes either (I22).
-// Deleting entries is not enough: raft-wal only notes that the front of a file is no longer
-// valid, and entries that another leader replaced stay after its end. So the files themselves
-// are removed: full ones by deletion, as soon as a checkpoint is behind them; the newest, which
-// does not fill up where little is written, by rewriting it without what was deleted.
-//
-// Nothing is deleted that a start could need: the log always reaches back to the newest
-// checkpoint but one (snapshots.floor). So a purge takes up to two new checkpoints, and an
-// entry between them: a mark, if there is no other.
+// An erasure is complete on a node when its Raft log does not hold the bytes either (I22). Deleting
+// entries is not enough: raft-wal only notes that the front of a file is no longer valid, and
+// entries that another leader replaced stay after its end. So full files are deleted, and the
+// newest is rewritten without what was deleted. The log always reaches back to the newest
+// checkpoint but one (snapshots.floor), so a purge takes up to two new checkpoints, and an entry
+// between them: a mark, if there is no other.
 const purgeRetry = 10 * time.Millisecond // between two steps
 
 // PurgeLog returns nil when no file of this node's Raft log holds a byte of the entries up to

@@ -14,9 +14,8 @@ import (
 
 const callReadIndex = "raft.readindex"
 
-// reads makes reads linearizable. Readers that come while a round of confirmation is
-// in progress share the next one, which begins after all of them: one goroutine confirms
-// round after round. On the leader the readers of other nodes share them too.
+// reads makes reads linearizable. Readers that come while a round of confirmation is in progress
+// share the next one, which begins after all of them; on the leader those of other nodes do too.
 type reads struct {
 	wake chan struct{} // of capacity one
 	busy sync.Map      // of hraft.ServerID: voters that have yet to answer a heartbeat
@@ -138,12 +137,11 @@ func (r *Replica) readIndex() (uint64, error) {
 // confirmHere is the leader's: it returns its commit index if it still leads after the call began.
 //
 // Why that is enough. In one term at most one node leads. Its commit index covers all that earlier
-// terms committed once an entry of its own term is committed; and whatever is committed in its
-// term, it commits first. So the index must be taken while this node has applied an entry of the
-// current term, and the leadership that a majority confirms afterwards must be of that same term: a
-// node that lost its leadership and won another in between might not know yet what was committed in
-// the meantime. Notifications of leadership come late; Raft's own term, read before and after, does
-// not.
+// terms committed once an entry of its own term is, and whatever is committed in its term, it
+// commits first. So this node must have applied an entry of the current term, and the leadership
+// that a majority confirms afterwards must be of that term: one that was lost and won again might
+// not know yet what was committed in between. Raft's own term, read before and after, is not late,
+// as notifications of leadership are.
 func (r *Replica) confirmHere(ctx context.Context) (index uint64, ok bool) {
 	term := r.raft.CurrentTerm()
 	if r.fsm.progress().term != term {
@@ -156,11 +154,10 @@ func (r *Replica) confirmHere(ctx context.Context) (index uint64, ok bool) {
 	return index, ok
 }
 
-// confirmLeadership returns true once a majority of voters has responded, to a heartbeat
-// that was sent after the call, that it knows no later term than this one.
-// hashicorp/raft's VerifyLeader accepts any response that arrives afterwards, also to a
-// request older than the read; by the time that a slow line delivers it, another node may
-// have been elected and have acknowledged writes. It also counts nodes that have no vote.
+// confirmLeadership returns true once a majority of voters has responded, to a heartbeat that was
+// sent after the call, that it knows no later term. hashicorp/raft's VerifyLeader accepts responses
+// to older requests too, since which another node may have been elected and have acknowledged
+// writes, and counts nodes that have no vote.
 func (r *Replica) confirmLeadership(ctx context.Context, term uint64) bool {
 	servers := r.servers()
 	responses := make(chan bool, len(servers))

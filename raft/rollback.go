@@ -17,17 +17,16 @@ import (
 )
 
 // A data directory that was restored from an old copy has forgotten what it promised since:
-// entries that it acknowledged, votes, terms. If it voted, or acknowledged entries to a leader
-// that others have replaced, committed entries could be lost. It cannot detect that alone, but
-// each promise was made to another node, which remembers it (evidence). So after a start a node
-// takes no part in Raft (it neither votes nor becomes a candidate, and takes no entries, which
-// would change what it is compared by) until enough of the others admit it: they have compared
-// what it shows with what it has promised them, and do not object (I16).
+// entries that it acknowledged, votes, terms. If it took part, committed entries could be lost. It
+// cannot detect that alone, but each promise was made to another node, which remembers it
+// (evidence). So after a start a node takes no part in Raft, and takes no entries, which would
+// change what it is compared by, until enough of the others have compared what it shows with what
+// it has promised them, and do not object (I16).
 
 // promise is what a server is known to have promised to this node.
 type promise struct {
 	// AckTerm and AckIndex: the newest entry that it acknowledged to this node as the leader
-	// of that term, or sent to this node as such.
+	// of that term, or sent as such.
 	AckTerm  uint64 `json:"ack_term,omitempty"`
 	AckIndex uint64 `json:"ack_index,omitempty"`
 	// VoteTerm is the newest in which it voted for this node, or stood for election.
@@ -93,8 +92,7 @@ func (e *evidence) acked(id hraft.ServerID, term, index uint64) {
 	e.note(id, promise{AckTerm: term, AckIndex: index})
 }
 
-// voted returns once a vote is durable. It writes also if the vote is known already: another
-// call may still be writing it, or may have failed.
+// voted returns once a vote is durable, also if another call is still writing it.
 func (e *evidence) voted(id hraft.ServerID, term uint64) error {
 	e.note(id, promise{VoteTerm: term})
 	return e.flush()
@@ -135,8 +133,7 @@ func (e *evidence) flush() error {
 // admitted reports whether this node takes part in Raft.
 func (r *Replica) admitted() bool { return r.run.started.Load() && r.rollback.free.Load() }
 
-// rpcAdmission is answered as rpcStatus is, and has a name of its own for the logs and the
-// simulation.
+// rpcAdmission is answered as rpcStatus is; its name is for the logs and the simulation.
 const rpcAdmission = "raft.admission"
 
 // admission is the status with which this node asks to be admitted: what its disk shows.
@@ -147,8 +144,8 @@ func (r *Replica) admission() (q peerStatus, err error) {
 	return q, err
 }
 
-// object returns how a node that is not admitted yet breaks its promises; "": not. It answers
-// also while this node is not admitted itself: what is on its disk is true.
+// object returns how a node that is not admitted yet breaks its promises; "": not. This node need
+// not be admitted itself: what is on its disk is true.
 func (r *Replica) object(s peerStatus) (why string) {
 	if s.Held {
 		why = r.rollback.evidence.get(s.ID).broken(s.Term, s.Last)
@@ -190,8 +187,8 @@ func (r *Replica) seekAdmission(q peerStatus) {
 			r.rollback.free.Store(true)
 			return
 		}
-		why := fmt.Sprintf("%d of %d other voters have checked this node's directory, %d are needed",
-			n, all, need)
+		why := fmt.Sprintf("%d of %d other voters have checked this node's directory, "+
+			"%d are needed", n, all, need)
 		r.rollback.holding.Store(&why)
 		select {
 		case <-time.After(200 * time.Millisecond):
@@ -201,9 +198,8 @@ func (r *Replica) seekAdmission(q peerStatus) {
 	}
 }
 
-// askContacts asks the contacts, once, of a node that is alone as far as its directory knows:
-// it needs no admission, and once Raft runs it leads and acknowledges. The cluster may have
-// grown since the directory's time.
+// askContacts asks the contacts, once, of a node that is alone as far as its directory knows, and
+// would lead: the cluster may have grown since the directory's time.
 func (r *Replica) askContacts(q peerStatus) error {
 	know := r.known()
 	others, _ := know.otherVoters(r.id)

@@ -36,13 +36,11 @@ const (
 // votes is Raft's StableStore: the current term, and the last vote.
 //
 // hashicorp/raft's persistVote writes a vote's term and its candidate in two calls. A crash in
-// between would leave the new term beside the candidate of an earlier vote: after the restart
-// the node would grant its vote again to that one, or refuse a vote that it never gave. So the
-// term is kept in memory until the candidate is stored, and both are written under one key. A
-// crash before that leaves the earlier vote, which is right: no response was sent yet.
+// between would leave the new term beside the candidate of an earlier vote, and the node would vote
+// for that one. So the term is kept in memory until the candidate is stored, and both are written
+// under one key; before that no response was sent, and the earlier vote is right.
 //
-// Each value has a checksum, because bbolt detects no flipped bits, and a wrong term or vote can
-// elect two leaders.
+// Each value has a checksum: bbolt detects no flipped bits, and a wrong one can elect two leaders.
 type votes struct {
 	kv KV
 	// die is called with a failed write, and in a running replica does not return:
@@ -56,9 +54,8 @@ type votes struct {
 	// held is the term of a vote whose candidate is not stored yet; 0: none.
 	held uint64
 
-	// current is the current term, from before it is written, and changes only while still is
-	// not held (during). Callers that hold still read it directly: to lock it for reading twice
-	// can deadlock with a goroutine that waits to write.
+	// current is the current term, from before it is written. It changes only while still is not
+	// held (during), and is read without: to lock for reading twice can deadlock.
 	current atomic.Uint64
 	still   sync.RWMutex
 }
@@ -106,8 +103,7 @@ func (v *votes) get(key string) ([]byte, error) {
 	return value, nil
 }
 
-// set ends the process if it fails: after a failed fsync nobody knows what the disk holds, and a
-// node that does not know which candidate it voted for must not continue.
+// set ends the process if it fails: a node that does not know for whom it voted must not continue.
 func (v *votes) set(key string, value []byte) error {
 	err := v.kv.SetStable([]byte(key), seal(key, value))
 	if err != nil {

@@ -118,14 +118,13 @@ func (s *stores) openVotes(o Options, f faults) error {
 	})
 }
 
-// ErrLostStore is returned if the Raft store is gone while the event log or checkpoints are
-// there. The replica must not start as a new one: it would assign indexes twice, and in a
-// cluster vote twice.
+// ErrLostStore is returned if the Raft store is gone while the event log or checkpoints are there:
+// a new one would assign indexes twice, and in a cluster vote twice.
 var ErrLostStore = errors.New("the Raft store is lost")
 
 // ErrRolledBack is returned if the directory was restored from an old copy or has lost a part,
-// while others in the cluster hold everything: it can continue as another member, in a new
-// incarnation, which has promised nothing (I16).
+// while others hold everything: it can continue in a new incarnation, which has promised nothing
+// (I16).
 var ErrRolledBack = errors.New(
 	"the data directory is older than what this node promised to the others")
 
@@ -237,10 +236,9 @@ func Held(o Options) (first uint64, err error) {
 }
 
 // Seed writes a Raft store and its first checkpoint into a new data directory, so that Open
-// continues there as the one voter of a new cluster: replay --into. Of the options NodeID,
-// ClusterID, Dir, CheckpointDir, FS, Incarnation and OpenKV are used. meta says where the event
-// log ends (HeadIndex, Chain, Clock, Digest); the rest of it is set here. The event log must be
-// durable before.
+// continues there as the one voter of a new cluster: replay --into. meta says where the event log,
+// which must be durable, ends (HeadIndex, Chain, Clock, Digest); the rest of it is set here. Of the
+// options the node's identity, Dir, CheckpointDir, FS and OpenKV are used.
 func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	o = o.withDefaults()
 	if meta.HeadIndex == 0 {
@@ -287,8 +285,7 @@ func (s *stores) check(o Options) error {
 		case newest.ClusterID != o.ClusterID:
 			return fmt.Errorf("raft: checkpoint %s is of cluster %q, this node is of %q",
 				newest.Name(), newest.ClusterID, o.ClusterID)
-		// A checkpoint of this node's own is never ahead of its event log, which was synced
-		// before, and one that was fetched was installed after the segments before it.
+		// The event log was synced, or installed, before the checkpoint.
 		case head < newest.HeadIndex:
 			return fmt.Errorf("raft: the event log ends at index %d, below checkpoint %s of "+
 				"index %d: its end is lost", head, newest.Name(), newest.HeadIndex)
@@ -363,10 +360,9 @@ func (s *stores) verify(from, to uint64) error {
 	return nil
 }
 
-// bootstrap writes the first configuration of a new cluster, if there is none on disk. All of
-// its first nodes write the same bytes, so that their logs agree from the first entry on. A
-// crash in between leaves a first term and an empty log: hashicorp/raft's own BootstrapCluster
-// would then refuse forever, and nobody could be elected.
+// bootstrap writes the first configuration of a new cluster, if there is none on disk: the same
+// bytes on all of its first nodes. A crash in between leaves a first term and an empty log, which
+// hashicorp/raft's own BootstrapCluster would refuse forever.
 func (s *stores) bootstrap(o Options) error {
 	if len(o.Initial) == 0 {
 		return nil

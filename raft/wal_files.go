@@ -19,8 +19,7 @@ import (
 )
 
 // walFS gives raft-wal its files through vfs, so that a crash test can interrupt each write and
-// sync. Each write goes to the page cache and each sync is an fdatasync, from the first entry
-// to the last.
+// sync.
 type walFS struct{ fsys vfs.FS }
 
 // preallocated is how many zeros are written after the log's end. An fdatasync into blocks that
@@ -80,8 +79,7 @@ type walFile struct {
 }
 
 // WriteAt implements io.WriterAt. An append that reaches blocks which were never written writes
-// zeros into the next ones, and the same sync covers both. A large append does without: it
-// would write its bytes twice to save few commits of the journal.
+// zeros into the next ones too, unless it is large: the same sync covers both.
 func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 	n, err := f.File.WriteAt(p, off)
 	end := off + int64(len(p))
@@ -106,8 +104,8 @@ func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
 // So the tail is copied into a new file, which has nothing after its end. It is at most one
 // segment, once a start.
 //
-// The metadata is then written again in any case: after a kill the page cache may show a
-// transaction that is not on disk yet, and raft-wal would build on it.
+// The metadata is then written again in any case: after a kill the page cache may show what is not
+// on disk yet.
 func repairLog(dir string, meta waltypes.MetaStore, filer *segment.Filer) error {
 	state, err := meta.Load(dir)
 	if err != nil || len(state.Segments) == 0 {

@@ -1,14 +1,11 @@
-// Package fetch transfers to a node the part of the event log that it lacks: one that was away for
-// so long that the leader's Raft log begins after its own end, or one whose directory is new. Bulk
+// Package fetch transfers to a node the part of the event log that it lacks: to one that was away
+// for so long that the leader's Raft log begins after its own end, or whose directory is new. Bulk
 // never goes through hashicorp/raft, whose main loop would block for as long as it takes (I17).
 //
-// Serve answers other nodes from the running node's files. Fetch transfers a checkpoint that
-// the leader offered, and the segments of the event log up to it, into <data>/incoming beside
-// the running node. Install moves them in place while the engine is closed; the directory is
-// then as if the node had written the checkpoint itself, and Raft continues after it.
-//
-// What is trusted: the chain of hashes in the fetched segments, which continues the local
-// log's, ends in the chain of the checkpoint.
+// Serve answers other nodes from the running node's files. Fetch transfers a checkpoint that the
+// leader offered, and the segments of the event log up to it, into <data>/incoming. It verifies
+// that their chain of hashes continues the local log's and ends in the checkpoint's. Install moves
+// them in place while the engine is closed: as if the node had written the checkpoint itself.
 package fetch
 
 import (
@@ -160,7 +157,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (
 		switch l.Asked {
 		case here:
 		case checkpoint.Chain{}:
-			return nil, nil, fmt.Errorf("the other node does not hold its chain at index %d", q.Asked)
+			return nil, nil, fmt.Errorf("the other node has no chain at index %d any more", q.Asked)
 		default:
 			return nil, nil, fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
 				ErrDiffers, q.Asked, here, l.Asked)

@@ -255,67 +255,52 @@ func (s *Server) getDead(q *request) error {
 	name, id := q.queue(), q.pathID("message_id")
 	q.fresh()
 	return q.answer(http.StatusOK, get(q, func() (m *wire.Message, err error) {
-		v, was, err := s.deadNow(q, name, id)
-		if err == nil && v != nil {
+		t, err := s.follow(q.Context(), id, nil)
+		if err != nil {
+			return nil, err
+		}
+		if t.live != nil && dead.IsDeadIn(t.live, name) {
 			m = &wire.Message{}
-			*m, err = s.message(v)
-		} else if err == nil && was.replayed != nil {
-			m, err = s.replayedMessage(q.Context(), was.replayed, nil)
+			*m, err = s.message(t.live)
+			return m, err
+		}
+		for _, e := range slices.Backward(t.moves) {
+			if e.Type == event.Replayed && e.DiedIn == name { // when it had died there last
+				m, err = s.replayedMessage(q.Context(), e, nil)
+				break
+			}
 		}
 		if err == nil && m == nil {
-			err = was.problem("message_id", name, id)
+			err = q.notDead("message_id", name, id, &t)
 		}
 		return m, err
 	}))
 }
 
-// became describes what became of a message that is not dead (any more) in a queue.
-type became struct {
-	replayed *event.Event // when it had died there last, and was replayed; nil: it was not
-	text     string
-}
-
-func (b became) problem(field, queue string, id event.ID) *event.Problem {
+func (q *request) notDead(field, queue string, id event.ID, t *trail) *event.Problem {
 	return event.Problemf(event.CodeMessageNotFound, field,
-		"message %s is not dead in queue %s: %s", id, queue, b.text)
+		"message %s is not dead in queue %s: %s", id, queue, q.became(id, t))
 }
 
-// deadNow follows a message from any of its ids to what it is now, v, if that died in queue.
-func (s *Server) deadNow(
-	q *request, queue string, id event.ID,
-) (v *event.MessageView, was became, err error) {
-	t, err := s.follow(q.Context(), id, nil)
-	if err != nil {
-		return nil, was, err
-	}
-	if t.live != nil && dead.IsDeadIn(t.live, queue) {
-		return t.live, was, nil
-	}
-	for _, e := range t.moves {
-		if e.Type == event.Replayed && e.DiedIn == queue {
-			was.replayed = e
-		}
-	}
+// became describes what became of a message.
+func (q *request) became(id event.ID, t *trail) string {
 	switch live := t.live; {
-	case live == nil && t.life == nil, !q.seesAny(&t):
+	case live == nil && t.life == nil, !q.seesAny(t):
 		// In the same words, so that nobody learns what there is in other queues.
-		was.text = "there never was one, or its history has been deleted"
+		return "there never was one, or its history has been deleted"
 	case live != nil && live.Dead != nil:
-		was.text = fmt.Sprintf("it died in queue %s and is in queue %s as %s",
+		return fmt.Sprintf("it died in queue %s and is in queue %s as %s",
 			q.named(live.Dead.Queue), q.named(live.Queue), t.id)
+	case live != nil && t.id != id:
+		return fmt.Sprintf("it is in queue %s, %s as %s", q.named(live.Queue), live.State, t.id)
 	case live != nil:
-		was.text = fmt.Sprintf("it is in queue %s, %s", q.named(live.Queue), live.State)
-		if t.id != id {
-			was.text += " as " + t.id.String()
-		}
-	default:
-		what := t.life.state().String() + " in queue " + q.named(t.life.queue())
-		if e := t.life.last; e.Type == event.Discarded {
-			what = fmt.Sprintf("discarded (%s)", e.Reason)
-		}
-		was.text = fmt.Sprintf("it was %s at %s", what, wire.Time(event.ClockOf(t.life.last.ID)))
+		return fmt.Sprintf("it is in queue %s, %s", q.named(live.Queue), live.State)
 	}
-	return nil, was, nil
+	what := t.life.state().String() + " in queue " + q.named(t.life.queue())
+	if e := t.life.last; e.Type == event.Discarded {
+		what = fmt.Sprintf("discarded (%s)", e.Reason)
+	}
+	return fmt.Sprintf("it was %s at %s", what, wire.Time(event.ClockOf(t.life.last.ID)))
 }
 
 // seesAny reports whether the token may read of a message: of where it is, if it is
@@ -373,9 +358,8 @@ func (s *Server) adminDead(q *request) error {
 			newest = slices.Delete(newest, 0, limit)
 		}
 	}
-	newest = newest[max(0, len(newest)-limit):]
 	var out wire.AdminDeadLetters
-	for _, v := range slices.Backward(newest) {
+	for _, v := range slices.Backward(newest[max(0, len(newest)-limit):]) {
 		m, err := s.message(&v)
 		if err != nil {
 			return err

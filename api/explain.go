@@ -62,9 +62,9 @@ func (x *explaining) message(id event.ID) error {
 		x.out.Key = &v.Key
 		return x.live(&v)
 	}
-	_, was, err := x.q.s.deadNow(x.q, "", id) // what became of it in any queue
+	t, err := x.q.s.follow(x.q.Context(), id, nil)
 	x.because(wire.Reason{Code: "not_in_queue", MessageID: id.String()},
-		"message %s is not in queue %s: %s", id, x.queue.Name, was.text)
+		"message %s is not in queue %s: %s", id, x.queue.Name, x.q.became(id, &t))
 	return err
 }
 

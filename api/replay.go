@@ -170,11 +170,11 @@ func (m *movement) at(i int, err error) error {
 
 // find returns a message that is dead in the queue now, by any id that it ever had.
 func (m *movement) find(field string, id event.ID) (*event.MessageView, error) {
-	v, was, err := m.q.s.deadNow(m.q, m.queue, id)
-	if err == nil && v == nil {
-		err = was.problem(field, m.queue, id)
+	t, err := m.q.s.follow(m.q.Context(), id, nil)
+	if err == nil && (t.live == nil || !dead.IsDeadIn(t.live, m.queue)) {
+		err = m.q.notDead(field, m.queue, id, &t)
 	}
-	return v, err
+	return t.live, err
 }
 
 // newEdit checks what replaces parts of a message.

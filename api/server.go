@@ -83,14 +83,13 @@ const (
 func (s *Server) Quiesce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietWithin)
 	defer cancel()
-	for before, seen := uint64(0), s.begun.Load()+1; seen != before; {
+	for before := s.begun.Load() + 1; before != s.begun.Load(); {
 		before = s.begun.Load()
 		select {
 		case <-time.After(quietFor):
 		case <-ctx.Done():
 			return
 		}
-		seen = s.begun.Load()
 	}
 }
 

@@ -210,11 +210,9 @@ type Reason struct {
 	MessageID  string   `json:"message_id,omitzero"`
 	MessageIDs []string `json:"message_ids,omitzero"`
 	State      string   `json:"state,omitzero"`
-	Queue      string   `json:"queue,omitzero"`
 	LeaseID    string   `json:"lease_id,omitzero"`
 	Worker     string   `json:"worker,omitzero"`
 	Until      Time     `json:"until,omitzero"`
-	Ahead      *int64   `json:"ahead,omitzero"`   // messages that go before it
 	Waiters    *int64   `json:"waiters,omitzero"` // waiting leases on nodes that answered
 }
 

@@ -12,25 +12,23 @@ import (
 
 // messageHistory answers GET /v1/messages/{id}/history, through dead-letter queues and replays.
 func (s *Server) messageHistory(q *request) error {
-	id, history := q.pathHistory()
-	switch l := lifeOf(history, id); {
-	case q.err != nil:
-		return q.err
-	case len(history) == 0:
-		return q.noMessage(id)
-	case l != nil:
-		q.do(func() error { return q.mayRead(id, l.queue()) })
-	}
+	history := q.pathHistory()
 	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
 }
 
-// pathHistory returns the history of the message in the path, none where there never was one.
-func (q *request) pathHistory() (event.ID, []event.Event) {
+// pathHistory returns the history of the message in the path, if there is one that may be read.
+func (q *request) pathHistory() []event.Event {
 	q.read("consistency")
 	id := q.pathID("id")
 	q.fresh()
-	return id, get(q, func() ([]event.Event, error) {
-		return q.s.deps.Log.History(q.Context(), id)
+	return get(q, func() ([]event.Event, error) {
+		history, err := q.s.deps.Log.History(q.Context(), id)
+		if l := lifeOf(history, id); err == nil && l == nil {
+			err = q.noMessage(id)
+		} else if err == nil {
+			err = q.mayRead(id, l.queue())
+		}
+		return history, err
 	})
 }
 

@@ -134,20 +134,13 @@ func historyExpired(id event.ID) *event.Problem {
 
 // messageEdits answers GET /v1/messages/{id}/edits: what replays and resurrections changed.
 func (s *Server) messageEdits(q *request) error {
-	id, history := q.pathHistory()
-	l := lifeOf(history, id)
-	if q.err == nil && l == nil {
-		return q.noMessage(id)
-	}
-	q.do(func() error { return q.mayRead(id, l.queue()) })
+	history := q.pathHistory()
 	var out wire.Edits
 	for i := range history {
-		e := &history[i]
-		if q.err != nil || !e.Edited || !q.seesEvent(e) {
-			continue
+		if e := &history[i]; e.Edited && q.seesEvent(e) {
+			edit := get(q, func() (wire.MessageEdit, error) { return s.editOf(history[:i], e) })
+			out.Edits = append(out.Edits, edit)
 		}
-		edit := get(q, func() (wire.MessageEdit, error) { return s.editOf(history[:i], e) })
-		out.Edits = append(out.Edits, edit)
 	}
 	return q.answer(http.StatusOK, &out)
 }

@@ -272,8 +272,7 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	header := func(name string) []string { return q.Header[http.CanonicalHeaderKey(name)] }
-	err = w.Verify(header, body, secrets, at)
+	err = w.Verify(q.Header.Values, body, secrets, at)
 	switch {
 	case errors.Is(err, webhook.ErrStale):
 		return nil, event.Problemf(codeStaleTimestamp, "", "%s", clip(err.Error(), 200))

@@ -5,6 +5,7 @@
 package wire
 
 import (
+	"bytes"
 	"encoding/base64"
 	"errors"
 	"io"
@@ -157,14 +158,11 @@ func (b *Bytes) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	case 'n':
 		return nil
 	case '"':
-		if *b, err = base64.StdEncoding.AppendDecode([]byte{}, v[1:len(v)-1]); err == nil {
-			return nil
+		text := []byte(v[1 : len(v)-1])
+		if bytes.IndexByte(text, '\\') >= 0 {
+			text, _ = jsontext.AppendUnquote(nil, v) // no error: it was read
 		}
-		text, err := jsontext.AppendUnquote(nil, v) // not padded, or escaped
-		if err == nil {
-			*b, err = base64.StdEncoding.AppendDecode([]byte{}, text)
-		}
-		if err != nil {
+		if *b, err = base64.StdEncoding.AppendDecode([]byte{}, text); err != nil { // not padded
 			*b, err = base64.RawStdEncoding.AppendDecode([]byte{}, text)
 		}
 		if err == nil {

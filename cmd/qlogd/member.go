@@ -106,15 +106,12 @@ func freeBytes(dir string) (uint64, error) {
 
 // openPeers starts to listen for the other nodes.
 func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
-	o := peer.Options{Listener: l, Logger: n.logger, Self: peer.Identity{
+	self := peer.Identity{
 		Cluster: n.card.ClusterID, Node: n.card.NodeID, Incarnation: n.card.Incarnation,
 		Raft: cmp.Or(n.c.RaftAdvertise, l.Addr().String()),
 		HTTP: cmp.Or(n.c.HTTPAdvertise, n.httpLis.Addr().String()),
-	}}
-	if n.inside != nil {
-		o.Server, o.Client = n.inside.Server(true), n.inside.Client
 	}
-	p, err := peer.New(o)
+	p, err := peer.New(peer.Options{Listener: l, TLS: n.inside, Self: self, Logger: n.logger})
 	if err != nil {
 		return nil, fmt.Errorf("raft-addr: %w", err)
 	}

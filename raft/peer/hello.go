@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -93,8 +94,8 @@ func (n *Net) dial(ctx context.Context, to Target, layer *RaftLayer) (
 	if err != nil {
 		return nil, from, err
 	}
-	c := &conn{Conn: raw, raw: raw, net: n, layer: layer}
-	if err := n.enter(c, false); err != nil {
+	c := &conn{Conn: raw, raw: raw, net: n, layer: layer, greeted: true}
+	if err := n.enter(c); err != nil {
 		raw.Close()
 		return nil, from, err
 	}
@@ -120,12 +121,12 @@ func outer(ctx context.Context, err error) error {
 
 // introduce says hello at the side that connects.
 func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
-	if n.o.Client != nil {
+	if n.o.TLS != nil {
 		host, _, err := net.SplitHostPort(to.Addr)
 		if err != nil {
 			return err
 		}
-		t := tls.Client(c.raw, n.o.Client(host))
+		t := tls.Client(c.raw, n.o.TLS.Client(host))
 		if err := t.HandshakeContext(ctx); err != nil {
 			return fmt.Errorf("TLS: %w", err)
 		}
@@ -210,14 +211,12 @@ func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 
 // admit lets an incoming connection stay, or returns why it is refused. It returns who this node
 // is.
-func (n *Net) admit(c *conn, h hello, path string) (Identity, error) {
+func (n *Net) admit(c *conn, h hello, path string) (self Identity, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	self, from, open := n.self, h.From, len(n.conns)-len(n.greeting)
-	_, in := n.conns[c]
-	var err error
+	self, from := n.self, h.From
 	switch {
-	case !in:
+	case !slices.Contains(n.conns, c):
 		err = net.ErrClosed // meanwhile
 	case path != pathCalls && path != pathRaft:
 		err = fmt.Errorf("connections for %.100q are not known here", path)
@@ -231,12 +230,9 @@ func (n *Net) admit(c *conn, h hello, path string) (Identity, error) {
 	case h.Incarnation != "" && h.Incarnation != self.Incarnation:
 		err = fmt.Errorf("node %q is here with another data directory: incarnation %q, not %q",
 			self.Node, self.Incarnation, h.Incarnation)
-	case open >= maxConns:
-		err = fmt.Errorf("%d connections are open, no more are accepted", open)
 	case path == pathRaft && n.raft == nil:
 		err = errors.New("no replica runs here yet")
 	default:
-		n.greetedLocked(c)
 		c.greeted, c.peer = true, from
 		if path == pathRaft {
 			c.layer = n.raft

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/certs"
 )
 
 // Identity is what a node says of itself.
@@ -37,11 +39,8 @@ type Options struct {
 	// Listener accepts the connections of other nodes. Net closes it.
 	Listener net.Listener
 	// Dial opens a plain connection; nil: TCP.
-	Dial func(ctx context.Context, addr string) (net.Conn, error)
-	// Server, and Client for a connection to a host, are set together: mutual TLS
-	// on every connection.
-	Server *tls.Config
-	Client func(host string) *tls.Config
+	Dial   func(ctx context.Context, addr string) (net.Conn, error)
+	TLS    *certs.Keeper // mutual, on every connection; nil: none
 	Self   Identity
 	Logger *slog.Logger
 }
@@ -50,8 +49,7 @@ type Options struct {
 const (
 	dialTimeout  = 3 * time.Second // for a connection and its hello
 	greetTimeout = 5 * time.Second // for a hello to arrive
-	maxGreeting  = 256             // connections before their hello; the oldest is closed
-	maxConns     = 1024            // connections after their hello
+	maxConns     = 1024            // of all; the oldest without a hello is closed
 	maxCall      = 80 << 20        // bytes of a call's body, and of its response
 )
 
@@ -98,21 +96,14 @@ type Net struct {
 	handlers map[string]Handler
 	clients  map[Target]*http.Transport
 	raft     *RaftLayer // nil: no replica runs here
-	// conns are all that are open, in both directions, from before their handshake on.
-	// Invariant: one whose handshake named an older self than self is not in it.
-	conns    map[*conn]struct{}
-	greeting []*conn // of conns: incoming ones during their handshake, the oldest first
-	warned   map[string]warning
+	// conns are all that are open, in both directions, from before their hello on, the oldest
+	// first. Invariant: one whose hello named an older self than self is not in it.
+	conns  []*conn
+	warned map[string]warning
 }
 
 // New starts to accept connections at once: calls that arrive before Handle are refused.
 func New(o Options) (*Net, error) {
-	if o.Listener == nil {
-		return nil, errors.New("peer: no listener")
-	}
-	if (o.Server == nil) != (o.Client == nil) {
-		return nil, errors.New("peer: TLS on one side only")
-	}
 	if err := o.Self.check(); err != nil {
 		return nil, fmt.Errorf("peer: %w", err)
 	}
@@ -126,7 +117,7 @@ func New(o Options) (*Net, error) {
 	}
 	n := &Net{
 		o: o, self: o.Self, handlers: map[string]Handler{}, clients: map[Target]*http.Transport{},
-		conns: map[*conn]struct{}{}, warned: map[string]warning{},
+		warned: map[string]warning{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.handlers[callPing] = func(context.Context, Identity, []byte) ([]byte, error) {
@@ -185,12 +176,7 @@ func (n *Net) SetSelf(i Identity) {
 // closeConns closes the connections that are open now and for which f holds.
 func (n *Net) closeConns(f func(*conn) bool) {
 	n.mu.Lock()
-	var open []*conn
-	for c := range n.conns {
-		if f(c) {
-			open = append(open, c)
-		}
-	}
+	open := slices.DeleteFunc(slices.Clone(n.conns), func(c *conn) bool { return !f(c) })
 	n.mu.Unlock()
 	for _, c := range open {
 		c.Close()
@@ -230,38 +216,31 @@ func (l listener) Accept() (net.Conn, error) {
 		return nil, err
 	}
 	c := &conn{Conn: raw, raw: raw, net: l.net}
-	if err := l.net.enter(c, true); err != nil {
+	if err := l.net.enter(c); err != nil {
 		raw.Close()
 		return nil, err
 	}
-	if l.net.o.Server != nil {
-		return tls.Server(c, l.net.o.Server), nil
+	if k := l.net.o.TLS; k != nil {
+		return tls.Server(c, k.Server(true)), nil
 	}
 	return c, nil
 }
 
-// enter adds a connection to the open ones. Where too many have not sent their hello, the
-// oldest is closed: unknown hosts take no room from nodes.
-func (n *Net) enter(c *conn, incoming bool) error {
+// enter adds a connection to the open ones. Where there are too many, the oldest that has not sent
+// its hello is closed: unknown hosts take no room from nodes.
+func (n *Net) enter(c *conn) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.closed || c.layer != nil && c.layer != n.raft {
 		return net.ErrClosed
 	}
-	n.conns[c] = struct{}{}
-	if !incoming {
-		return nil
-	}
-	n.greeting = append(n.greeting, c)
-	if len(n.greeting) > maxGreeting {
-		n.greeting[0].raw.Close() // the server does the rest
-		n.greeting = n.greeting[1:]
+	n.conns = append(n.conns, c)
+	strange := slices.IndexFunc(n.conns, func(o *conn) bool { return !o.greeted })
+	if len(n.conns) > maxConns && strange >= 0 {
+		n.conns[strange].raw.Close() // whoever reads from it does the rest
+		n.conns = slices.Delete(n.conns, strange, strange+1)
 	}
 	return nil
-}
-
-func (n *Net) greetedLocked(c *conn) {
-	n.greeting = slices.DeleteFunc(n.greeting, func(o *conn) bool { return o == c })
 }
 
 // conn is a connection to another node, in either direction.
@@ -270,15 +249,14 @@ type conn struct {
 	raw      net.Conn
 	net      *Net
 	layer    *RaftLayer // nil: it carries calls; guarded by net.mu
-	greeted  bool       // of an incoming one: the hello was accepted
+	greeted  bool       // it was opened here, or its hello accepted; guarded by net.mu
 	peer     Identity   // after the hello
 }
 
 // Close closes at once, also where TLS would first send an alert to a peer that does not read.
 func (c *conn) Close() error {
 	c.net.mu.Lock()
-	delete(c.net.conns, c)
-	c.net.greetedLocked(c)
+	c.net.conns = slices.DeleteFunc(c.net.conns, func(o *conn) bool { return o == c })
 	c.net.mu.Unlock()
 	return c.raw.Close()
 }

@@ -460,7 +460,7 @@ func TestSlowStrangers(t *testing.T) {
 		n, b := startIn(t, m, "a"), startIn(t, m, "b")
 		n.Handle("echo", echo)
 		begin := time.Now()
-		ended := make(chan time.Duration, maxGreeting+10)
+		ended := make(chan time.Duration, maxConns+10)
 		for range cap(ended) {
 			c, err := m.Dialer("s")(t.Context(), n.Addr())
 			require.NoError(t, err)

@@ -70,7 +70,7 @@ func (a *authority) with(t *testing.T, trust *authority, names ...string) func(*
 	}
 	k, err := certs.Load(put("cert", "CERTIFICATE", der), put("key", "PRIVATE KEY", keyDER), put("ca", "CERTIFICATE", trust.cert.Raw), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
-	return func(o *Options) { o.Server, o.Client = k.Server(true), k.Client }
+	return func(o *Options) { o.TLS = k }
 }
 
 // TestTLS: everything goes as without, but only among those that have

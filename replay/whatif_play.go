@@ -295,26 +295,30 @@ func (s *stage) refuse(queue, why string) error {
 // produce enqueues a message.
 func (s *stage) produce(l *life, m event.NewMessage, actor string) error {
 	q, _ := s.machine.Queue(l.queue)
-	p := &event.Produce{
+	return s.bring(l, &event.Command{Actor: actor, Produce: &event.Produce{
 		Queue: l.queue, Messages: []event.NewMessage{m}, Import: m.SourceID != "",
 		Looked:   math.MaxUint64 >> 8, // the machine forgets nothing
 		Revision: q.Revision,
-	}
-	s.pending = l
-	r, err := s.apply(&event.Command{Actor: actor, Produce: p})
-	s.pending = nil
-	switch {
-	case err != nil:
-	case r.Problem != nil:
-		l.play = append(l.play, s.refusal(r.Problem.Code))
-	case r.Produced[0].Duplicate:
-		l.play = append(l.play, s.refusal(string(Duplicate)))
-	}
-	return err
+	}})
 }
 
-func (s *stage) refusal(code string) Step {
-	return Step{Type: string(Refused), Time: wire.Time(s.clock), Code: code}
+// bring carries out a command that brings a message to a queue, or purges one (l is nil).
+func (s *stage) bring(l *life, c *event.Command) error {
+	s.pending = l
+	r, err := s.apply(c)
+	s.pending = nil
+	refused := func(code string) {
+		step := Step{Type: string(Refused), Time: wire.Time(s.clock), Code: code}
+		l.play = append(l.play, step)
+	}
+	switch {
+	case err != nil || l == nil:
+	case r.Problem != nil:
+		refused(r.Problem.Code)
+	case c.Produce != nil && r.Produced[0].Duplicate:
+		refused(string(Duplicate))
+	}
+	return err
 }
 
 // bringBack replays or purges a message, if it is dead in that queue, or resurrects one, if it has
@@ -342,13 +346,7 @@ func (s *stage) bringBack(e *event.Event, of, n *life) error {
 			Kind: e.Kind, Priority: e.Priority, Size: e.Size, Edited: e.Edited,
 		}
 	}
-	s.pending = n
-	r, err := s.apply(c)
-	s.pending = nil
-	if err == nil && r.Problem != nil && n != nil {
-		n.play = append(n.play, s.refusal(r.Problem.Code))
-	}
-	return err
+	return s.bring(n, c)
 }
 
 // Append implements fsm.Log.

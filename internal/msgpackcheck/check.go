@@ -16,8 +16,11 @@ const MaxDepth = 64
 
 var errShort = errors.New("unexpected end")
 
-// checker has what is not checked yet.
-type checker struct{ b []byte }
+// checker has what is not checked yet, and the first error, after which it takes nothing more.
+type checker struct {
+	b   []byte
+	err error
+}
 
 // few is the number of names of a map that are compared one by one.
 const few = 16
@@ -35,56 +38,53 @@ func Check(b []byte) error {
 
 // First checks the value that b begins with, as Check does, and returns its length.
 func First(b []byte) (int, error) {
-	c := checker{b}
-	err := c.value(0)
+	c := checker{b: b}
+	c.value(0)
 	n := len(b) - len(c.b)
-	if err != nil {
-		err = fmt.Errorf("byte %d: %w", n, err)
+	if c.err != nil {
+		return n, fmt.Errorf("byte %d: %w", n, c.err)
 	}
-	return n, err
+	return n, nil
 }
 
 // value checks the next value, which is inside depth arrays and maps.
-func (c *checker) value(depth int) error {
-	k, err := c.code()
-	if err != nil {
-		return err
-	}
+func (c *checker) value(depth int) {
+	k, ok := c.code()
 	switch {
+	case !ok:
 	case isText(k):
-		_, err = c.text(k)
+		c.text(k)
 	case k < 0x80, k >= 0xe0, k == 0xc0, k == 0xc2, k == 0xc3: // small integers, nil, booleans
 	case k&0xf0 == 0x80:
-		return c.items(int(k&0x0f), true, depth)
+		c.items(int(k&0x0f), true, depth)
 	case k&0xf0 == 0x90:
-		return c.items(int(k&0x0f), false, depth)
+		c.items(int(k&0x0f), false, depth)
 	case k >= 0xc4 && k <= 0xc6: // bytes
-		err = c.skip(1<<(k-0xc4), 0)
+		c.take(c.length(1 << (k - 0xc4)))
 	case k >= 0xc7 && k <= 0xc9: // an extension
-		err = c.skip(1<<(k-0xc7), 1)
+		c.take(c.length(1<<(k-0xc7)) + 1)
 	case k >= 0xca && k <= 0xd3: // numbers
-		_, err = c.take([...]int{4, 8, 1, 2, 4, 8, 1, 2, 4, 8}[k-0xca])
+		c.take([...]int{4, 8, 1, 2, 4, 8, 1, 2, 4, 8}[k-0xca])
 	case k >= 0xd4 && k <= 0xd8: // an extension of fixed length
-		_, err = c.take(1 + 1<<(k-0xd4))
+		c.take(1 + 1<<(k-0xd4))
 	case k >= 0xdc:
-		n, err := c.length(2 << (k & 1))
-		if err != nil {
-			return err
-		}
-		return c.items(n, k >= 0xde, depth)
+		c.items(c.length(2<<(k&1)), k >= 0xde, depth)
 	default:
-		err = fmt.Errorf("unknown code %#x", k)
+		c.err = fmt.Errorf("unknown code %#x", k)
 	}
-	return err
 }
 
 // items checks the n values of an array, or the n names and values of a map.
-func (c *checker) items(n int, isMap bool, depth int) error {
-	if depth == MaxDepth {
-		return fmt.Errorf("nested deeper than %d", MaxDepth)
-	}
-	if n > len(c.b) || isMap && 2*n > len(c.b) { // each takes a byte at least
-		return errShort
+func (c *checker) items(n int, isMap bool, depth int) {
+	switch {
+	case c.err != nil:
+		return
+	case depth == MaxDepth:
+		c.err = fmt.Errorf("nested deeper than %d", MaxDepth)
+		return
+	case n > len(c.b) || isMap && 2*n > len(c.b): // each takes a byte at least
+		c.err = errShort
+		return
 	}
 	var array [few][]byte
 	names := array[:0] // on the stack
@@ -94,13 +94,10 @@ func (c *checker) items(n int, isMap bool, depth int) error {
 	}
 	for range n {
 		if isMap {
-			name, err := c.name()
-			if err != nil {
-				return err
-			}
+			name := c.name()
 			same := func(other []byte) bool { return string(other) == string(name) }
-			if seen[string(name)] || slices.ContainsFunc(names, same) {
-				return fmt.Errorf("name %.64q appears twice", string(name))
+			if c.err == nil && (seen[string(name)] || slices.ContainsFunc(names, same)) {
+				c.err = fmt.Errorf("name %.64q appears twice", string(name))
 			}
 			if seen != nil {
 				seen[string(name)] = true
@@ -108,75 +105,63 @@ func (c *checker) items(n int, isMap bool, depth int) error {
 				names = append(names, name)
 			}
 		}
-		if err := c.value(depth + 1); err != nil {
-			return err
+		if c.value(depth + 1); c.err != nil {
+			return
 		}
 	}
-	return nil
 }
 
-func (c *checker) name() ([]byte, error) {
-	k, err := c.code()
-	if err != nil {
-		return nil, err
+func (c *checker) name() []byte {
+	k, ok := c.code()
+	switch {
+	case !ok:
+	case !isText(k):
+		c.err = fmt.Errorf("code %#x where a name belongs", k)
+	default:
+		return c.text(k)
 	}
-	if !isText(k) {
-		return nil, fmt.Errorf("code %#x where a name belongs", k)
-	}
-	return c.text(k)
+	return nil
 }
 
 func isText(k byte) bool { return k&0xe0 == 0xa0 || k >= 0xd9 && k <= 0xdb }
 
 // text checks the string that a code begins.
-func (c *checker) text(k byte) ([]byte, error) {
+func (c *checker) text(k byte) []byte {
 	n := int(k & 0x1f)
 	if k >= 0xd9 {
-		var err error
-		if n, err = c.length(1 << (k - 0xd9)); err != nil {
-			return nil, err
-		}
+		n = c.length(1 << (k - 0xd9))
 	}
-	s, err := c.take(n)
-	if err == nil && !utf8.Valid(s) {
-		err = errors.New("a string is not UTF-8")
+	s := c.take(n)
+	if c.err == nil && !utf8.Valid(s) {
+		c.err = errors.New("a string is not UTF-8")
 	}
-	return s, err
-}
-
-// skip passes over a length of size bytes, extra bytes, and that many bytes of data.
-func (c *checker) skip(size, extra int) error {
-	n, err := c.length(size)
-	if err == nil {
-		_, err = c.take(n + extra)
-	}
-	return err
+	return s
 }
 
 // length takes a big-endian number of 1, 2 or 4 bytes.
-func (c *checker) length(size int) (int, error) {
-	b, err := c.take(size)
-	if err != nil {
-		return 0, err
-	}
+func (c *checker) length(size int) int {
 	var full [4]byte
-	copy(full[4-size:], b)
-	return int(binary.BigEndian.Uint32(full[:])), nil
+	copy(full[4-size:], c.take(size))
+	return int(binary.BigEndian.Uint32(full[:]))
 }
 
-func (c *checker) code() (byte, error) {
-	b, err := c.take(1)
-	if err != nil {
-		return 0, err
+func (c *checker) code() (k byte, ok bool) {
+	if len(c.b) == 0 || c.err != nil {
+		c.take(1)
+		return 0, false
 	}
-	return b[0], nil
+	k, c.b = c.b[0], c.b[1:]
+	return k, true
 }
 
-func (c *checker) take(n int) ([]byte, error) {
-	if n > len(c.b) {
-		return nil, errShort
+// take returns the next n bytes, or nil after an error.
+func (c *checker) take(n int) (b []byte) {
+	switch {
+	case c.err != nil:
+	case n > len(c.b):
+		c.err = errShort
+	default:
+		b, c.b = c.b[:n], c.b[n:]
 	}
-	b := c.b[:n]
-	c.b = c.b[n:]
-	return b, nil
+	return b
 }

@@ -97,21 +97,16 @@ const StandardPrefix = "whsec_"
 // StandardKeys returns the keys that a secret of Standard Webhooks may mean: base64 behind
 // StandardPrefix. A secret without the prefix may also be the key itself, so both are tried. An
 // invalid secret has no keys, and neither has an empty one: with an empty key anyone can sign.
-func StandardKeys(secret string) [][]byte {
+func StandardKeys(secret string) (keys [][]byte) {
 	text, marked := strings.CutPrefix(secret, StandardPrefix)
-	key, err := base64.StdEncoding.DecodeString(text)
-	if err != nil {
-		key, err = base64.RawStdEncoding.DecodeString(text)
+	key, err := base64.RawStdEncoding.DecodeString(strings.TrimRight(text, "="))
+	if err == nil && len(key) > 0 {
+		keys = append(keys, key)
 	}
-	switch {
-	case marked && (err != nil || len(key) == 0):
-		return nil
-	case marked:
-		return [][]byte{key}
-	case err != nil:
-		return [][]byte{[]byte(secret)}
+	if !marked && secret != "" {
+		keys = append(keys, []byte(secret))
 	}
-	return [][]byte{key, []byte(secret)}
+	return keys
 }
 
 func (s *scheme) keysOf(secret string) [][]byte {

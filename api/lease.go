@@ -357,11 +357,15 @@ func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 	return append(b, '}'), err
 }
 
-// LeaseHere leases for the node itself, as a client's long poll does. Messages leased when ctx has
-// ended are released. An error may say that the outcome is unknown: such leases expire.
+// pushActor is the actor, in events, of the cluster's own deliveries.
+const pushActor = "push"
+
+// LeaseHere leases for push, as a client's long poll does. Messages leased when ctx has ended are
+// released. An error may say that the outcome is unknown: such leases expire.
 func (s *Server) LeaseHere(
-	ctx context.Context, c *event.Command, wait time.Duration,
+	ctx context.Context, lease *event.Lease, wait time.Duration,
 ) ([]event.LeasedMessage, error) {
+	c := &event.Command{Actor: pushActor, Lease: lease}
 	res, err := s.leaseWhile(ctx, c, wait, func() error { return nil })
 	return res.Leased, err
 }

@@ -32,12 +32,12 @@ func TestSettleHereCountsLostLeases(t *testing.T) {
 	h := setup(t)
 	h.do("PUT", "/v1/queues/answers", "").want(201)
 	lost := event.SettleItem{Op: event.OpAck, Lease: event.NewID(1, 1, 0)}
-	v, err := h.s.SettleHere(t.Context(), "push", lost, "", nil)
+	v, err := h.s.SettleHere(t.Context(), lost, "", nil)
 	if err != nil || v.Status != event.StatusRejected {
 		t.Errorf("%+v, %v", v, err)
 	}
 	answer := &wire.NewMessage{Payload: []byte("1")}
-	if v, err := h.s.SettleHere(t.Context(), "push", lost, "answers", answer); err == nil {
+	if v, err := h.s.SettleHere(t.Context(), lost, "answers", answer); err == nil {
 		t.Errorf("%+v", v)
 	}
 	metrics := h.do("GET", "/metrics", "").want(200).Body.String()

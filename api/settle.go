@@ -418,14 +418,15 @@ func inProduce(err error, i int) error {
 	return &out
 }
 
-// SettleHere settles one lease for the node itself and enqueues the answer, if any, in the same
+// SettleHere settles one lease for push and enqueues the answer, if any, in the same
 // entry. A refusal is an *event.Problem; without an answer a lost lease is no error, but rejected.
 func (s *Server) SettleHere(
-	ctx context.Context, actor string, item event.SettleItem, to string, answer *wire.NewMessage,
+	ctx context.Context, item event.SettleItem, to string, answer *wire.NewMessage,
 ) (event.Settled, error) {
 	r := &http.Request{Header: http.Header{}}
 	q := &request{
-		Request: r.WithContext(ctx), s: s, w: noAnswer{http.Header{}}, who: &principal{name: actor},
+		Request: r.WithContext(ctx), s: s, w: noAnswer{http.Header{}},
+		who: &principal{name: pushActor},
 	}
 	var res event.Result
 	if answer == nil {

@@ -123,6 +123,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		LogSegments: e.logSegments, Push: e.push, Eraser: e.eraser,
 		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
+	e.push.Lease, e.push.Settle = e.api.LeaseHere, e.api.SettleHere
 	e.answerOthers(true)
 	e.release(func() error {
 		e.answerOthers(false)
@@ -268,24 +269,11 @@ func (e *engine) follow(ctx context.Context) {
 	})
 }
 
-// pushActor is the actor, in events, of the cluster's own deliveries.
-const pushActor = "push"
-
 // newPush returns the engine that delivers for queues with push. It leases and settles through the
-// api, which must exist before it is started.
+// api, which is set before it is started.
 func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 	d := push.Deps{
 		Leads: e.replica.Leader, Barrier: e.replica.Barrier, Queues: e.machine.Queues,
-		Lease: func(
-			ctx context.Context, lease *event.Lease, wait time.Duration,
-		) ([]event.LeasedMessage, error) {
-			return e.api.LeaseHere(ctx, &event.Command{Actor: pushActor, Lease: lease}, wait)
-		},
-		Settle: func(
-			ctx context.Context, item event.SettleItem, to string, answer *wire.NewMessage,
-		) (event.Settled, error) {
-			return e.api.SettleHere(ctx, pushActor, item, to, answer)
-		},
 		Content: func(ref event.Ref) (*event.Content, error) {
 			c, err := e.log.Content(ref)
 			if errors.Is(err, log.ErrErased) {

@@ -26,7 +26,8 @@ type batcher struct {
 	fsm     *fsm
 	fatal   func(error)
 	apply   func(data []byte) hraft.ApplyFuture
-	idle    chan<- struct{} // of capacity one: no entry is in flight any more
+	idle    chan<- struct{} // of capacity one: see notifyCommits
+	later   *time.Timer     // the same, for commitPause
 	forward forwarder
 	// unavailable returns why nothing is accepted or applied here now; nil: it is.
 	unavailable func() *event.Problem
@@ -38,7 +39,12 @@ type batcher struct {
 	lead    leadership
 	changes changes // of leadership, of readiness, or of what is in flight
 	rate    rate
+	owed    bool // another node waits to apply the entry that its commands were in
 }
+
+// commitPause is how long the leader leaves a follower without the commit index that no client
+// there is known to wait for: the next entry usually comes sooner, and carries it.
+const commitPause = 2 * time.Millisecond
 
 // leadership is what the batcher knows of who leads, and of its own stage.
 type leadership struct {
@@ -78,7 +84,7 @@ func (e *batch) isCall() bool { return e.to != peer.Target{} }
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
 		o: o, disk: &disk{o: o}, clock: c, fsm: f, fatal: fatal,
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), later: time.NewTimer(never),
 	}
 	b.forward.ctx, b.forward.cancel = context.WithCancel(context.Background())
 	return b
@@ -496,13 +502,20 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 		b.sendBackLocked(noLeader(), (*pending).foreign)
 	}
 	b.finishLocked(e, answers)
-	idle := !b.busyLocked()
+	b.owed = b.owed || slices.ContainsFunc(e.group, func(d *pending) bool { return d.from != nil })
+	idle, owed := !b.busyLocked(), b.owed
+	if idle {
+		b.owed = false
+	}
 	if b.queues.n > 0 || l.first || idle && b.fsm.progress().hasDue {
 		b.signal()
 	}
 	b.mu.Unlock()
-	if idle {
+	switch {
+	case idle && owed:
 		signal(b.idle)
+	case idle:
+		b.later.Reset(commitPause)
 	}
 }
 

@@ -328,8 +328,9 @@ func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 	return t.r.offer(id, addr, args, resp)
 }
 
-// notifyCommits sends followers the commit index when no entry is in flight that would carry it,
-// until the replica stops.
+// notifyCommits sends followers the commit index when no entry is in flight that would carry it:
+// at once if one of them waits to answer its clients, else after commitPause. It ends when the
+// replica stops.
 //
 // hashicorp/raft sends it with the next entries, or after CommitTimeout: up to a tenth of a second
 // in which a follower's clients wait for their responses. The message is the one that the library
@@ -341,6 +342,7 @@ func (r *Replica) notifyCommits() {
 	for {
 		select {
 		case <-r.peers.idle:
+		case <-r.b.later.C:
 		case <-r.run.stop:
 			return
 		}

@@ -48,7 +48,7 @@ type request struct {
 // Media types of bodies.
 const (
 	typeJSON    = "application/json"
-	typeMsgpack = "application/msgpack"
+	typeMsgpack = wire.MediaMsgpack
 )
 
 // newRequest begins a request and its answer's headers. s is nil before the node can serve.

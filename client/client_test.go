@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -55,9 +56,14 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer(w)
 }
 
+// bodyOf returns the body of a request as JSON.
 func bodyOf(r *http.Request) []byte {
 	b, _ := io.ReadAll(r.Body)
-	return b
+	var v jsontext.Value
+	if r.Header.Get("Content-Type") != wire.MediaMsgpack || wire.UnmarshalMsgpack(b, &v) != nil {
+		return b
+	}
+	return v
 }
 
 // answer is what a fake does with a request.

@@ -142,7 +142,7 @@ func node() string {
 		case verb == "messages":
 			var in wire.ProduceRequest
 			b, _ := io.ReadAll(r.Body)
-			if err := wire.Unmarshal(b, &in); err != nil {
+			if err := wire.UnmarshalMsgpack(b, &in); err != nil {
 				panic(err)
 			}
 			var out wire.ProduceResponse

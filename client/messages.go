@@ -37,7 +37,7 @@ func (c *Client) Produce(ctx context.Context, queue string,
 // ProduceAll is Produce with options.
 func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.NewMessage,
 	opts ...CallOption) ([]wire.Produced, error) {
-	q := newCall(post, queuePath(queue, "/messages"), &wire.ProduceRequest{Messages: messages})
+	q := newPacked(queuePath(queue, "/messages"), &wire.ProduceRequest{Messages: messages})
 	out, err := do[wire.ProduceResponse](ctx, c, q, opts)
 	return out.Messages, err
 }
@@ -62,7 +62,7 @@ func (c *Client) enqueueLane(queue string) *enqueueLane {
 	return laneOf(c, laneKey{queue, "enqueue"}, func() *enqueueLane {
 		return &enqueueLane{c: c, list: "messages",
 			send: func(ctx context.Context, messages []wire.NewMessage) ([]wire.Produced, error) {
-				q := newCall(post, queuePath(queue, "/messages"),
+				q := newPacked(queuePath(queue, "/messages"),
 					&wire.ProduceRequest{Messages: messages})
 				q.spread, q.several = true, len(messages) > 1
 				out, err := do[wire.ProduceResponse](ctx, c, q, nil)
@@ -119,7 +119,7 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 	if r.Queues = queues; len(queues) == 1 {
 		path, r.Queues = queuePath(queues[0], "/lease"), nil
 	}
-	q := newCall(post, path, r)
+	q := newPacked(path, r)
 	q.lease, q.patience = true, o.Wait
 	return q
 }
@@ -143,7 +143,7 @@ func (c *Client) AckAll(ctx context.Context, queue string, r wire.AckRequest,
 // one atomic step: if one lease is lost nothing happens (ErrLeaseLost).
 func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequest,
 	opts ...CallOption) (*wire.TransactionResponse, error) {
-	return do[wire.TransactionResponse](ctx, c, newCall(post, queuePath(queue, "/ack"), &r), opts)
+	return do[wire.TransactionResponse](ctx, c, newPacked(queuePath(queue, "/ack"), &r), opts)
 }
 
 // Retry returns messages for another try.
@@ -213,7 +213,7 @@ func (c *Client) settleOne(ctx context.Context, lease string, verb Verb, body an
 }
 
 func settleCall(path string, verb Verb, body any) *call {
-	q := newCall(post, path+string(verb), body)
+	q := newPacked(path+string(verb), body)
 	q.settle = true
 	return q
 }
@@ -222,7 +222,7 @@ func settleCall(path string, verb Verb, body any) *call {
 // is lost nothing happens (ErrLeaseLost, with Field and Index).
 func (c *Client) Transaction(ctx context.Context, t wire.TransactionRequest,
 	opts ...CallOption) (*wire.TransactionResponse, error) {
-	return do[wire.TransactionResponse](ctx, c, newCall(post, "/v1/transactions", &t), opts)
+	return do[wire.TransactionResponse](ctx, c, newPacked("/v1/transactions", &t), opts)
 }
 
 // Settlement is how one lease ends.

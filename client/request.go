@@ -53,6 +53,7 @@ type call struct {
 	query        url.Values
 	body         any
 	key          string
+	packed       bool          // its bodies are MessagePack
 	spread       bool          // begins at any endpoint
 	several      bool          // a shared request: if the queue is full a part may fit
 	lease        bool          // has no key; repeated only if surely not applied
@@ -96,6 +97,13 @@ func newCall(method, path string, body any, params ...any) *call {
 	return q
 }
 
+// newPacked returns a POST whose bodies are MessagePack: produce, lease and settle calls.
+func newPacked(path string, body any) *call {
+	q := newCall(post, path, body)
+	q.packed = true
+	return q
+}
+
 // do sends a call and returns its answer, which is not nil even with an error.
 func do[T any](ctx context.Context, c *Client, q *call, opts []CallOption) (*T, error) {
 	out := new(T)
@@ -126,8 +134,12 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	}
 	var body []byte
 	if q.body != nil {
+		marshal := wire.Marshal
+		if q.packed {
+			marshal = wire.MarshalMsgpack
+		}
 		var err error
-		if body, err = wire.Marshal(q.body); err != nil {
+		if body, err = marshal(q.body); err != nil {
 			return 0, &encodeError{fmt.Errorf("%s %s: %w", q.method, q.path, err)}
 		}
 	}
@@ -261,7 +273,11 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answ
 	}
 	c.noteLeader(at, resp.Header)
 	if answer != nil && len(b) > 0 {
-		if err := wire.Unmarshal(b, answer); err != nil {
+		unmarshal := wire.Unmarshal
+		if resp.Header.Get("Content-Type") == wire.MediaMsgpack {
+			unmarshal = wire.UnmarshalMsgpack
+		}
+		if err := unmarshal(b, answer); err != nil {
 			t.err = wrongAnswer("%v", err)
 		}
 	}
@@ -278,10 +294,14 @@ func (c *Client) request(ctx context.Context, to *endpoint, q *call,
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Accept", "application/json")
+	media, accept := "application/json", "application/json"
+	if q.packed {
+		media, accept = wire.MediaMsgpack, wire.AcceptMsgpack
+	}
+	req.Header.Set("Accept", accept)
 	req.Header.Set("User-Agent", c.agent)
 	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
+		req.Header.Set("Content-Type", media)
 	}
 	if c.token != "" {
 		req.Header.Set("Authorization", "Bearer "+c.token)

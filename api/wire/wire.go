@@ -1,4 +1,4 @@
-// Package wire has the requests and answers of qlogd's HTTP API and their JSON codec. It is a leaf:
+// Package wire has the requests and answers of qlogd's HTTP API and their codecs. It is a leaf:
 // it knows nothing of the server, so that clients can use it too.
 //
 // Times are RFC 3339 in UTC with milliseconds, durations whole numbers with the unit in the name.
@@ -13,6 +13,8 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/internal/transcode"
 )
 
 // TimeFormat is how every time is written.
@@ -125,6 +127,21 @@ func Write(w io.Writer, v any) error { return json.MarshalWrite(w, v, json.Deter
 // Unmarshal reads JSON into v; unknown members are ignored, so that a client
 // outlives new fields in answers. The server reads requests with Decode.
 func Unmarshal(b []byte, v any) error { return json.Unmarshal(b, v) }
+
+// MediaMsgpack is the media type of MessagePack, and AcceptMsgpack asks for what UnmarshalMsgpack
+// reads best.
+const (
+	MediaMsgpack  = "application/msgpack"
+	AcceptMsgpack = MediaMsgpack + "; payload=bin"
+)
+
+// MarshalMsgpack returns the MessagePack of the request that v points to. Payloads are sent as they
+// are: JSON as an extension, bytes as bin.
+func MarshalMsgpack(v any) ([]byte, error) { return transcode.Encode(v) }
+
+// UnmarshalMsgpack reads an answer into what v points to, which then refers to b; unknown members
+// are ignored.
+func UnmarshalMsgpack(b []byte, v any) error { return transcode.DecodeKnown(b, v) }
 
 // Decode reads a request strictly: no unknown or duplicate names, no bad UTF-8, nothing behind it.
 func Decode(b []byte, v any) error { return json.Unmarshal(b, v, strict) }

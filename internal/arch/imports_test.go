@@ -44,7 +44,7 @@ var rooms = []string{
 // only restricts some packages further: to these packages of the module, and
 // for those in stdlibOnly to these and the standard library.
 var only = map[string][]string{
-	"api/wire":          {},
+	"api/wire":          {"internal/transcode"},
 	"client":            {"api/wire"},
 	"event":             {"internal/msgpackcheck"},
 	"projections":       {"event"},

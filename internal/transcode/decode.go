@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
+	"math"
 	"reflect"
 	"strconv"
 
@@ -26,10 +27,19 @@ var ErrTooLarge = errors.New("too large as JSON")
 // errors. Bytes are not copied: v then refers to src. The values that have to be converted to
 // JSON must take at most about limit bytes.
 func Decode(src []byte, v any, limit int) error {
+	return decode(src, v, limit, true)
+}
+
+// DecodeKnown is Decode without a limit, and ignores names that v does not have.
+func DecodeKnown(src []byte, v any) error { return decode(src, v, math.MaxInt, false) }
+
+func decode(src []byte, v any, limit int, strict bool) error {
 	if err := msgpackcheck.Check(src); err != nil {
 		return err
 	}
-	d := decoder{r: msgpack.GetDecoder(), src: *bytes.NewBuffer(src), limit: limit}
+	d := decoder{
+		r: msgpack.GetDecoder(), src: *bytes.NewBuffer(src), limit: limit, strict: strict,
+	}
 	defer msgpack.PutDecoder(d.r)
 	d.r.Reset(&d.src)
 	return d.value(reflect.ValueOf(v).Elem())
@@ -42,6 +52,8 @@ type decoder struct {
 	depth int    // of the arrays and maps around the next value
 	text  []byte // the values that were converted to JSON
 	limit int    // of text
+	// strict: a name that is not known is an error
+	strict bool
 }
 
 // code returns the first byte of the next value.
@@ -52,7 +64,7 @@ func (d *decoder) value(v reflect.Value) error {
 	code := d.code()
 	switch p := v.Addr().Interface().(type) {
 	case *jsontext.Value:
-		if d.text == nil { // a payload: about as long as it is here
+		if d.text == nil && !msgpcode.IsExt(code) { // a payload: about as long as it is here
 			d.text = make([]byte, 0, d.src.Len()+d.src.Len()/8)
 		}
 		text, err := d.json()
@@ -90,7 +102,7 @@ func (d *decoder) value(v reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	return json.Unmarshal(text, v.Addr().Interface(), json.RejectUnknownMembers(true))
+	return json.Unmarshal(text, v.Addr().Interface(), json.RejectUnknownMembers(d.strict))
 }
 
 // object decodes a map into the struct v.
@@ -101,6 +113,10 @@ func (d *decoder) object(v reflect.Value) error {
 	for fields := fieldsOf(v.Type()); err == nil && n > 0; n-- {
 		name := d.take()
 		i, ok := fields.byName[string(name)]
+		if !ok && !d.strict {
+			err = d.r.Skip()
+			continue
+		}
 		if !ok {
 			return at(string(name), &json.SemanticError{Err: json.ErrUnknownName})
 		}

@@ -22,8 +22,15 @@ import (
 // are a base64 string, whole numbers that fit are integers and others float64. With kept, bytes
 // are bin, and JSON is extension type 74 with its text.
 func Append(b []byte, v any, kept bool) ([]byte, error) {
+	return encode(b, v, kept, false)
+}
+
+// Encode returns what Append appends with kept, but JSON that is not valid is an error.
+func Encode(v any) ([]byte, error) { return encode(nil, v, true, true) }
+
+func encode(b []byte, v any, kept, check bool) ([]byte, error) {
 	e := encoders.Get().(*encoder)
-	e.out, e.kept, e.err = *bytes.NewBuffer(b), kept, nil
+	e.out, e.kept, e.check, e.err = *bytes.NewBuffer(b), kept, check, nil
 	e.value(reflect.ValueOf(v).Elem())
 	b, err := e.out.Bytes(), e.err
 	e.out = bytes.Buffer{}
@@ -33,10 +40,11 @@ func Append(b []byte, v any, kept bool) ([]byte, error) {
 
 // encoder writes to out, which cannot fail: the library's errors need no check.
 type encoder struct {
-	w    *msgpack.Encoder // writes to out
-	out  bytes.Buffer
-	kept bool
-	err  error
+	w     *msgpack.Encoder // writes to out
+	out   bytes.Buffer
+	kept  bool
+	check bool // that JSON is valid
+	err   error
 }
 
 var encoders = sync.Pool{New: func() any {
@@ -141,7 +149,10 @@ func (e *encoder) object(v reflect.Value) {
 }
 
 // json encodes JSON that users gave.
-func (e *encoder) json(src []byte) {
+func (e *encoder) json(src jsontext.Value) {
+	if e.check && !src.IsValid() {
+		e.err = fmt.Errorf("not valid JSON: %.60q", src)
+	}
 	if e.kept {
 		_ = e.w.EncodeExtHeader(jsonExt, len(src))
 		e.out.Write(src)

@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,16 +86,9 @@ func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 	if o.Concurrency <= 0 {
 		o.Concurrency = defaultConcurrency
 	}
-	if o.Prefetch == 0 {
-		o.Prefetch = defaultPrefetch
-	}
-	o.Prefetch = max(o.Prefetch, 0)
-	if o.Grace == 0 {
-		o.Grace = defaultGrace
-	}
-	if o.Logger == nil {
-		o.Logger = slog.Default()
-	}
+	o.Prefetch = max(cmp.Or(o.Prefetch, defaultPrefetch), 0)
+	o.Grace = cmp.Or(o.Grace, defaultGrace)
+	o.Logger = cmp.Or(o.Logger, slog.Default())
 	for _, m := range slices.Backward(o.Middleware) {
 		h = m(h)
 	}
@@ -412,10 +406,7 @@ func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
 			return d
 		}
 	}
-	if asked > 0 {
-		return asked
-	}
-	return defaultLease
+	return cmp.Or(max(asked, 0), defaultLease)
 }
 
 // ulidTime returns the time in a ULID, Unix ms: its first ten characters, in Crockford's base 32.

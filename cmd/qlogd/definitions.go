@@ -357,21 +357,19 @@ func writeDefinitions(w io.Writer, d *wire.Definitions) error {
 // tidyQueue leaves out what is not set, and puts the dead-letter queue last.
 func tidyQueue(q *yaml.Node) {
 	_, delivery := find(q, "delivery")
-	if _, dlq := find(delivery, "dead_letter_queue"); dlq != nil && dlq.Tag != "!!null" {
-		key := &yaml.Node{}
-		key.SetString("dead_letter_queue")
-		defer func() { q.Content = append(q.Content, key, dlq) }()
-	}
+	key, dlq := find(delivery, "dead_letter_queue")
 	for _, n := range []*yaml.Node{q, delivery} {
 		kept := n.Content[:0]
 		for pair := range slices.Chunk(n.Content, 2) {
-			name, v := pair[0], pair[1]
-			if v.Tag != "!!null" && name.Value != "dead_letter_queue" &&
-				(v.Kind != yaml.ScalarNode || v.Value != "") {
-				kept = append(kept, name, v)
+			v := pair[1]
+			if v.Tag != "!!null" && v != dlq && (v.Kind != yaml.ScalarNode || v.Value != "") {
+				kept = append(kept, pair...)
 			}
 		}
 		n.Content = kept
+	}
+	if dlq != nil && dlq.Tag != "!!null" {
+		q.Content = append(q.Content, key, dlq)
 	}
 }
 

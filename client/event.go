@@ -78,8 +78,9 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 				return
 			}
 			failures++
-			e, ok := errors.AsType[*Error](err)
-			if ok && !e.Problem.Retryable || err != nil && failures >= c.retry.Attempts && ctx.Err() == nil {
+			var e *Error
+			final := errors.As(err, &e) && !e.Problem.Retryable
+			if final || err != nil && failures >= c.retry.Attempts && ctx.Err() == nil {
 				yield(wire.Event{}, err)
 				return
 			}

@@ -184,8 +184,8 @@ func (n *node) outOfCluster(why error) {
 		n.ask(change{"the data directory was rolled back", n.reincarnate})
 		return
 	}
-	n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s any more: "+
-		"the node was removed, or has come with a newer directory; "+
+	n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s "+
+		"any more: the node was removed, or has come with a newer directory; "+
 		"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
 }
 

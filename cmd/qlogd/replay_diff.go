@@ -20,7 +20,6 @@ import (
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
-	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/replay"
 )
@@ -94,6 +93,11 @@ type diffBody struct {
 	MessageID string `json:"message_id,omitzero"`
 	Before    any    `json:"before"`
 	After     any    `json:"after"`
+}
+
+// compare orders queues by name before messages by id.
+func (b *diffBody) compare(o *diffBody) int {
+	return cmp.Or(cmp.Compare(b.MessageID, o.MessageID), cmp.Compare(b.Queue, o.Queue))
 }
 
 type queueSide struct {
@@ -255,32 +259,34 @@ func (r *replayer) compare(d *replay.Dir) (err error) {
 	return nil
 }
 
-// place is a queue or, with an id, a message in it.
-type place struct{ queue, message string }
+// diffBodies are the lines of queues and messages, by both names.
+type diffBodies map[[2]string]*diffBody
 
-func (p place) compare(o place) int {
-	return cmp.Or(cmp.Compare(p.message, o.message), cmp.Compare(p.queue, o.queue))
+// of returns the line of a queue or, with an id, of a message in it.
+func (all diffBodies) of(queue, message string) *diffBody {
+	names := [2]string{queue, message}
+	if all[names] == nil {
+		all[names] = &diffBody{Queue: queue, MessageID: message}
+	}
+	return all[names]
 }
 
-// sides are the queueSides and messageSides of one of two sides.
-type sides map[place]any
-
-// liveState reads a server's queues and messages, and the heads of its log before and after.
-func liveState(ctx context.Context, c *client.Client) (
-	s sides, before, after *wire.LogHead, err error) {
-	s = sides{}
+// live adds a server's queues and messages, as after, and returns the heads of its log before
+// and after.
+func (all diffBodies) live(ctx context.Context, c *client.Client) (
+	before, after *wire.LogHead, err error) {
 	if before, err = c.LogHead(ctx); err != nil {
-		return s, nil, nil, err
+		return nil, nil, err
 	}
 	queues, err := c.Queues(ctx, "")
 	if err != nil {
-		return s, nil, nil, err
+		return nil, nil, err
 	}
 	for _, q := range queues {
-		s[place{queue: q.Name}] = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
+		all.of(q.Name, "").After = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
 		for m, err := range c.AllMessages(ctx, q.Name, client.MessageQuery{Limit: 1000}) {
 			if err != nil {
-				return s, nil, nil, err
+				return nil, nil, err
 			}
 			body := messageSide{
 				State: m.State, Held: m.Held, Key: m.Key, Attempt: uint32(m.Attempt),
@@ -289,33 +295,21 @@ func liveState(ctx context.Context, c *client.Client) (
 			if m.State == event.StateScheduled.String() {
 				body.AvailableAt = m.AvailableAt
 			}
-			s[place{m.Queue, m.ID}] = body
+			all.of(m.Queue, m.ID).After = body
 		}
 	}
 	after, err = c.LogHead(ctx)
-	return s, before, after, err
-}
-
-// foldedState returns the queues and messages of a state.
-func foldedState(state *projections.State) sides {
-	s := sides{}
-	for _, q := range state.Queues() {
-		s[place{queue: q.Name}] = queueSideOf(&q, state.Clock())
-	}
-	for m := range state.All {
-		s[place{m.Queue, m.ID.String()}] = messageSideOf(&replay.Fate{MessageView: m})
-	}
-	return s
+	return before, after, err
 }
 
 // againstLive compares the fold of the log with a running server's answers. The directory must be a
 // running node's. What changed between the first answer and the last is left out.
 func (r *replayer) againstLive() (*replay.Comparison, error) {
 	r.reach.addr = r.Against
-	var live sides
+	all := diffBodies{}
 	var before, after *wire.LogHead
 	err := r.ask(func(c *client.Client) (err error) {
-		live, before, after, err = liveState(r.ctx, c)
+		before, after, err = all.live(r.ctx, c)
 		return err
 	})
 	if err != nil {
@@ -350,33 +344,28 @@ func (r *replayer) againstLive() (*replay.Comparison, error) {
 	if err != nil {
 		return nil, err
 	}
+	for _, q := range state.Queues() {
+		all.of(q.Name, "").Before = queueSideOf(&q, state.Clock())
+	}
+	for m := range state.All {
+		all.of(m.Queue, m.ID.String()).Before = messageSideOf(&replay.Fate{MessageView: m})
+	}
 	body.InMotion = len(moving)
-	lines := r.differences(foldedState(state), live, moving, movingQueues)
-	for _, line := range lines {
-		if err := r.difference(line); err != nil {
+	for _, l := range slices.SortedFunc(maps.Values(all), (*diffBody).compare) {
+		inMotion := movingQueues[l.Queue]
+		excluded := moving[l.MessageID] || l.MessageID == "" && inMotion ||
+			r.filter.Queue != "" && r.filter.Queue != l.Queue ||
+			l.MessageID != "" && r.Message != "" && r.filter.Message.String() != l.MessageID
+		if excluded || steady(l.Before, inMotion) == steady(l.After, inMotion) {
+			continue
+		}
+		body.Changes++
+		if err := r.difference(*l); err != nil {
 			return nil, err
 		}
 	}
-	body.Changes, body.SameState = len(lines), len(lines) == 0
+	body.SameState = body.Changes == 0
 	return body, nil
-}
-
-// differences returns the queues and messages that differ, except for those that moved meanwhile.
-func (r *replayer) differences(here, there sides, moving, movingQueues map[string]bool) (
-	out []diffBody) {
-	all := maps.Clone(here)
-	maps.Copy(all, there)
-	for _, p := range slices.SortedFunc(maps.Keys(all), place.compare) {
-		a, b := here[p], there[p]
-		inMotion := movingQueues[p.queue]
-		excluded := moving[p.message] || p.message == "" && inMotion ||
-			r.filter.Queue != "" && r.filter.Queue != p.queue ||
-			p.message != "" && r.Message != "" && r.filter.Message.String() != p.message
-		if !excluded && steady(a, inMotion) != steady(b, inMotion) {
-			out = append(out, diffBody{p.queue, p.message, a, b})
-		}
-	}
-	return out
 }
 
 // steady returns a side without what changes with the moment: ages and rates of a queue, and

@@ -128,22 +128,16 @@ type buildInfo struct {
 }
 
 func build() buildInfo {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		info = &debug.BuildInfo{}
-	}
-	setting := func(key string) string {
-		for _, s := range info.Settings {
-			if s.Key == key {
-				return s.Value
-			}
-		}
-		return ""
+	info, _ := debug.ReadBuildInfo()
+	info = cmp.Or(info, &debug.BuildInfo{})
+	settings := map[string]string{}
+	for _, s := range info.Settings {
+		settings[s.Key] = s.Value
 	}
 	return buildInfo{
 		Version: cmp.Or(version, info.Main.Version, "unknown"),
-		Commit:  cmp.Or(commit, setting("vcs.revision"), "unknown"),
-		Date:    cmp.Or(date, setting("vcs.time"), "unknown"),
+		Commit:  cmp.Or(commit, settings["vcs.revision"], "unknown"),
+		Date:    cmp.Or(date, settings["vcs.time"], "unknown"),
 		Go:      runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 	}
 }

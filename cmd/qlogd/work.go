@@ -36,8 +36,13 @@ var leaseCommand = remote("lease", func(c request, f *struct {
 	for total := 0; ; {
 		got, err := c.LeaseFrom(c.ctx, c.args, client.LeaseOptions{Max: f.Max, Wait: f.Wait,
 			Lease: f.Lease, Worker: f.Worker, Kinds: f.Kind})
-		if err == nil {
-			err = c.leased(got)
+		if err == nil && len(got) > 0 {
+			err = list(c.app, got, nil, "message,lease,key,attempt,until,payload",
+				func(m *wire.LeasedMessage) []any {
+					payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
+					return []any{m.ID, m.LeaseID, m.Key, m.Attempt, c.when(m.LeaseExpiresAt),
+						short(payload, 60)}
+				})
 		}
 		if err == nil && f.Ack {
 			err = ackAll(c, got)
@@ -60,18 +65,6 @@ var leaseCommand = remote("lease", func(c request, f *struct {
 	}
 	setDefault(cmd, "worker", host)
 })
-
-func (a *app) leased(got []wire.LeasedMessage) error {
-	if len(got) == 0 {
-		return nil
-	}
-	return list(a, got, nil, "message,lease,key,attempt,until,payload",
-		func(m *wire.LeasedMessage) []any {
-			payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
-			return []any{m.ID, m.LeaseID, m.Key, m.Attempt, a.when(m.LeaseExpiresAt),
-				short(payload, 60)}
-		})
-}
 
 // ackAll acks leased messages.
 func ackAll(c request, got []wire.LeasedMessage) error {

@@ -49,19 +49,14 @@ const (
 	logEvery     = 10 * time.Second
 )
 
-// Errors of Fetch. Others are of the network, the disk (ENOSPC also where it is too full for
-// what is missing), or of a source.
-var (
-	// ErrDiffers: the local event log has another history than that of all nodes asked.
-	// One of them is wrong, so nothing is overwritten.
-	ErrDiffers = errors.New("the event log has another history")
-	// ErrWrong: a node has sent something that does not verify.
-	ErrWrong = errors.New("received data does not verify")
-)
+// ErrDiffers is returned by Fetch if the local event log has another history than that of all
+// nodes asked. One of them is wrong, so nothing is overwritten.
+var ErrDiffers = errors.New("the event log has another history")
 
 type fetcher struct {
 	Options
 	dir    string
+	after  *log.SegmentInfo // what the next segment continues; nil: nothing in the local log
 	logged time.Time
 }
 
@@ -76,16 +71,11 @@ func Fetch(ctx context.Context, o Options) (*Plan, error) {
 	var failed []error
 	for _, to := range f.From {
 		p, err := f.from(ctx, to)
-		if err == nil {
-			return p, nil
-		} else if ctx.Err() != nil {
-			return nil, fmt.Errorf("fetch: %w", err)
+		if err == nil || ctx.Err() != nil {
+			return p, err
 		}
 		f.Logger.Warn("fetch failed", "from", to.Node, "addr", to.Addr, "error", err)
 		failed = append(failed, fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err))
-		if errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) {
-			break // the same with every node
-		}
 	}
 	// ErrDiffers only if all have said so.
 	others := slices.DeleteFunc(slices.Clone(failed), func(err error) bool {
@@ -99,7 +89,7 @@ func Fetch(ctx context.Context, o Options) (*Plan, error) {
 
 // from transfers the missing segments from one node, and the checkpoint from the leader.
 func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
-	p, after, err := f.plan(ctx, to)
+	p, err := f.plan(ctx, to)
 	if err == nil {
 		err = f.prepare(p)
 	}
@@ -111,14 +101,8 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 	logger.Info("fetching", "from", to.Node, "addr", to.Addr)
 	// The oldest first: each is verified from the end of the one before.
 	for i, s := range p.Segments {
-		err := f.file(ctx, to, datadir.LogDir, s.Name, s.Size, func() error {
-			end, err := f.verifySegment(ctx, p, i, after)
-			if err == nil {
-				after = &end
-			}
-			return err
-		})
-		if err != nil {
+		verify := func() error { return f.verifySegment(ctx, p, i) }
+		if err := f.file(ctx, to, datadir.LogDir, s.Name, s.Size, verify); err != nil {
 			return nil, err
 		}
 	}
@@ -131,54 +115,54 @@ func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 	return p, f.FS.SyncDir(f.dir)
 }
 
-// plan asks a node for its segments and compares them with the local log. It returns what is
-// to be fetched, and the local block that the first segment continues; nil: none.
-func (f *fetcher) plan(ctx context.Context, to peer.Target) (
-	p *Plan, after *log.SegmentInfo, err error) {
+// plan asks a node for its segments and compares them with the local log. It returns what is to be
+// fetched.
+func (f *fetcher) plan(ctx context.Context, to peer.Target) (*Plan, error) {
 	c := &f.Checkpoint
-	p = &Plan{Cluster: c.ClusterID, Checkpoint: Checkpoint{Name: c.Name(), Size: c.Size,
+	p := &Plan{Cluster: c.ClusterID, Checkpoint: Checkpoint{Name: c.Name(), Size: c.Size,
 		Index: c.Index, Term: c.Term, HeadIndex: c.HeadIndex, Chain: c.Chain}}
 	sealed, head, here, err := local(f.FS, f.DataDir, c.HeadIndex)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	p.head = head.Last
 	// Also if only the checkpoint is missing: one node's word does not make this log a wrong one.
 	q := listRequest{HeadIndex: c.HeadIndex, Chain: c.Chain, Asked: min(head.Last, c.HeadIndex)}
 	var l list
 	if _, err := peer.Ask(ctx, f.Net, to, callList, q, &l); err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	p.extent = l.extent
 	if err := p.check(); err != nil || len(p.Segments) == 0 {
-		return nil, nil, fmt.Errorf("%w: list of segments: %w", ErrWrong, err)
+		return nil, fmt.Errorf("list of %d segments: %v", len(p.Segments), err)
 	}
 	if q.Asked > 0 && q.Asked >= l.PrevIndex { // else the other has deleted what is here
 		switch l.Asked {
 		case here:
 		case checkpoint.Chain{}:
-			return nil, nil, fmt.Errorf("the other node has no chain at index %d any more", q.Asked)
+			return nil, fmt.Errorf("the other node has no chain at index %d any more", q.Asked)
 		default:
-			return nil, nil, fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
+			return nil, fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
 				ErrDiffers, q.Asked, here, l.Asked)
 		}
 	}
 	if q.Asked == c.HeadIndex {
 		p.extent = extent{PrevIndex: c.HeadIndex, PrevChain: c.Chain}
-		return p, nil, nil
+		return p, nil
 	}
 	// Sealed segments that are the same stay: a chain covers all that came before it. The
 	// newest is fetched whole, because its end may not be on disk here.
+	f.after = nil
 	for _, s := range sealed {
 		if next := p.Segments[0]; segmentOf(s) == next {
 			p.PrevIndex, p.PrevChain, p.Segments = next.Last, next.Chain, p.Segments[1:]
 		}
 		if s.Last == p.PrevIndex && s.Chain == p.PrevChain {
-			after = &s
+			f.after = &s
 		}
 	}
-	p.Replace = p.PrevIndex > 0 && after == nil
-	return p, after, nil
+	p.Replace = p.PrevIndex > 0 && f.after == nil
+	return p, nil
 }
 
 // local returns what the local log, to which the engine may write, consists of: its sealed
@@ -269,48 +253,38 @@ func (f *fetcher) read(ctx context.Context, from peer.Target, q readRequest) ([]
 	}
 	b, _, err := f.Net.Call(ctx, from, callRead, body)
 	if err == nil && (len(b) == 0 || int64(len(b)) > q.Size) {
-		err = fmt.Errorf("%w: %d bytes", ErrWrong, len(b))
+		err = fmt.Errorf("%d bytes of %d were sent", len(b), q.Size)
 	}
 	return b, err
 }
 
 // verifySegment verifies a segment, and writes the side file of one that will be sealed, so
 // that opening the log need not compute it.
-func (f *fetcher) verifySegment(ctx context.Context, p *Plan, i int, after *log.SegmentInfo) (
-	end log.SegmentInfo, err error) {
+func (f *fetcher) verifySegment(ctx context.Context, p *Plan, i int) error {
 	s := p.Segments[i]
-	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, after)
-	_, corrupt := errors.AsType[*log.CorruptionError](err)
-	switch {
-	case corrupt:
-		return end, fmt.Errorf("%w: %w", ErrWrong, err)
-	case err != nil:
-		return end, err
-	case segmentOf(found.SegmentInfo) != s,
-		after == nil && (found.PrevIndex != p.PrevIndex || found.PrevChain != p.PrevChain):
-		return end, fmt.Errorf("%w: segment %s is not as listed: "+
+	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, f.after)
+	if err == nil && (segmentOf(found.SegmentInfo) != s || f.after == nil &&
+		(found.PrevIndex != p.PrevIndex || found.PrevChain != p.PrevChain)) {
+		err = fmt.Errorf("segment %s is not as listed: "+
 			"it continues index %d, and has %d bytes up to index %d, chain %x",
-			ErrWrong, s.Name, found.PrevIndex, found.Size, found.Last, found.Chain)
+			s.Name, found.PrevIndex, found.Size, found.Last, found.Chain)
 	}
-	if i < len(p.Segments)-1 {
+	if err == nil && i < len(p.Segments)-1 {
 		err = vfs.WriteFile(f.FS, path.Join(f.dir, log.SideFileName(s.First)), found.Side)
 	}
-	return found.SegmentInfo, err
+	if err == nil {
+		f.after = &found.SegmentInfo
+	}
+	return err
 }
 
 func (f *fetcher) verifyCheckpoint() error {
 	want := &f.Checkpoint
 	meta, err := checkpoint.Verify(f.FS, f.dir, want.Name())
-	if _, ok := errors.AsType[*fs.PathError](err); ok {
-		return err // this node's disk
-	}
 	if err == nil && (meta.ClusterID != want.ClusterID || meta.HeadIndex != want.HeadIndex ||
 		meta.Chain != want.Chain) {
 		err = fmt.Errorf("checkpoint %s is not as offered: it is of cluster %q, index %d, chain %x",
 			want.Name(), meta.ClusterID, meta.HeadIndex, meta.Chain)
 	}
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrWrong, err)
-	}
-	return nil
+	return err
 }

@@ -152,7 +152,8 @@ func TestSources(t *testing.T) {
 		return s
 	}
 	mustFetch(t, net, memdisk.New(), meta, "nobody", "liar", "good")
-	if _, err := fetch(t, net, memdisk.New(), meta, "nobody", "liar"); !errors.Is(err, errNobody) || !errors.Is(err, ErrWrong) {
+	_, err := fetch(t, net, memdisk.New(), meta, "nobody", "liar")
+	if _, wrong := errors.AsType[*log.CorruptionError](err); !wrong || !errors.Is(err, errNobody) {
 		t.Error(err)
 	}
 	other := newNode(t, 99).grow(20).copy()

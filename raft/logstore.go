@@ -21,10 +21,9 @@ type logStore struct {
 	faults
 	// walMu is held for reading by users of wal, and for writing while its files are
 	// exchanged (reopen) or closed.
-	walMu  sync.RWMutex
-	wal    *wal.WAL
-	closed bool // guarded by walMu
-	filer  *segment.Filer
+	walMu sync.RWMutex
+	wal   *wal.WAL
+	filer *segment.Filer
 	// floor returns the index up to which the log may be truncated from its front.
 	floor  func() uint64
 	broken atomic.Bool
@@ -212,7 +211,6 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 func (s *logStore) close() error {
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
-	s.closed = true
 	return s.wal.Close()
 }
 

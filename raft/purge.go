@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	wal "github.com/hashicorp/raft-wal"
-
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -111,8 +109,8 @@ func (s *logStore) holding(index uint64) (h holding, err error) {
 func (s *logStore) reopen() error {
 	s.walMu.Lock()
 	defer s.walMu.Unlock()
-	if s.closed {
-		return wal.ErrClosed
+	if _, err := s.wal.FirstIndex(); err != nil {
+		return err // it is closed
 	}
 	return s.guard("rewrite the newest file", func() error {
 		// From here on it is as after a kill: see repairLog.

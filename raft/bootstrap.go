@@ -86,27 +86,21 @@ type bootstrap struct {
 // Bootstrap returns once this node belongs to a cluster: the card says so durably, and so
 // does Net's Self. It waits until the others are up, and logs which it waits for. An error
 // other than ctx's is a mistake in the settings, or a failed Save.
-func Bootstrap(ctx context.Context, o BootstrapOptions) (err error) {
+func Bootstrap(ctx context.Context, o BootstrapOptions) error {
 	b := &bootstrap{BootstrapOptions: o, self: o.Net.Self()}
 	b.would.Store("")
 	if err := b.readList(); err != nil {
 		return err
 	}
-	defer func() {
-		if err != nil {
-			o.Net.Handle(rpcBootstrap, nil)
-		}
-	}()
-	answerBootstrap(o.Net, func() (bootState, error) {
-		return bootState{Expect: b.Expect, List: b.list, Would: b.would.Load().(string)}, nil
+	answerBootstrap(o.Net, func() bootState {
+		return bootState{Expect: b.Expect, List: b.list, Would: b.would.Load().(string)}
 	})
-	if err := b.decide(ctx); err != nil {
+	err := b.decide(ctx)
+	// Nobody is answered until the decision is durable: a power cut could undo it.
+	o.Net.Handle(rpcBootstrap, nil)
+	if err != nil {
 		return err
 	}
-	// Durable first, then known: nobody hears of a cluster that a power cut could undo.
-	answerBootstrap(o.Net, func() (bootState, error) {
-		return bootState{}, &peer.Error{Code: "deciding", Detail: "it is recording its decision"}
-	})
 	if err := o.Save(); err != nil {
 		return fmt.Errorf("record that this node belongs to cluster %s: %w", o.Card.ClusterID, err)
 	}
@@ -120,11 +114,11 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) (err error) {
 // AnswerBootstrap answers nodes that still bootstrap, for one that has a cluster.
 func AnswerBootstrap(p *peer.Net, card *datadir.Node) {
 	state := bootState{Cluster: card.ClusterID, Initial: card.Initial}
-	answerBootstrap(p, func() (bootState, error) { return state, nil })
+	answerBootstrap(p, func() bootState { return state })
 }
 
-func answerBootstrap(p *peer.Net, state func() (bootState, error)) {
-	h := func(context.Context, peer.Identity, struct{}) (bootState, error) { return state() }
+func answerBootstrap(p *peer.Net, state func() bootState) {
+	h := func(context.Context, peer.Identity, struct{}) (bootState, error) { return state(), nil }
 	p.Handle(rpcBootstrap, peer.Answer(h))
 }
 

@@ -357,7 +357,7 @@ func TestFailedWrite(t *testing.T) {
 		save := func() error {
 			to := peer.Target{Addr: "n1:7071"}
 			_, _, err := p.Call(t.Context(), to, rpcBootstrap, []byte("{}"))
-			assert.True(t, err != nil && strings.Contains(err.Error(), "deciding"),
+			assert.True(t, err != nil && strings.Contains(err.Error(), "unknown_call"),
 				"while it writes: %v", err)
 			return broken
 		}

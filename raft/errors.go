@@ -46,34 +46,24 @@ func shuttingDown() *event.Problem {
 	return refused(CodeShuttingDown, "the node is shutting down; the write was not proposed", 1000)
 }
 
-// outcomes maps the errors of entries (I15). Only three of them mean that the entry was never
-// appended anywhere. Each other one can come after it was: ErrLeadershipLost while it was being
-// replicated (a follower that has it may be the next leader), ErrRaftShutdown even after it was
-// committed, and an error of the log store says nothing about the disk.
-var outcomes = []struct {
-	err     error
-	unknown bool
-	code    string
-	detail  string
-}{
-	{hraft.ErrNotLeader, false, CodeNoLeader, "this node is no longer the leader"},
-	{hraft.ErrLeadershipTransferInProgress, false, CodeNoLeader, "leadership is being transferred"},
-	{hraft.ErrEnqueueTimeout, false, CodeOverloaded, "the Raft log did not take the write in time"},
-	{hraft.ErrRaftShutdown, true, CodeShuttingDown, "the node shut down during the write"},
-	{hraft.ErrLeadershipLost, true, CodeNoLeader, "leadership was lost during the write"},
-	{nil, true, CodeNoLeader, "the write failed while it was in flight"}, // any other
-}
-
-// outcome returns the problem that answers the commands of an entry that failed.
+// outcome returns the problem that answers the commands of an entry that failed (I15). Only three
+// errors mean that the entry was never appended anywhere. Each other one can come after it was:
+// ErrLeadershipLost while it was being replicated (a follower that has it may be the next leader),
+// ErrRaftShutdown even after it was committed, and an error of the log store says nothing about
+// the disk.
 func outcome(err error) *event.Problem {
-	o := outcomes[0]
-	for _, o = range outcomes {
-		if o.err == nil || errors.Is(err, o.err) {
-			break
-		}
+	const not = "; the write was not proposed"
+	switch {
+	case errors.Is(err, hraft.ErrNotLeader):
+		return refused(CodeNoLeader, "this node is no longer the leader"+not, 1000)
+	case errors.Is(err, hraft.ErrLeadershipTransferInProgress):
+		return refused(CodeNoLeader, "leadership is being transferred"+not, 1000)
+	case errors.Is(err, hraft.ErrEnqueueTimeout):
+		return refused(CodeOverloaded, "the Raft log did not take the write in time"+not, 1000)
+	case errors.Is(err, hraft.ErrRaftShutdown):
+		return unknown(CodeShuttingDown, "the node shut down during the write")
+	case errors.Is(err, hraft.ErrLeadershipLost):
+		return unknown(CodeNoLeader, "leadership was lost during the write")
 	}
-	if o.unknown {
-		return unknown(o.code, o.detail)
-	}
-	return refused(o.code, o.detail+"; the write was not proposed", 1000)
+	return unknown(CodeNoLeader, "the write failed while it was in flight")
 }

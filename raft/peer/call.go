@@ -183,12 +183,6 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	n.mu.Lock()
 	h := n.handlers[name]
-	if n.closed {
-		h = nil
-	} else {
-		n.running.Add(1) // under mu, so that Close waits for it
-		defer n.running.Done()
-	}
 	n.mu.Unlock()
 	var out []byte
 	status := http.StatusOK

@@ -87,7 +87,6 @@ type Net struct {
 	o       Options
 	ctx     context.Context // ends with Close
 	cancel  context.CancelFunc
-	running sync.WaitGroup // handlers; added to under mu, while not closed
 	server  *http.Server
 
 	mu       sync.Mutex
@@ -137,7 +136,7 @@ func New(o Options) (*Net, error) {
 			return context.WithValue(ctx, connKey{}, c)
 		},
 	}
-	n.running.Go(func() { _ = n.server.Serve(listener{o.Listener, n}) })
+	go func() { _ = n.server.Serve(listener{o.Listener, n}) }()
 	return n, nil
 }
 
@@ -199,8 +198,7 @@ func (n *Net) Close() error {
 	cancel()
 	n.cancel()
 	n.closeConns(func(*conn) bool { return true })
-	n.running.Wait()
-	return n.server.Close()
+	return n.server.Shutdown(context.Background()) // returns when the handlers have
 }
 
 // listener accepts connections for the server.

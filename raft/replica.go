@@ -77,13 +77,12 @@ type lifecycle struct {
 
 // peers is what this node knows of the other members: status.go.
 type peers struct {
-	askNow     chan struct{} // of capacity one: ask all for their status
 	contact    atomic.Pointer[contact]
 	leaderAddr atomic.Value  // LeaderHTTP
 	idle       chan struct{} // of capacity one: no entry is in flight any more
 
 	mu   sync.Mutex
-	seen map[hraft.ServerID]*seen
+	seen map[hraft.ServerID]MemberStatus // their last answers
 }
 
 // membership is this node's own place in the configuration: membership.go.
@@ -115,9 +114,9 @@ func Open(o Options) (*Replica, error) {
 	r.run.ctx, r.run.end = context.WithCancel(context.Background())
 	r.run.stop = r.run.ctx.Done()
 	r.reads.wake = make(chan struct{}, 1)
-	r.peers.seen = map[hraft.ServerID]*seen{}
+	r.peers.seen = map[hraft.ServerID]MemberStatus{}
 	r.peers.contact.Store(&contact{})
-	r.peers.askNow, r.peers.idle = make(chan struct{}, 1), make(chan struct{}, 1)
+	r.peers.idle = make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
 	r.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
 	r.agreement.wake = make(chan struct{}, 1)

@@ -68,43 +68,29 @@ func (v *MemberStatus) level() bool {
 	return v.Reachable && !s.Held && !s.Lacking && s.Applied+maxLag >= v.asked
 }
 
-// seen is the newest answer of a server.
-type seen struct {
-	status peerStatus
-	at     time.Time // of the answer
-	asked  uint64
-}
-
-// askAll asks the other servers that have not answered since an instant, and forgets those that
-// are no longer members.
-func (r *Replica) askAll(ctx context.Context, since time.Time, asking *sync.WaitGroup) {
-	servers := r.otherServers()
-	p := &r.peers
+// refresh asks the other servers that have not answered since an instant, and returns when each
+// has, or ctx ends. It forgets those that are no longer members.
+func (r *Replica) refresh(ctx context.Context, since time.Time) {
+	servers, p := r.otherServers(), &r.peers
+	var asking sync.WaitGroup
+	defer asking.Wait() // not under the lock: it is released first
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	maps.DeleteFunc(p.seen, func(id hraft.ServerID, _ *seen) bool {
+	maps.DeleteFunc(p.seen, func(id hraft.ServerID, _ MemberStatus) bool {
 		return !slices.ContainsFunc(servers, func(s hraft.Server) bool { return s.ID == id })
 	})
 	for _, s := range servers {
-		e := p.seen[s.ID]
-		if e == nil {
-			e = &seen{}
-			p.seen[s.ID] = e
-		}
-		if !e.at.After(since) && !announced(s.ID) {
-			asking.Go(func() { r.askStatus(ctx, s, e) })
+		if !p.seen[s.ID].Seen.After(since) && !announced(s.ID) {
+			asking.Go(func() { r.askStatus(ctx, s) })
 		}
 	}
 }
 
 // answer returns a server's last answer.
-func (p *peers) answer(id hraft.ServerID) (e seen) {
+func (p *peers) answer(id hraft.ServerID) MemberStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if s := p.seen[id]; s != nil {
-		e = *s
-	}
-	return e
+	return p.seen[id]
 }
 
 // otherServers are the servers of the newest configuration except this one.
@@ -119,16 +105,14 @@ func (r *Replica) Members() (out []MemberStatus) {
 	_, leader := r.raft.LeaderWithID()
 	now := time.Now()
 	for _, s := range r.servers() {
-		e := r.peers.answer(s.ID)
+		m := r.peers.answer(s.ID)
 		if s.ID == r.id {
 			p := r.fsm.progress()
-			e.status, e.at = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}, now
+			m.Status, m.Seen = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}, now
 		}
-		out = append(out, MemberStatus{
-			Member: memberOf(s.ID, s.Address),
-			Votes:  s.Suffrage == hraft.Voter, Leader: s.ID == leader,
-			Reachable: now.Sub(e.at) < reachableFor, Seen: e.at, Status: e.status, asked: e.asked,
-		})
+		m.Member, m.Votes = memberOf(s.ID, s.Address), s.Suffrage == hraft.Voter
+		m.Leader, m.Reachable = s.ID == leader, now.Sub(m.Seen) < reachableFor
+		out = append(out, m)
 	}
 	return out
 }
@@ -139,31 +123,30 @@ func (r *Replica) remotes() []MemberStatus {
 }
 
 // askPeers asks all members now, rather than within a second.
-func (r *Replica) askPeers() { signal(r.peers.askNow) }
+func (r *Replica) askPeers() {
+	r.run.wg.Go(func() { r.refresh(r.run.ctx, time.Now()) })
+}
 
 // watchPeers asks the others for their status, and makes their promises durable, until the
 // replica stops.
 func (r *Replica) watchPeers() {
 	t := time.NewTicker(statusEvery)
 	defer t.Stop()
-	var asking sync.WaitGroup
-	defer asking.Wait()
 	for {
-		r.askAll(r.run.ctx, time.Now(), &asking)
+		r.askPeers()
 		r.agreeOnTime()
 		select {
 		case <-t.C:
 			if r.rollback.evidence.flush() != nil {
 				return // the replica has failed
 			}
-		case <-r.peers.askNow:
 		case <-r.run.stop:
 			return
 		}
 	}
 }
 
-func (r *Replica) askStatus(ctx context.Context, s hraft.Server, e *seen) {
+func (r *Replica) askStatus(ctx context.Context, s hraft.Server) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var a peerStatus
@@ -173,7 +156,7 @@ func (r *Replica) askStatus(ctx context.Context, s hraft.Server, e *seen) {
 		return
 	}
 	r.peers.mu.Lock()
-	*e = seen{a, time.Now(), own.Commit}
+	r.peers.seen[s.ID] = MemberStatus{Status: a, Seen: time.Now(), asked: own.Commit}
 	r.peers.mu.Unlock()
 	signal(r.agreement.wake)
 	r.heardOf(a)
@@ -250,12 +233,6 @@ func (r *Replica) RefreshMembers(ctx context.Context) {
 	r.refresh(ctx, time.Now().Add(-200*time.Millisecond))
 }
 
-func (r *Replica) refresh(ctx context.Context, since time.Time) {
-	var asking sync.WaitGroup
-	r.askAll(ctx, since, &asking)
-	asking.Wait()
-}
-
 // otherLeader returns the leader where that is another node; zero: none is known.
 func (r *Replica) otherLeader() Member {
 	addr, id := r.raft.LeaderWithID()
@@ -315,7 +292,7 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 	since := time.Now()
 	r.askPeers()
 	return r.replicatesUntil(id, addr, term, func() bool {
-		return r.peers.answer(id).at.After(since)
+		return r.peers.answer(id).Seen.After(since)
 	})
 }
 

@@ -84,10 +84,10 @@ const lastAnswers = 500 * time.Millisecond
 
 // Net is a node's end of the network between nodes. Its methods may be called from any goroutine.
 type Net struct {
-	o       Options
-	ctx     context.Context // ends with Close
-	cancel  context.CancelFunc
-	server  *http.Server
+	o      Options
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	server *http.Server
 
 	mu       sync.Mutex
 	closed   bool

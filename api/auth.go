@@ -131,13 +131,10 @@ func NewToken() (token, sum string) {
 	return token, hex.EncodeToString(h[:])
 }
 
-// tokenEntry is an entry of an auth file.
+// tokenEntry is an entry of an auth file; its keys are in lower case.
 type tokenEntry struct {
-	Name    string   `yaml:"name"`
-	SHA256  string   `yaml:"sha256"`
-	Roles   []string `yaml:"roles"`
-	Queues  []string `yaml:"queues"`
-	Expires string   `yaml:"expires"`
+	Name, SHA256, Expires string
+	Roles, Queues         []string
 }
 
 // parseAuth reads a list of tokens. Errors begin with the line.

@@ -183,7 +183,7 @@ func (s *Server) replayedMessage(
 	if err != nil || l == nil {
 		return nil, err
 	}
-	m, err := s.pastMessage(l)
+	m, err := pastMessage(l)
 	if err != nil {
 		return nil, err
 	}
@@ -358,17 +358,15 @@ func (s *Server) adminDead(q *request) error {
 			newest = slices.Delete(newest, 0, limit)
 		}
 	}
+	messages, err := s.messages(newest[max(0, len(newest)-limit):])
 	var out wire.AdminDeadLetters
-	for _, v := range slices.Backward(newest[max(0, len(newest)-limit):]) {
-		m, err := s.message(&v)
-		if err != nil {
-			return err
-		}
+	for _, m := range slices.Backward(messages) {
 		out.DeadLetters = append(out.DeadLetters, wire.AdminDeadLetter{
-			ID: m.ID, FailedAt: v.Dead.FailedAt / 1000, Error: m.Dead.Error,
+			ID: m.ID, FailedAt: int64(m.Dead.FailedAt) / 1000, Error: m.Dead.Error,
 			Attempts: m.Dead.Attempts, Preview: preview(&m),
 		})
 	}
+	q.err = err
 	return q.answer(http.StatusOK, &out)
 }
 

@@ -27,8 +27,7 @@ func (s *Server) explain(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	x := &explaining{q: q, queue: &queue,
-		out: wire.Explanation{Queue: name, Reasons: []wire.Reason{}}}
+	x := &explaining{q: q, queue: &queue, out: wire.Explanation{Queue: name}}
 	if queue.Paused {
 		x.because(wire.Reason{Code: "queue_paused"}, "the queue is paused: "+
 			"nothing is leased from it until POST /v1/queues/%s/resume", name)

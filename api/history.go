@@ -178,18 +178,15 @@ func (l *life) view() event.MessageView {
 }
 
 // pastMessage returns a message that has left its queue.
-func (s *Server) pastMessage(l *life) (wire.Message, error) {
-	var content *event.Content
-	var err error
-	if l.payload != nil {
-		if content, err = s.eventContent(l.payload); err != nil {
-			return wire.Message{}, err
-		}
+func pastMessage(l *life) (wire.Message, error) {
+	content, err := eventContent(l.payload)
+	if err != nil {
+		return wire.Message{}, err
 	}
 	v := l.view()
 	m := messageOf(&v, content)
 	if m.Dead != nil {
-		if c, err := s.eventContent(l.born); err == nil && c != nil {
+		if c, err := eventContent(l.born); err == nil && c != nil {
 			m.Dead.Error = c.Error
 		}
 	}
@@ -201,26 +198,26 @@ func (s *Server) pastMessage(l *life) (wire.Message, error) {
 		to := wire.Moved{Queue: e.ToQueue, MessageID: e.ID.String()}
 		m.ResurrectedAs = append(m.ResurrectedAs, to)
 	}
-	m.Result, err = s.result(l.last)
+	m.Result, err = result(l.last)
 	return m, err
 }
 
 // result returns the result in an acked event, nil for none and for another event.
-func (s *Server) result(e *event.Event) (jsontext.Value, error) {
+func result(e *event.Event) (jsontext.Value, error) {
 	if e.Type != event.Acked {
 		return nil, nil
 	}
-	c, err := s.eventContent(e)
+	c, err := eventContent(e)
 	if err != nil || c == nil || len(c.Result) == 0 {
 		return nil, err
 	}
 	return c.Result, nil
 }
 
-// eventContent returns what users wrote in an event; nil where it was erased.
-func (s *Server) eventContent(e *event.Event) (*event.Content, error) {
-	if e.Erased() {
-		return s.content(event.RefOf(e.ID))
+// eventContent returns what users wrote in an event; nil where it was erased, or there is none.
+func eventContent(e *event.Event) (*event.Content, error) {
+	if e == nil || e.Erased() {
+		return nil, nil
 	}
 	return event.DecodeContent(e.Content.Bytes)
 }
@@ -300,6 +297,6 @@ func (s *Server) fate(ctx context.Context, id event.ID) (event.State, jsontext.V
 	case t.life == nil:
 		return event.StateNone, nil, nil
 	}
-	result, err := s.result(t.life.last)
+	result, err := result(t.life.last)
 	return t.life.state(), result, err
 }

@@ -98,12 +98,9 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		return q.err
 	}
 	q.release() // not needed during a long poll
-	most := defaultMax
-	if in.MaxMessages != nil {
-		most = int(*in.MaxMessages)
-	}
+	most := cmp.Or(deref(in.MaxMessages), defaultMax)
 	c := &event.Command{Actor: q.actor(), Lease: &event.Lease{
-		Queues: in.Queues, Max: most, LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds,
+		Queues: in.Queues, Max: int(most), LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds,
 	}}
 	wait := time.Duration(in.WaitMS) * time.Millisecond
 	res, err := s.leaseWhile(q.Context(), c, wait, func() error {

@@ -145,7 +145,7 @@ func (s *Server) getMessage(q *request) error {
 		return q.noMessage(id)
 	} else if err == nil {
 		v = l.view()
-		m, err = s.pastMessage(l)
+		m, err = pastMessage(l)
 	}
 	if err == nil {
 		err = q.mayRead(id, m.Queue)

@@ -236,7 +236,7 @@ func (s *Server) operations(q *request) error {
 			continue // or deleted with the history
 		}
 		out.Operations = append(out.Operations, get(q, func() (wire.Operation, error) {
-			return s.keptOperation(key.Key, e)
+			return keptOperation(key.Key, e)
 		}))
 	}
 	out.Operations = append(out.Operations, all...)
@@ -244,13 +244,13 @@ func (s *Server) operations(q *request) error {
 }
 
 // keptOperation describes a write by the answer that the log keeps.
-func (s *Server) keptOperation(key string, e *event.Event) (wire.Operation, error) {
+func keptOperation(key string, e *event.Event) (wire.Operation, error) {
 	at, index := wire.Time(event.ClockOf(e.ID)), event.RefOf(e.ID).Index
 	o := wire.Operation{
 		Key: key, Type: "write", Status: opCompleted, Priority: classNames[event.ClassSettle],
 		CreatedAt: at, ProcessedAt: at, Index: &index,
 	}
-	c, err := s.eventContent(e)
+	c, err := eventContent(e)
 	if err != nil || c == nil {
 		return o, err
 	}

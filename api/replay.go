@@ -109,20 +109,15 @@ func (s *Server) moveOne(q *request, kind event.TaskKind) event.ID {
 	q.noBody()
 	m.field, m.spec.MaxReplays = "message_id", defaultReplays
 	m.selection([]string{q.PathValue("message_id")}, nil)
-	res, moved := m.commit(), event.Moved{Code: event.SkipGone}
-	if q.err != nil {
-		return event.ID{}
-	}
-	if len(res.Moved) > 0 {
-		moved = res.Moved[0]
-	}
-	switch moved.Code {
-	case "":
+	moved := append(m.commit().Moved, event.Moved{Code: event.SkipGone})[0]
+	switch {
+	case q.err != nil:
+	case moved.Code == "":
 		return moved.To
-	case event.SkipLeased:
+	case moved.Code == event.SkipLeased:
 		q.err = event.Problemf(event.CodeConflict, m.field, "message %s is leased in its "+
 			"dead-letter queue: its worker must settle it first", moved.ID)
-	case event.SkipMaxReplays:
+	case moved.Code == event.SkipMaxReplays:
 		q.err = event.Problemf(event.CodeConflict, m.field, "message %s was replayed %d times "+
 			"already; POST /v1/queues/{queue}/dead/replay takes max_replays",
 			moved.ID, defaultReplays)

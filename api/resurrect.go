@@ -64,7 +64,7 @@ func (s *Server) departed(
 		return nil, nil, historyExpired(l.id)
 	}
 	c.Key, c.Kind, c.Priority = l.set.Key, l.set.Kind, l.set.Priority
-	content, err := s.eventContent(l.payload)
+	content, err := eventContent(l.payload)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -138,7 +138,7 @@ func (s *Server) messageEdits(q *request) error {
 	var out wire.Edits
 	for i := range history {
 		if e := &history[i]; e.Edited && q.seesEvent(e) {
-			edit := get(q, func() (wire.MessageEdit, error) { return s.editOf(history[:i], e) })
+			edit := get(q, func() (wire.MessageEdit, error) { return editOf(history[:i], e) })
 			out.Edits = append(out.Edits, edit)
 		}
 	}
@@ -146,25 +146,26 @@ func (s *Server) messageEdits(q *request) error {
 }
 
 // editOf returns one edit; before is the history before it.
-func (s *Server) editOf(before []event.Event, e *event.Event) (wire.MessageEdit, error) {
+func editOf(before []event.Event, e *event.Event) (wire.MessageEdit, error) {
 	out := wire.MessageEdit{
 		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)),
 		Actor: e.Actor, MessageID: e.Subject.String(), NewMessageID: e.ID.String(),
 	}
-	after, err := s.eventContent(e)
+	after, err := eventContent(e)
 	if err != nil {
 		return out, err
 	}
-	var old *event.Content
 	l := lifeOf(before, e.Subject)
-	if l != nil && l.payload != nil {
-		if old, err = s.eventContent(l.payload); err != nil {
-			return out, err
-		}
+	if l == nil {
+		l = &life{}
+	}
+	old, err := eventContent(l.payload)
+	if err != nil {
+		return out, err
 	}
 	out.Before, out.After = writtenOf(old), writtenOf(after)
 	switch {
-	case l == nil || l.payload == nil:
+	case l.payload == nil:
 		out.Note = "what was there before has gone with the history"
 	case old == nil || after == nil:
 		out.Note = "what was there has been erased"

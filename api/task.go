@@ -85,10 +85,7 @@ func (s *Server) resumeTask(q *request) error {
 	id := q.changeableTask("resumed")
 	q.noBody()
 	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpResume}})
-	t, ok := s.deps.State.Task(id)
-	if !ok && q.err == nil {
-		return taskNotFound(id)
-	}
+	t := found(q, id, s.deps.State.Task, taskNotFound)
 	return q.answerTask(http.StatusOK, &t)
 }
 

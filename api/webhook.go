@@ -79,10 +79,8 @@ func (s *Server) putWebhook(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	v, ok := q.after(&res).Webhook(name)
-	if !ok || string(v.Definition) != string(text) {
-		v.Name, v.Definition = name, text // changed since: answer with this call's definition
-	}
+	v, _ := q.after(&res).Webhook(name)
+	v.Name, v.Definition = name, text // this call's: it may have changed since
 	return q.answerWebhook(createdOr200(res.Created), &v)
 }
 

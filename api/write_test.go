@@ -45,7 +45,7 @@ func TestLifeWhoseBeginningIsGone(t *testing.T) {
 		Size: 2, First: id(1), Count: 1,
 		Content: event.EncodeContent(&event.Content{Payload: []byte("22")}),
 	}, {Type: event.Leased, ID: id(16), Subject: id(15), Queue: "a", Attempt: 1, Worker: "w"}}
-	m, err := setup(t).s.pastMessage(lifeOf(history, id(15)))
+	m, err := pastMessage(lifeOf(history, id(15)))
 	require.NoError(t, err)
 	origin := wire.Origin{
 		FirstMessageID: id(1).String(), FromMessageID: id(10).String(), Replays: 1,

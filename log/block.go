@@ -20,12 +20,6 @@ type damage struct {
 
 func (d *damage) Error() string { return d.reason }
 
-// isDamage reports whether an error says that bytes are wrong, and not that they cannot be read.
-func isDamage(err error) bool {
-	_, ok := errors.AsType[*damage](err)
-	return ok
-}
-
 // readBlock reads the whole block at off.
 func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, err error) {
 	b, err := w.at(off, blockSize)

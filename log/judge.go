@@ -25,84 +25,85 @@ type judge struct {
 	win   window
 	salts []uint32 // any of them marks a block as one of this segment
 	after uint64   // a block after the damage has a higher index
+	err   error    // the file could not be read: no answer counts
+}
+
+// failed reports whether there is an error, and notes one of reading.
+func (j *judge) failed(err error) bool {
+	if _, damaged := errors.AsType[*damage](err); err != nil && !damaged &&
+		!errors.Is(err, errShort) {
+		j.err = err
+	}
+	return err != nil
 }
 
 // header returns the size and salt of the block whose good header is at off; size 0: none is.
-func (j *judge) header(off int64) (size int64, salt uint32, err error) {
+func (j *judge) header(off int64) (size int64, salt uint32) {
 	b, err := j.win.at(off, blockSize)
-	if errors.Is(err, errShort) {
-		return 0, 0, nil
-	} else if err != nil {
-		return 0, 0, err
+	if j.failed(err) {
+		return 0, 0
 	}
 	for _, salt := range j.salts {
 		if h, reason := parseBlockHeader(b, salt); reason == "" && h.index > j.after {
-			return h.size(), salt, nil
+			return h.size(), salt
 		}
 	}
-	return 0, 0, nil
+	return 0, 0
 }
 
 // find returns the first offset >= off that looks like the beginning of a block and for
 // which is returns true.
-func (j *judge) find(off int64, is func(off int64) (bool, error)) (int64, bool, error) {
+func (j *judge) find(off int64, is func(off int64) bool) (int64, bool) {
 	const step = 16 << 10 // well below the window's: a hit must not cost a read
 	for off+blockSize+trailerSize <= j.win.limit {
 		b, err := j.win.at(off, min(step, j.win.limit-off))
-		if err != nil {
-			return 0, false, err
+		if j.failed(err) {
+			return 0, false
 		}
 		i := bytes.Index(b, []byte(blockMagic))
-		if i < 0 {
-			if off+int64(len(b)) == j.win.limit {
-				return 0, false, nil
+		switch {
+		case i >= 0:
+			if off += int64(i); is(off) {
+				return off, true
 			}
+			off++
+		case off+int64(len(b)) == j.win.limit:
+			return 0, false
+		default:
 			off += int64(len(b) - len(blockMagic) + 1)
-			continue
 		}
-		off += int64(i)
-		ok, err := is(off)
-		if ok || err != nil {
-			return off, ok, err
-		}
-		off++
 	}
-	return 0, false, nil
+	return 0, false
 }
 
 // begins reports whether a good block header is at off.
-func (j *judge) begins(off int64) (bool, error) {
-	size, _, err := j.header(off)
-	return size > 0, err
+func (j *judge) begins(off int64) bool {
+	size, _ := j.header(off)
+	return size > 0
 }
 
 // whole reports whether a block at off passes all its checksums. (Its chain cannot be
 // checked: the block before is missing.)
-func (j *judge) whole(off int64) (bool, error) {
-	size, salt, err := j.header(off)
-	if size == 0 || err != nil {
-		return false, err
+func (j *judge) whole(off int64) bool {
+	size, salt := j.header(off)
+	if size == 0 {
+		return false
 	}
 	raw, h, err := readBlock(&j.win, off, salt)
-	if isDamage(err) {
-		return false, nil
-	} else if err != nil {
-		return false, err
+	if j.failed(err) {
+		return false
 	}
 	_, d := (&scan{off: off, salt: salt}).walk(raw, h, nil)
-	return d == nil, nil
+	return d == nil
 }
 
 // behind reports whether a whole block follows the damaged one at off.
-func (j *judge) behind(off int64) (bool, error) {
+func (j *judge) behind(off int64) bool {
 	// With a good header the block's end is known, and what is inside it (a user's bytes) is
 	// not looked at.
-	size, _, err := j.header(off)
-	if err != nil {
-		return false, err
-	}
-	_, ok, err := j.find(off+max(size, 1), j.whole)
-	return ok, err
+	size, _ := j.header(off)
+	_, ok := j.find(off+max(size, 1), j.whole)
+	return ok
 }
 
 // lost reports whether a piece is wrong because of a lost sector: whether it
@@ -110,59 +111,51 @@ func (j *judge) behind(off int64) (bool, error) {
 // begins with a sector's last byte, or the file ends after its first, that is
 // one zero byte; it could have flipped to zero, too, but then as well nothing is
 // cut that Raft does not hold.
-func (j *judge) lost(d *damage, block int64) (bool, error) {
+func (j *judge) lost(d *damage, block int64) bool {
 	for s := d.from / diskSector * diskSector; s < min(d.to, j.win.limit); s += diskSector {
 		from, to := max(s, block), min(s+diskSector, j.win.limit)
 		b, err := j.win.at(from, to-from)
-		if err != nil {
-			return false, err
+		if j.failed(err) {
+			return false
 		}
 		if len(b) > 0 && len(bytes.TrimLeft(b, "\x00")) == 0 {
-			return true, nil
+			return true
 		}
 	}
-	return false, nil
+	return false
 }
 
 // onlyLost reports whether everything that is wrong from the block at off to the
 // end of the file is lost sectors.
-func (j *judge) onlyLost(off int64) (bool, error) {
+func (j *judge) onlyLost(off int64) bool {
 	for off < j.win.limit {
-		size, salt, err := j.header(off)
-		if err != nil {
-			return false, err
-		}
+		size, salt := j.header(off)
 		if size == 0 {
-			if lost, err := j.lost(&damage{from: off, to: off + blockSize}, off); !lost ||
-				err != nil {
-				return false, err
+			if !j.lost(&damage{from: off, to: off + blockSize}, off) {
+				return false
 			}
 			// Its end is not known. The next header, be its block whole or not.
-			next, found, err := j.find(off+1, j.begins)
-			if err != nil || !found {
-				return err == nil, err
+			next, found := j.find(off+1, j.begins)
+			if !found {
+				return true
 			}
 			off = next
 			continue
 		}
 		raw, h, err := readBlock(&j.win, off, salt)
-		if isDamage(err) {
-			return true, nil // the file ends in this block
-		} else if err != nil {
-			return false, err
+		if j.failed(err) {
+			return true // the file ends in this block
 		}
 		raw = bytes.Clone(raw) // lost reads elsewhere
 		all := true
 		(&scan{off: off, salt: salt}).walk(raw, h, func(d *damage) bool {
-			var lost bool
-			lost, err = j.lost(d, off)
-			all = lost && !d.final && err == nil
+			all = !d.final && j.lost(d, off)
 			return all
 		})
-		if !all || err != nil {
-			return false, err
+		if !all {
+			return false
 		}
 		off += size
 	}
-	return true, nil
+	return true
 }

@@ -14,29 +14,22 @@ func (r *recovery) torn(s *scan, wrong *CorruptionError) error {
 	}
 	win := window{r: s.win.r, limit: s.win.limit, chunk: 1 << 20}
 	j := judge{win: win, salts: []uint32{s.salt}, after: s.last}
-	behind, err := j.behind(s.off)
-	if err != nil {
-		return err
-	}
-	return r.cut(&j, wrong, behind, s.off)
+	return r.cut(&j, wrong, j.behind(s.off), s.off)
 }
 
 // cut records the tail of a file from off on for cutting, or returns why it must not be
-// cut.
+// cut. behind says that whole blocks follow the damage.
 func (r *recovery) cut(j *judge, e *CorruptionError, behind bool, off int64) error {
 	held := r.opts.HeldFrom != 0 && r.opts.HeldFrom <= e.LastGood+1
+	lost := behind && held && j.onlyLost(off)
 	switch {
+	case j.err != nil:
+		return fmt.Errorf("read segment %s: %w", e.Segment, j.err)
 	case e.LastGood < r.opts.Durable:
 		return e.and(fmt.Sprintf("the log was durable up to index %d", r.opts.Durable))
-	case behind && !held:
+	case behind && !lost:
 		return e.and("whole blocks follow")
-	case behind:
-		if lost, err := j.onlyLost(off); err != nil {
-			return err
-		} else if !lost {
-			return e.and("whole blocks follow")
-		}
-	case !held && r.w != nil:
+	case !behind && !held && r.w != nil:
 		return e.and("the Raft log does not hold the entry any more")
 	}
 	r.tail = &Tail{Segment: e.Segment, Offset: off, Bytes: j.win.limit - off,
@@ -63,17 +56,10 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 		known.putHeader(make([]byte, headerSize))
 		j.salts = []uint32{le.Uint32(b[84:]), crc(b[16:84]), known.salt}
 	}
-	_, behind, err := j.find(0, j.whole)
-	if err != nil {
-		return err
-	}
-	if behind {
-		// The header and the beginning of the first block share a sector.
-		if lost, err := j.lost(&damage{from: 0, to: headerSize}, 0); err != nil {
-			return err
-		} else if !lost {
-			return wrong.and("whole blocks follow")
-		}
+	_, behind := j.find(0, j.whole)
+	// The header and the beginning of the first block share a sector.
+	if behind && !j.lost(&damage{from: 0, to: headerSize}, 0) && j.err == nil {
+		return wrong.and("whole blocks follow")
 	}
 	if err := r.cut(&j, wrong, behind, headerSize); err != nil {
 		return err

@@ -144,163 +144,140 @@ func (b *batch) count(e *event.Event) {
 	}
 }
 
-// write brings the file from the state that the batch started at to the one
-// that it ends at.
-func (b *batch) write(tx *bolt.Tx) error {
-	if err := b.writeTimes(tx); err != nil {
-		return err
-	}
-	if err := b.writeCounts(tx.Bucket(bucketOfQueue), b.ofQueue); err != nil {
-		return err
-	}
-	if err := b.writeCounts(tx.Bucket(bucketDead), b.dead); err != nil {
-		return err
-	}
-	for _, o := range b.operations {
-		key := operationKey(o.Key, o.Index)
-		if err := put(tx.Bucket(bucketOperations), key, o); err != nil {
-			return err
-		}
-		if err := put(tx.Bucket(bucketUntil), timeKey(o.until, string(key)), nil); err != nil {
-			return err
-		}
-	}
-	for queue, rows := range b.replayed {
-		for _, r := range rows {
-			if err := put(tx.Bucket(bucketReplayed), ofQueue(queue, r.ID[:]...), r); err != nil {
-				return err
-			}
-		}
-	}
-	if err := b.forget(tx); err != nil {
-		return err
-	}
-	return put(tx.Bucket(bucketMeta), keyState, b.state)
+// edit is a transaction that changes the file. After its first error it does nothing more.
+type edit struct {
+	*bolt.Tx
+	err error
 }
 
-func (b *batch) writeCounts(bucket *bolt.Bucket, counts map[kind]uint64) error {
-	for queue := range b.gone {
-		prefix := ofQueue(queue)
-		of := func(k []byte) bool { return bytes.HasPrefix(k, prefix) }
-		if _, err := deleteWhile(bucket, prefix, of); err != nil {
-			return err
-		}
+func (t *edit) put(bucket, key []byte, value any) {
+	if t.err == nil {
+		t.err = put(t.Bucket(bucket), key, value)
 	}
-	for k, n := range counts {
-		if err := increase(bucket, ofQueue(k.queue, k.what), n); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
-func (b *batch) writeTimes(tx *bolt.Tx) error {
-	// In the order of the keys: bbolt splits a page that grows only when the
-	// transaction ends, and until then an insert moves all that follows.
-	inOrder := func(a, b slot) int {
-		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue))
-	}
-	minutes := tx.Bucket(bucketMinutes)
-	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), inOrder) {
-		key := timeKey(at.at, at.queue)
-		counts, found, err := get[Counts](minutes, key)
-		if err != nil {
-			return err
-		}
-		if !found {
-			b.Rows++
-		}
-		fields := counts.fields()
-		for t, n := range b.minutes[at] {
-			*fields[t] += n
-		}
-		if err := put(minutes, key, counts); err != nil {
-			return err
-		}
-	}
-	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), inOrder) {
-		key := timeKey(at.at, at.queue)
-		if err := increase(tx.Bucket(bucketSeconds), key, b.seconds[at]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// forget drops entries that are too old at the batch's end. It depends on the state there
-// alone, not on where earlier batches ended: the clock only rises, so a later batch would
-// have dropped them too.
-func (b *batch) forget(tx *bolt.Tx) error {
-	before := func(limit int64) func([]byte) bool {
-		return func(k []byte) bool { return timeOf(k) < limit }
-	}
-	minutes := tx.Bucket(bucketMinutes)
-	keep := b.Clock/minuteMS - keptMinutes
-	for {
-		keys, err := deleteWhile(minutes, nil, before(keep))
-		if err != nil {
-			return err
-		}
-		b.Rows -= len(keys)
-		// Too many: a whole minute, the oldest, but never the one that still grows.
-		k, _ := minutes.Cursor().First()
-		if b.Rows <= b.maxRows || k == nil || timeOf(k) >= b.Clock/minuteMS {
-			break
-		}
-		keep = timeOf(k) + 1
-	}
-	seconds := b.Clock/secondMS - keptSeconds
-	if _, err := deleteWhile(tx.Bucket(bucketSeconds), nil, before(seconds)); err != nil {
-		return err
-	}
-	over, err := deleteWhile(tx.Bucket(bucketUntil), nil, before(b.Clock))
-	for _, k := range over {
-		if err == nil {
-			err = tx.Bucket(bucketOperations).Delete(k[8:])
-		}
-	}
-	if err != nil {
-		return err
-	}
-	return b.trim(tx.Bucket(bucketReplayed))
-}
-
-// trim drops the replays in deleted history. Within a queue they are in log order, so
-// only the beginning of each queue is read.
-func (b *batch) trim(replayed *bolt.Bucket) error {
-	if b.before == 0 {
-		return nil
-	}
-	for k, _ := replayed.Cursor().First(); k != nil; {
-		if len(k) < 17 {
-			return errCorrupt
-		}
-		prefix := slices.Clone(k[:len(k)-16])
-		old := func(k []byte) bool {
-			return bytes.HasPrefix(k, prefix) &&
-				event.RefOf(event.ID(k[len(k)-16:])).Index < b.before
-		}
-		if _, err := deleteWhile(replayed, prefix, old); err != nil {
-			return err
-		}
-		prefix[len(prefix)-1] = 1
-		k, _ = replayed.Cursor().Seek(prefix)
-	}
-	return nil
+// increase adds to the number under a key.
+func (t *edit) increase(bucket, key []byte, by uint64) {
+	n, _, err := get[uint64](t.Bucket(bucket), key)
+	t.err = cmp.Or(t.err, err)
+	t.put(bucket, key, n+by)
 }
 
 // deleteWhile deletes the keys from one on while match returns true, and returns them.
-func deleteWhile(b *bolt.Bucket, from []byte, match func([]byte) bool) (keys [][]byte,
-	err error) {
+func (t *edit) deleteWhile(bucket, from []byte, match func([]byte) bool) (keys [][]byte) {
 	// Collected first: a bbolt cursor may skip keys when it deletes under way.
+	b := t.Bucket(bucket)
 	c := b.Cursor()
 	for k, _ := c.Seek(from); k != nil && match(k); k, _ = c.Next() {
 		keys = append(keys, slices.Clone(k))
 	}
 	for _, k := range keys {
-		if err := b.Delete(k); err != nil {
-			return nil, err
+		if t.err == nil {
+			t.err = b.Delete(k)
 		}
 	}
-	return keys, nil
+	return keys
+}
+
+// write brings the file from the state that the batch started at to the one
+// that it ends at.
+func (b *batch) write(tx *bolt.Tx) error {
+	t := &edit{Tx: tx}
+	b.writeTimes(t)
+	b.writeCounts(t, bucketOfQueue, b.ofQueue)
+	b.writeCounts(t, bucketDead, b.dead)
+	for _, o := range b.operations {
+		key := operationKey(o.Key, o.Index)
+		t.put(bucketOperations, key, o)
+		t.put(bucketUntil, timeKey(o.until, string(key)), nil)
+	}
+	for queue, rows := range b.replayed {
+		for _, r := range rows {
+			t.put(bucketReplayed, ofQueue(queue, r.ID[:]...), r)
+		}
+	}
+	b.forget(t)
+	t.put(bucketMeta, keyState, b.state)
+	return t.err
+}
+
+func (b *batch) writeCounts(t *edit, bucket []byte, counts map[kind]uint64) {
+	for queue := range b.gone {
+		prefix := ofQueue(queue)
+		t.deleteWhile(bucket, prefix, func(k []byte) bool { return bytes.HasPrefix(k, prefix) })
+	}
+	for k, n := range counts {
+		t.increase(bucket, ofQueue(k.queue, k.what), n)
+	}
+}
+
+func (b *batch) writeTimes(t *edit) {
+	// In the order of the keys: bbolt splits a page that grows only when the
+	// transaction ends, and until then an insert moves all that follows.
+	inOrder := func(a, b slot) int {
+		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue))
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), inOrder) {
+		key := timeKey(at.at, at.queue)
+		counts, found, err := get[Counts](t.Bucket(bucketMinutes), key)
+		t.err = cmp.Or(t.err, err)
+		if !found {
+			b.Rows++
+		}
+		fields := counts.fields()
+		for typ, n := range b.minutes[at] {
+			*fields[typ] += n
+		}
+		t.put(bucketMinutes, key, counts)
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), inOrder) {
+		t.increase(bucketSeconds, timeKey(at.at, at.queue), b.seconds[at])
+	}
+}
+
+// forget drops entries that are too old at the batch's end. It depends on the state there
+// alone, not on where earlier batches ended: the clock only rises, so a later batch would
+// have dropped them too.
+func (b *batch) forget(t *edit) {
+	before := func(limit int64) func([]byte) bool {
+		return func(k []byte) bool { return timeOf(k) < limit }
+	}
+	for keep := b.Clock/minuteMS - keptMinutes; t.err == nil; {
+		b.Rows -= len(t.deleteWhile(bucketMinutes, nil, before(keep)))
+		// Too many: a whole minute, the oldest, but never the one that still grows.
+		k, _ := t.Bucket(bucketMinutes).Cursor().First()
+		if b.Rows <= b.maxRows || k == nil || timeOf(k) >= b.Clock/minuteMS {
+			break
+		}
+		keep = timeOf(k) + 1
+	}
+	t.deleteWhile(bucketSeconds, nil, before(b.Clock/secondMS-keptSeconds))
+	for _, k := range t.deleteWhile(bucketUntil, nil, before(b.Clock)) {
+		if t.err == nil {
+			t.err = t.Bucket(bucketOperations).Delete(k[8:])
+		}
+	}
+	b.trim(t)
+}
+
+// trim drops the replays in deleted history. Within a queue they are in log order, so
+// only the beginning of each queue is read.
+func (b *batch) trim(t *edit) {
+	if b.before == 0 {
+		return
+	}
+	replayed := t.Bucket(bucketReplayed)
+	for k, _ := replayed.Cursor().First(); k != nil && t.err == nil; {
+		if len(k) < 17 {
+			t.err = errCorrupt
+			return
+		}
+		prefix := slices.Clone(k[:len(k)-16])
+		t.deleteWhile(bucketReplayed, prefix, func(k []byte) bool {
+			return bytes.HasPrefix(k, prefix) &&
+				event.RefOf(event.ID(k[len(k)-16:])).Index < b.before
+		})
+		prefix[len(prefix)-1] = 1
+		k, _ = replayed.Cursor().Seek(prefix)
+	}
 }

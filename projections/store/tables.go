@@ -109,15 +109,6 @@ func scan[T any](b *bolt.Bucket, prefix, from []byte, each func(key []byte, v T)
 	return nil
 }
 
-// increase adds to the number under a key.
-func increase(b *bolt.Bucket, key []byte, by uint64) error {
-	n, _, err := get[uint64](b, key)
-	if err != nil {
-		return err
-	}
-	return put(b, key, n+by)
-}
-
 func timeKey(t int64, queue string) []byte {
 	return append(binary.BigEndian.AppendUint64(nil, uint64(t)), queue...)
 }

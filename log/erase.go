@@ -81,13 +81,13 @@ func (l *Log) erasureOf(ref event.Ref) (e erasure, ok bool, err error) {
 	if err != nil {
 		return e, false, err
 	}
-	off, lay, err := c.record(ref)
-	if err != nil || lay.flags&flagContent == 0 {
-		return e, false, err
+	off, lay := c.record(ref)
+	if c.err != nil || lay.flags&flagContent == 0 {
+		return e, false, c.err
 	}
-	body, err := c.win.at(off+lay.headerEnd, lay.size-lay.headerEnd)
-	if err != nil {
-		return e, false, c.failed(off, err)
+	body := c.at(off+lay.headerEnd, lay.size-lay.headerEnd)
+	if c.err != nil {
+		return e, false, c.err
 	}
 	e = erasure{first: c.seg.First, off: off + lay.headerEnd, n: int64(len(body)) - 4}
 	// A damaged content may be erased too: it is lost anyway.

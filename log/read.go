@@ -107,14 +107,10 @@ func (l *Log) record(ref event.Ref) (r record, err error) {
 	if err != nil {
 		return r, err
 	}
-	off, lay, err := c.record(ref)
-	if err != nil {
-		return r, err
+	off, lay := c.record(ref)
+	if raw = bytes.Clone(c.at(off, lay.size)); c.err != nil {
+		return r, c.err
 	}
-	if raw, err = c.win.at(off, lay.size); err != nil {
-		return r, c.failed(off, err)
-	}
-	raw = bytes.Clone(raw)
 	parseRecordHeader(raw[:lay.headerEnd], lay, &r, true) // c.record has checked it
 	if lay.flags&flagContent == 0 {
 		return r, nil
@@ -156,7 +152,7 @@ func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 	if err != nil {
 		return [32]byte{}, err
 	}
-	return c.chainBefore(end)
+	return c.chainBefore(end), c.err
 }
 
 // Extent returns the segment of the newest block up to index, and
@@ -190,8 +186,8 @@ func (l *Log) upTo(index uint64) (c *cursor, end int64, err error) {
 	if c = l.cursor(seg, size); index >= last {
 		return c, size, nil
 	}
-	end, err = c.block(index + 1)
-	return c, end, err
+	end = c.block(index + 1)
+	return c, end, c.err
 }
 
 // newest returns the newest record with a key at an index >= from; older segments
@@ -240,8 +236,9 @@ func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 	if seg.PrevClock >= ms && seg.PrevIndex != 0 {
 		return seg.First, true, nil
 	}
-	index, err = l.cursor(seg, size).clock(ms)
-	return index, err == nil, err
+	c := l.cursor(seg, size)
+	index = c.clock(ms)
+	return index, c.err == nil, c.err
 }
 
 // cursor finds places in one segment, starting at the nearest mark of its index.
@@ -249,6 +246,7 @@ type cursor struct {
 	seg   *segment
 	index index
 	win   window
+	err   error // the first one: what was found counts only without
 }
 
 // cursor returns a cursor over the first size bytes of a segment.
@@ -263,161 +261,144 @@ func (l *Log) indexOf(seg *segment) index {
 	return seg.index
 }
 
-// failed returns the error for a failed read at off of bytes that must exist.
-func (c *cursor) failed(off int64, err error) error {
-	if errors.Is(err, errShort) {
-		return c.corrupt(off, "the segment ends too early")
-	}
-	return fmt.Errorf("segment %s, offset %d: %w", c.seg.Name, off, err)
+// fail notes an error.
+func (c *cursor) fail(err error) { c.err = cmp.Or(c.err, err) }
+
+func (c *cursor) corrupt(off int64, reason string) {
+	c.fail(&CorruptionError{Segment: c.seg.Name, Offset: off, LastGood: c.seg.PrevIndex,
+		Reason: reason})
 }
 
-func (c *cursor) corrupt(off int64, reason string) error {
-	return &CorruptionError{Segment: c.seg.Name, Offset: off, LastGood: c.seg.PrevIndex,
-		Reason: reason}
+// at returns n bytes at off, which must exist; nil after an error.
+func (c *cursor) at(off, n int64) []byte {
+	if c.err != nil {
+		return nil
+	}
+	b, err := c.win.at(off, n)
+	switch {
+	case errors.Is(err, errShort):
+		c.corrupt(off, "the segment ends too early")
+	case err != nil:
+		c.fail(fmt.Errorf("segment %s, offset %d: %w", c.seg.Name, off, err))
+	}
+	return b
 }
 
 // blockHeader reads the block header at off.
-func (c *cursor) blockHeader(off int64) (blockHeader, error) {
-	b, err := c.win.at(off, blockSize)
-	if err != nil {
-		return blockHeader{}, c.failed(off, err)
+func (c *cursor) blockHeader(off int64) (h blockHeader) {
+	if b := c.at(off, blockSize); b != nil {
+		var reason string
+		if h, reason = parseBlockHeader(b, c.seg.salt); reason != "" {
+			c.corrupt(off, reason)
+		}
 	}
-	h, reason := parseBlockHeader(b, c.seg.salt)
-	if reason != "" {
-		return h, c.corrupt(off, reason)
-	}
-	return h, nil
+	return h
 }
 
 // recordHeader reads the extent of the record at off and checks its header.
-func (c *cursor) recordHeader(off int64) (layout, error) {
-	b, err := c.win.at(off, recordMinimum)
-	if err != nil {
-		return layout{}, c.failed(off, err)
+func (c *cursor) recordHeader(off int64) (lay layout) {
+	if b := c.at(off, recordMinimum); b != nil {
+		if lay = parseLayout(b); !lay.ok {
+			c.corrupt(off, "wrong record header")
+		}
 	}
-	lay := parseLayout(b)
-	if !lay.ok {
-		return lay, c.corrupt(off, "wrong record header")
+	if b := c.at(off, lay.headerEnd); b != nil {
+		if reason := parseRecordHeader(b, lay, &record{}, false); reason != "" {
+			c.corrupt(off, reason)
+		}
 	}
-	if b, err = c.win.at(off, lay.headerEnd); err != nil {
-		return lay, c.failed(off, err)
-	}
-	if reason := parseRecordHeader(b, lay, &record{}, false); reason != "" {
-		return lay, c.corrupt(off, reason)
-	}
-	return lay, nil
+	return lay
 }
 
 // skip returns the offset after n records.
-func (c *cursor) skip(off int64, n uint32) (int64, error) {
-	for range n {
-		lay, err := c.recordHeader(off)
-		if err != nil {
-			return 0, err
-		}
-		off += lay.size
+func (c *cursor) skip(off int64, n uint32) int64 {
+	for ; n > 0 && c.err == nil; n-- {
+		off += c.recordHeader(off).size
 	}
-	return off, nil
+	return off
 }
 
 // begin returns the first block header at or after the last mark for which
 // before is true.
-func (c *cursor) begin(before func(mark) bool) (int64, error) {
+func (c *cursor) begin(before func(mark) bool) int64 {
 	m, ok, err := c.index.nearest(before)
 	switch {
 	case err != nil:
-		return 0, err
+		c.fail(err)
 	case !ok:
-		return headerSize, nil
+		return headerSize
 	case m.number == 0:
-		return int64(m.off), nil
+		return int64(m.off)
 	case m.count < m.number:
-		return 0, c.corrupt(int64(m.off), "impossible mark in the side file")
+		c.corrupt(int64(m.off), "impossible mark in the side file")
 	}
-	off, err := c.skip(int64(m.off), m.count-m.number)
-	return off + trailerSize, err
+	return c.skip(int64(m.off), m.count-m.number) + trailerSize
 }
 
 // record returns the place of a record.
-func (c *cursor) record(ref event.Ref) (off int64, lay layout, err error) {
+func (c *cursor) record(ref event.Ref) (off int64, lay layout) {
 	m, ok, err := c.index.nearest(func(m mark) bool { return ref.Compare(m.ref()) >= 0 })
-	if err == nil && (!ok || m.index != ref.Index) {
+	if c.fail(err); err == nil && (!ok || m.index != ref.Index) {
 		// The block begins after the mark.
-		if off, err = c.block(ref.Index); err == nil && off == c.win.limit {
-			err = ErrNotFound
+		if off = c.block(ref.Index); off == c.win.limit {
+			c.fail(ErrNotFound)
 		}
-		var h blockHeader
-		if err == nil {
-			h, err = c.blockHeader(off)
-		}
+		h := c.blockHeader(off)
 		m = mark{index: h.index, count: h.count, off: uint32(off)}
 	}
-	if err == nil && (m.index != ref.Index || ref.Number >= m.count) {
-		err = ErrNotFound
-	}
-	if err != nil {
-		return 0, lay, err
+	if m.index != ref.Index || ref.Number >= m.count {
+		c.fail(ErrNotFound)
 	}
 	if off = int64(m.off); m.number == 0 {
 		off += blockSize
 	}
-	if off, err = c.skip(off, ref.Number-m.number); err == nil {
-		lay, err = c.recordHeader(off)
-	}
-	return off, lay, err
+	off = c.skip(off, ref.Number-m.number)
+	return off, c.recordHeader(off)
 }
 
 // block returns the offset of the first block with an index >= index, or the
 // segment's end.
-func (c *cursor) block(index uint64) (int64, error) {
-	off, err := c.begin(func(m mark) bool {
+func (c *cursor) block(index uint64) int64 {
+	off := c.begin(func(m mark) bool {
 		return m.index < index || m.index == index && m.number == 0
 	})
-	if err != nil {
-		return 0, err
-	}
 	return c.walk(off, func(h blockHeader) bool { return h.index >= index })
 }
 
 // walk returns the offset of the first block from off on for which found is true,
 // or the segment's end.
-func (c *cursor) walk(off int64, found func(blockHeader) bool) (int64, error) {
+func (c *cursor) walk(off int64, found func(blockHeader) bool) int64 {
 	for off < c.win.limit {
-		h, err := c.blockHeader(off)
-		if err != nil || found(h) {
-			return off, err
+		h := c.blockHeader(off)
+		if c.err != nil || found(h) {
+			return off
 		}
 		off += h.size()
 	}
-	return off, nil
+	return off
 }
 
 // clock returns the index of the first block at which the log's clock is >= ms.
-func (c *cursor) clock(ms int64) (index uint64, err error) {
-	off, err := c.begin(func(m mark) bool { return m.clock < ms })
-	if err != nil {
-		return 0, err
-	}
+func (c *cursor) clock(ms int64) (index uint64) {
+	off := c.begin(func(m mark) bool { return m.clock < ms })
 	// At the mark the clock is below ms, so only later blocks' times count.
-	off, err = c.walk(off, func(h blockHeader) bool { index = h.index; return h.time >= ms })
-	if err == nil && off >= c.win.limit {
-		err = ErrNotFound
+	off = c.walk(off, func(h blockHeader) bool { index = h.index; return h.time >= ms })
+	if off >= c.win.limit {
+		c.fail(ErrNotFound)
 	}
-	return index, err
+	return index
 }
 
 // chainBefore returns the chain before the block at off.
-func (c *cursor) chainBefore(off int64) ([32]byte, error) {
+func (c *cursor) chainBefore(off int64) (chain [32]byte) {
 	if off == headerSize {
-		return c.seg.PrevChain, nil
+		return c.seg.PrevChain
 	}
-	b, err := c.win.at(off-trailerSize, trailerSize)
-	if err != nil {
-		return [32]byte{}, c.failed(off-trailerSize, err)
+	if b := c.at(off-trailerSize, trailerSize); b != nil {
+		var ok bool
+		if chain, ok = parseTrailer(b, c.seg.salt); !ok {
+			c.corrupt(off-trailerSize, "wrong checksum of the chain")
+		}
 	}
-	chain, ok := parseTrailer(b, c.seg.salt)
-	if !ok {
-		return chain, c.corrupt(off-trailerSize, "wrong checksum of the chain")
-	}
-	return chain, nil
+	return chain
 }

@@ -51,11 +51,9 @@ func (l *Log) scanFrom(seg *segment, size int64, from uint64) (s *scan, err erro
 		return s, nil
 	}
 	c := l.cursor(seg, size)
-	if s.off, err = c.block(from); err == nil {
-		s.chain, err = c.chainBefore(s.off)
-	}
-	s.last = from - 1
-	return s, err
+	s.off = c.block(from)
+	s.chain, s.last = c.chainBefore(s.off), from-1
+	return s, c.err
 }
 
 // extend lets a scan continue to where its segment ends now, and gives it the next block if this

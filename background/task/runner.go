@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 )
 
 // Run runs a task until nothing of it is left, and returns how many messages it skipped. spec is what
@@ -170,8 +171,12 @@ func (r *Runner) carryOut(ctx context.Context, t event.TaskView) {
 func (r *Runner) try(ctx context.Context, t event.TaskView) (failed bool, err error) {
 	end := event.UpdateTask{ID: t.ID, Op: event.TaskOpComplete}
 	c, err := r.o.Content(event.RefOf(t.ID))
-	if err == nil {
+	switch {
+	case err == nil:
 		end.Skipped, err = r.o.Run[t.Kind](ctx, t, c.Spec)
+	case errors.Is(err, log.ErrErased), errors.Is(err, log.ErrGone):
+		err = event.Problemf(event.CodeHistoryExpired, "",
+			"what the task was to do has been erased, or has gone with the history")
 	}
 	if err != nil {
 		p, final := final(err)

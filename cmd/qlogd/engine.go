@@ -300,22 +300,12 @@ func (e *engine) newTasks() *task.Runner {
 	}
 	return task.New(task.Options{
 		Propose: e.replica.Propose, Barrier: e.replica.Barrier, Leader: e.replica.Leader,
-		Tasks: e.machine.Tasks, Content: e.taskContent, Logger: e.logger,
+		Tasks: e.machine.Tasks, Content: e.log.Content, Logger: e.logger,
 		Run: map[event.TaskKind]task.Run{
 			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge,
 			event.TaskErase: e.eraser.RunTask,
 		},
 	})
-}
-
-// taskContent reads what a task does. Where that is gone, the task fails.
-func (e *engine) taskContent(ref event.Ref) (*event.Content, error) {
-	c, err := e.log.Content(ref)
-	if errors.Is(err, log.ErrErased) || errors.Is(err, log.ErrGone) {
-		return nil, event.Problemf(event.CodeHistoryExpired, "",
-			"what the task was to do has been erased, or has gone with the history")
-	}
-	return c, err
 }
 
 // newEraser returns what carries erasures out.

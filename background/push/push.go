@@ -147,7 +147,7 @@ func (e *Engine) update(leads bool) {
 	for _, v := range e.Queues() {
 		all[v.Name] = v
 		if len(v.Policy.Push) > 0 && e.queues[v.Name] == nil {
-			q := newQueue(e, v.Name)
+			q := &queue{e: e, name: v.Name, changed: make(chan struct{}, 1), cancel: func() {}}
 			e.queues[v.Name] = q
 			e.work.Go(q.run)
 		}

@@ -1,6 +1,7 @@
 package push
 
 import (
+	"cmp"
 	"context"
 	"sync"
 	"time"
@@ -36,14 +37,8 @@ type queue struct {
 	breaker  breaker
 	inFlight int
 	leasing  context.Context // of leases that are decided now
-	cancel   context.CancelFunc
-	lacking  string // the missing secrets that were logged
-}
-
-func newQueue(e *Engine, name string) *queue {
-	q := &queue{e: e, name: name, changed: make(chan struct{}, 1)}
-	q.leasing, q.cancel = context.WithCancel(e.soft)
-	return q
+	cancel   func()          // ends leasing
+	lacking  string          // the missing secrets that were logged
 }
 
 // interrupt ends the lease that waits; q.mu is held.
@@ -149,13 +144,9 @@ func (q *queue) flying(n int) {
 
 // pause waits until something has changed or wait is over (0: for a change alone).
 func (q *queue) pause(wait time.Duration) {
-	var after <-chan time.Time
-	if wait > 0 {
-		after = time.After(wait)
-	}
 	select {
 	case <-q.changed:
-	case <-after:
+	case <-time.After(cmp.Or(wait, time.Hour)):
 	case <-q.e.soft.Done():
 	}
 }

@@ -106,7 +106,7 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 			return nil, err
 		}
 	}
-	if text, err = w.JSON(); err != nil {
+	if text, err = wire.Marshal(&w.Definition); err != nil {
 		return nil, err
 	}
 	if len(text) > event.MaxDefinition {

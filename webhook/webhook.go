@@ -200,10 +200,7 @@ func (w *Webhook) priority() (string, error) {
 		"must be a whole number from 1 to 10, or an expression that gives one")
 }
 
-// JSON returns the definition as it is stored: always the same bytes for the same meaning.
-func (w *Webhook) JSON() ([]byte, error) { return wire.Marshal(&w.Definition) }
-
-// Parse compiles a definition that JSON returned.
+// Parse compiles the JSON of a definition.
 func Parse(name string, text []byte) (*Webhook, error) {
 	var d wire.WebhookDefinition
 	err := wire.Unmarshal(text, &d)

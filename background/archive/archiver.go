@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -38,9 +39,8 @@ type Archiver struct {
 
 	writing sync.Mutex // held while something is written to the archive
 
-	mu    sync.Mutex
-	since uint64 // guarded by mu: the archive begins after this index
-	upTo  uint64 // guarded by mu: all sealed segments from there up to this index are in it
+	since atomic.Uint64 // the archive begins after this index
+	upTo  atomic.Uint64 // all sealed segments from there up to this index are in it
 }
 
 // NewArchiver returns an Archiver; nil if the options name no archive.
@@ -64,19 +64,12 @@ func (a *Archiver) KeepFrom() uint64 {
 	if a == nil {
 		return math.MaxUint64
 	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.upTo + 1
+	return a.upTo.Load() + 1
 }
 
 // Has reports whether the segment that ends at an index is in the archive.
 func (a *Archiver) Has(last uint64) bool {
-	if a == nil {
-		return false
-	}
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return last > a.since && last <= a.upTo
+	return a != nil && last > a.since.Load() && last <= a.upTo.Load()
 }
 
 // Run archives until ctx ends.
@@ -111,9 +104,8 @@ func (a *Archiver) once(ctx context.Context) error {
 		return err
 	}
 	since, upTo := archived(a.o.Segments(), there)
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.since, a.upTo = since, max(a.upTo, upTo)
+	a.since.Store(since)
+	a.upTo.Store(max(a.upTo.Load(), upTo))
 	return nil
 }
 

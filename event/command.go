@@ -122,9 +122,7 @@ const KeepAnswersMS = 24 * 3600 * 1000
 // Request makes a write safe to repeat (contract.md section 2).
 type Request struct {
 	Key Hash // of principal, method, path and Idempotency-Key
-	// Body is a hash of query and body; of a produce of a list of messages, once all
-	// programs know it (RulesOfContents), of query, length of the body, and messages,
-	// whose contents have digests already.
+	// Body is a hash of query and body, and the body's length.
 	Body Hash
 	// Looked is the index up to which the log was asked for an earlier answer in vain.
 	Looked uint64

@@ -276,9 +276,6 @@ func (s *Server) past(q *request, at event.Instant) (State, error) {
 	return p, nil
 }
 
-// rebuildTimeout bounds clearing the read models; they are counted again in the background.
-const rebuildTimeout = 10 * time.Second
-
 // queueStats answers GET /v1/queues/{queue}/stats?minutes=&consistency=.
 func (s *Server) queueStats(q *request) error {
 	name := q.read("minutes", "consistency").queue()
@@ -331,11 +328,12 @@ func (s *Server) projectionsNow() wire.Projections {
 // rebuildProjections answers POST /v1/projections/rebuild; counting goes on in the background.
 func (s *Server) rebuildProjections(q *request) error {
 	q.read().noBody()
-	return q.change("rebuild read models", rebuildTimeout, func(context.Context) (int, any, error) {
+	do := func(context.Context) (int, any, error) {
 		if err := s.deps.Models.Rebuild(); err != nil {
 			return 0, nil, err
 		}
 		s.log.Info("rebuilding read models", "actor", q.actor(), "request_id", q.id)
 		return http.StatusAccepted, s.projectionsNow(), nil
-	})
+	}
+	return q.change("rebuild read models", s.opts.WriteTimeout, do)
 }

@@ -296,17 +296,6 @@ func messagesIn(produce []wire.TransactionProduce) (n int) {
 	return n
 }
 
-// distinct refuses a lease that occurs twice.
-func (in *settles) distinct() {
-	seen := make(map[event.ID]bool, len(in.items))
-	for i, item := range in.items {
-		if seen[item.Lease] {
-			in.refuse(in.places[i], "", "is lease %s, which is settled twice", item.Lease)
-		}
-		seen[item.Lease] = true
-	}
-}
-
 // ackAndProduce acks leases (of queue, "" any) and enqueues messages in one entry, all or nothing.
 func (s *Server) ackAndProduce(
 	q *request, queue string, in *settles, produce []wire.TransactionProduce,
@@ -331,7 +320,13 @@ func (s *Server) ackAndProduce(
 
 // transactAll proposes settles and produces, all of it or nothing, and answers.
 func (s *Server) transactAll(q *request, in *settles, produce []wire.TransactionProduce) error {
-	in.distinct()
+	seen := make(map[event.ID]bool, len(in.items))
+	for i, item := range in.items {
+		if seen[item.Lease] {
+			in.refuse(in.places[i], "", "is lease %s, which is settled twice", item.Lease)
+		}
+		seen[item.Lease] = true
+	}
 	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
 	if q.err != nil {
 		return q.err
@@ -352,23 +347,18 @@ func (s *Server) transactAll(q *request, in *settles, produce []wire.Transaction
 		if p.Code == event.CodeLeaseLost {
 			s.metrics.leaseLost.Inc()
 		}
-		return in.locate(p)
+		if p.Field == event.FieldSettle {
+			at := in.places[p.Index]
+			p = p.At(at.index)
+			p.Field = at.list
+		}
+		return p
 	}
 	q.keyFollowed(res)
 	messages := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
 	return q.answer(http.StatusOK, &wire.TransactionResponse{
 		Results: settledAll(res.Settled), Messages: messages,
 	})
-}
-
-// locate replaces the position of a settle that was refused by its place in the request.
-func (in *settles) locate(p *event.Problem) *event.Problem {
-	if p.Field != event.FieldSettle {
-		return p
-	}
-	out := *p
-	out.Field, out.Index = in.places[p.Index].list, in.places[p.Index].index
-	return &out
 }
 
 // mayProduce refuses unless the token may produce into all these queues.

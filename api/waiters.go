@@ -182,7 +182,12 @@ func (w *waiter) leave(ctx context.Context, err error) error {
 	if parked {
 		return err
 	}
-	if n, terr := w.take(ctx, <-w.wake); terr != nil || n > 0 {
+	answer := <-w.wake
+	if answer == nil && err != nil { // cut off: a lease would only fail later
+		w.done()
+		return err
+	}
+	if n, terr := w.take(ctx, answer); terr != nil || n > 0 {
 		return terr // the caller releases messages if its client has gone
 	}
 	return err

@@ -311,8 +311,14 @@ func (s *Server) enqueueHooked(
 		res, err = s.enqueue(q, w.Definition.Queue, b)
 	}
 	if p, ok := err.(*event.Problem); ok && p.Code == codeSchemaMismatch {
+		// Only refused requests cost this search; for others deciding finds duplicates.
+		q.unhurried()
+		if err := s.barrier(q.Context()); err != nil {
+			return "", err
+		}
+		v, _ := s.deps.State.Queue(w.Definition.Queue)
 		msg.PayloadHash = hash(body)
-		id, lerr := s.firstHooked(q, w, &msg)
+		id, lerr := s.firstOf(&v, &msg)
 		if lerr != nil || id.IsZero() {
 			return "", cmp.Or(lerr, error(p.At(-1)))
 		}
@@ -338,22 +344,6 @@ func (s *Server) enqueueHooked(
 		return outcomeDuplicate, err
 	}
 	return outcomeDuplicate, q.answer(http.StatusOK, &out)
-}
-
-// firstHooked returns the message of which a refused one is a duplicate. Only refused requests cost
-// this search; for others deciding finds duplicates.
-func (s *Server) firstHooked(
-	q *request, w *compiledWebhook, msg *event.NewMessage,
-) (id event.ID, err error) {
-	q.unhurried()
-	if err := s.barrier(q.Context()); err != nil {
-		return id, err
-	}
-	v, ok := s.deps.State.Queue(w.Definition.Queue)
-	if !ok {
-		return id, nil
-	}
-	return s.firstOf(&v, msg)
 }
 
 // forward sends a webhook on at once, and passes the target's answer on.

@@ -328,16 +328,12 @@ func (q *request) may(r role, queue string) error {
 	return nil
 }
 
-// sees reports whether the token may read a queue.
+// sees reports whether the token may read a queue. Of no queue, "", is what all queues' readers see:
+// only patterns of all match it.
 func (q *request) sees(queue string) bool { return q.who == nil || q.who.may(roleRead, queue) }
 
 // seesEvent reports whether the token may read an event: of one of its queues, or a move into one.
-// Events of no queue need the role on all queues.
-func (q *request) seesEvent(e *event.Event) bool {
-	return q.who == nil || q.who.mayAll(roleRead) ||
-		e.Queue != "" && q.who.may(roleRead, e.Queue) ||
-		e.ToQueue != "" && q.who.may(roleRead, e.ToQueue)
-}
+func (q *request) seesEvent(e *event.Event) bool { return q.sees(e.Queue) || q.sees(e.ToQueue) }
 
 // maySettle refuses unless the token may consume from the queues of all these leases. There is no
 // race in checking first: a lease belongs for ever to the queue that its event in the log names; a
@@ -352,7 +348,7 @@ func (q *request) maySettle(items []event.SettleItem) error {
 		if err != nil {
 			return err
 		}
-		if queue == "" || !q.who.may(roleConsume, queue) {
+		if !q.who.may(roleConsume, queue) {
 			return event.Problemf(codeForbidden, "Authorization", "the token of %s may not settle "+
 				"lease %s, or the log no longer has its beginning (POST /v1/queues/{queue}/ack "+
 				"and the like do not need it)", echo(q.who.name), item.Lease)

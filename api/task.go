@@ -28,18 +28,13 @@ func (s *Server) listTasks(q *request) error {
 	q.fresh()
 	tasks, more := page(q, s.deps.State.Tasks(), limit, func(t *event.TaskView) bool {
 		return (before.IsZero() || t.ID.Compare(before) < 0) &&
-			(status == "" || t.Status.String() == status) && q.seesTask(t)
+			(status == "" || t.Status.String() == status) && q.sees(t.Queue)
 	}, s.taskOf)
 	out := wire.TaskList{Tasks: tasks}
 	if more {
 		out.NextCursor = tasks[limit-1].ID
 	}
 	return q.answer(http.StatusOK, &out)
-}
-
-// seesTask reports whether the token may read of a task: of its queue, or of all.
-func (q *request) seesTask(t *event.TaskView) bool {
-	return q.who == nil || q.who.mayAll(roleRead) || t.Queue != "" && q.who.may(roleRead, t.Queue)
 }
 
 // getTask answers GET /v1/tasks/{id}?wait_ms=: once the task has ended, or the time is over.
@@ -55,7 +50,7 @@ func (s *Server) getTask(q *request) error {
 	for {
 		head := s.deps.Log.Head() // before the state is read
 		t, ok := s.deps.State.Task(id)
-		if !ok || !q.seesTask(&t) {
+		if !ok || !q.sees(t.Queue) {
 			return taskNotFound(id)
 		}
 		if wait > 0 && t.Status == event.TaskRunning && s.deps.Log.Wait(ctx, head) == nil {

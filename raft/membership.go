@@ -428,24 +428,16 @@ func (r *Replica) place(m Member, asked bool) error {
 		return event.Problemf(event.CodeInvalidArgument, "id", "%.64q: %s", m.ID, event.NodeNames)
 	}
 	var old hraft.Server
+	var is Member // the old one
 	for _, s := range r.servers() {
-		switch is := memberOf(s.ID, s.Address); {
-		case is.ID == m.ID:
-			old = s
-		case is.RaftAddr == m.RaftAddr:
-			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, is.ID)
+		switch o := memberOf(s.ID, s.Address); {
+		case o.ID == m.ID:
+			old, is = s, o
+		case o.RaftAddr == m.RaftAddr:
+			return conflict("raft_addr", "%s is the address of node %s", m.RaftAddr, o.ID)
 		}
 	}
-	add := func() error {
-		r.o.Logger.Info("adding node", "node", m.ID, "incarnation", m.Incarnation,
-			"raft_addr", m.RaftAddr, "voter", m.Voter)
-		return r.raft.AddNonvoter(m.serverID(), m.serverAddress(), 0, 0).Error()
-	}
-	if old.ID == "" {
-		return add()
-	}
-	is := memberOf(old.ID, old.Address)
-	if is.RaftAddr != m.RaftAddr {
+	if old.ID != "" && is.RaftAddr != m.RaftAddr {
 		if m.Incarnation == "" || m.Incarnation != is.Incarnation {
 			return conflict("id", "node %s is a member already, at %s; "+
 				"remove it first: qlogd cluster remove %s", m.ID, is.RaftAddr, m.ID)
@@ -455,44 +447,39 @@ func (r *Replica) place(m Member, asked bool) error {
 				"on the same data directory or a copy of it", m.ID, is.RaftAddr)
 		}
 	}
-	if !asked {
+	if old.ID != "" && !asked {
 		m.Voter = is.Voter
 	}
-	if m.Incarnation == "" || m.Incarnation == is.Incarnation {
+	switch {
+	case old.ID == "":
+	case m.Incarnation == "" || m.Incarnation == is.Incarnation:
 		m.Incarnation, m.HTTPAddr = is.Incarnation, cmp.Or(m.HTTPAddr, is.HTTPAddr)
-		return r.update(old, m)
-	}
-	// Another directory is at the address of the old one, which therefore goes, with its vote,
-	// before the new one comes.
-	if !announced(old.ID) {
-		r.o.Logger.Warn("node came with a new data directory; removing the old one",
-			"node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
-	}
-	if err := r.raft.RemoveServer(old.ID, 0, 0).Error(); err != nil {
-		return err
-	}
-	return add()
-}
-
-// update changes a member's addresses, and takes its vote if it is to have none.
-func (r *Replica) update(s hraft.Server, m Member) error {
-	if s.Suffrage == hraft.Voter && !m.Voter {
-		if s.ID == r.id {
-			return conflict("voter", "node %s leads; transfer leadership first", m.ID)
+		if old.Suffrage == hraft.Voter && !m.Voter {
+			if old.ID == r.id {
+				return conflict("voter", "node %s leads; transfer leadership first", m.ID)
+			}
+			if err := r.raft.DemoteVoter(old.ID, 0, 0).Error(); err != nil {
+				return err
+			}
 		}
-		if err := r.raft.DemoteVoter(s.ID, 0, 0).Error(); err != nil {
+		if m.serverAddress() == old.Address {
+			return nil
+		}
+	default:
+		// Another directory is at the address of the old one, which therefore goes, with its
+		// vote, before the new one comes.
+		if !announced(old.ID) {
+			r.o.Logger.Warn("node came with a new data directory; removing the old one",
+				"node", m.ID, "old", is.Incarnation, "new", m.Incarnation)
+		}
+		if err := r.raft.RemoveServer(old.ID, 0, 0).Error(); err != nil {
 			return err
 		}
-		s.Suffrage = hraft.Nonvoter
 	}
-	addr := m.serverAddress()
-	if addr == s.Address {
-		return nil
-	}
-	if s.Suffrage == hraft.Voter {
-		return r.raft.AddVoter(s.ID, addr, 0, 0).Error()
-	}
-	return r.raft.AddNonvoter(s.ID, addr, 0, 0).Error()
+	r.o.Logger.Info("adding node, or changing its address", "node", m.ID,
+		"incarnation", m.Incarnation, "raft_addr", m.RaftAddr, "voter", m.Voter)
+	// A voter keeps its vote.
+	return r.raft.AddNonvoter(m.serverID(), m.serverAddress(), 0, 0).Error()
 }
 
 // twin reports whether a member that claims to be at another address is still where the

@@ -72,37 +72,31 @@ type finding struct {
 // count below an index at which a majority agrees with this node.
 func compare(self hraft.ServerID, own marks, voters []hraft.ServerID,
 	reported map[hraft.ServerID]marks) (found finding) {
-	agreed := false
+	half := len(voters) / 2
+	settled := false // an older difference does not count unless a majority is against this node
 	for _, mine := range slices.Backward(own) {
 		by := map[mark][]hraft.ServerID{}
-		var others []hraft.ServerID // voters with anything else than mine
-		var theirs mark
-		for _, v := range voters { // in the configuration's order
+		for _, v := range voters {
+			m := reported[v].at(mine.Index)
 			if v == self {
-				by[mine] = append(by[mine], v)
-			} else if m := reported[v].at(mine.Index); m.Index > 0 {
-				by[m] = append(by[m], v)
-				if m != mine {
-					others, theirs = append(others, v), m
-				}
+				m = mine
 			}
+			by[m] = append(by[m], v)
 		}
+		agreed := len(by[mine]) > half
+		delete(by, mine)
+		delete(by, mark{}) // not reported
+		f := finding{index: mine.Index, mine: mine, undecided: !agreed}
 		for m, who := range by {
-			if m != mine && len(who) > len(voters)/2 {
-				return finding{mine.Index, mine, m, who, true, false}
+			if len(who) > half {
+				return finding{index: mine.Index, mine: mine, theirs: m, who: who, mustStop: true}
 			}
+			f.theirs, f.who = m, append(f.who, who...)
 		}
-		switch {
-		case agreed || found.undecided:
-			// Only a majority against this node would count.
-		case len(by[mine]) > len(voters)/2:
-			agreed = true
-			if len(others) > 0 {
-				found = finding{mine.Index, mine, theirs, others, false, false}
-			}
-		case len(others) > 0:
-			found = finding{mine.Index, mine, theirs, others, false, true}
+		if !settled && len(f.who) > 0 {
+			found = f
 		}
+		settled = settled || agreed || len(f.who) > 0
 	}
 	return found
 }

@@ -90,7 +90,6 @@ type Net struct {
 	server *http.Server
 
 	mu       sync.Mutex
-	closed   bool
 	self     Identity
 	handlers map[string]Handler
 	clients  map[Target]*http.Transport
@@ -185,13 +184,6 @@ func (n *Net) closeConns(f func(*conn) bool) {
 // Close closes the listener and all connections, and returns when all
 // handlers have ended: their contexts do. A handler must not call it.
 func (n *Net) Close() error {
-	n.mu.Lock()
-	n.closed = true
-	layer := n.raft
-	n.mu.Unlock()
-	if layer != nil {
-		layer.Close()
-	}
 	// To the other side a broken connection would be an unknown outcome.
 	ctx, cancel := context.WithTimeout(n.ctx, lastAnswers)
 	_ = n.server.Shutdown(ctx) // what is left then is cut off
@@ -229,7 +221,7 @@ func (l listener) Accept() (net.Conn, error) {
 func (n *Net) enter(c *conn) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed || c.layer != nil && c.layer != n.raft {
+	if n.ctx.Err() != nil || c.layer != nil && c.layer != n.raft {
 		return net.ErrClosed
 	}
 	n.conns = append(n.conns, c)
@@ -274,11 +266,7 @@ func (n *Net) Raft() *RaftLayer {
 	l.ctx, l.end = context.WithCancel(n.ctx)
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.closed {
-		l.end()
-	} else {
-		n.raft = l
-	}
+	n.raft = l
 	return l
 }
 

@@ -108,7 +108,10 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 	if ask.Term < a.Term {
 		return a, nil
 	}
-	if a.Have = r.covers(ask.Index, ask.LogTerm); a.Have {
+	// An entry of the same index and term is the same, and so is all before it.
+	var l hraft.Log
+	has := r.stores.log.GetLog(ask.Index, &l) == nil && l.Term == ask.LogTerm
+	if a.Have = has || r.stores.snaps.newest().Index >= ask.Index; a.Have {
 		r.lacking.Store(nil)
 		return a, nil
 	}
@@ -125,14 +128,6 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 	default:
 	}
 	return a, nil
-}
-
-// covers reports whether this node has what a snapshot has. An entry of the same index and
-// term is the same, and so is all before it.
-func (r *Replica) covers(index, term uint64) bool {
-	var l hraft.Log
-	err := r.stores.log.GetLog(index, &l)
-	return err == nil && l.Term == term || r.stores.snaps.newest().Index >= index
 }
 
 // missing returns up to which index the event log is missing, so that no more entries can be

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"path"
 	"sync"
 	"time"
 
@@ -209,17 +210,19 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 		s.fsm.fatal(err) // an fsync is never retried
 		return err
 	}
-	m := &own.meta
+	o, m := &s.fsm.o, &own.meta
 	m.HeadIndex, m.Chain, m.CreatedAt = s.head, s.chain, time.Now().UnixMilli()
 	m.Clock, m.Digest = s.state.Clock(), s.state.Digest()
 	own.body = s.state
-	if err := checkpoint.Write(s.fsm.o.FS, s.fsm.o.CheckpointDir, *m, own); err != nil {
+	err := checkpoint.Write(o.FS, o.CheckpointDir, *m, own)
+	if err == nil {
+		m.Size, err = o.FS.Stat(path.Join(o.CheckpointDir, m.Name()))
+	}
+	if err != nil {
 		return err
 	}
-	if err := own.store.added(m.Name()); err != nil {
-		return err
-	}
-	s.fsm.o.Metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
+	own.store.added(*m)
+	o.Metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
 	return nil
 }
 

@@ -55,7 +55,12 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64) (purged bool, err 
 	// Where the log was discarded for a checkpoint, its file's name says nothing before there
 	// is an entry.
 	case r.stores.snaps.floor() < h.to, first == 0:
-		return false, r.checkpointAfterNewest(ctx)
+		if r.stores.snaps.newest().Index >= r.fsm.progress().index {
+			if _, err := r.Propose(ctx, &event.Command{Mark: &event.Mark{}}); err != nil {
+				return false, err
+			}
+		}
+		return false, r.Snapshot()
 	case first <= h.to:
 		if err := log.DeleteRange(first, h.to); err != nil || !h.newest {
 			return false, err
@@ -65,16 +70,6 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64) (purged bool, err 
 	// it, and does not report if that fails.
 	r.o.Logger.Info("rewriting the Raft log without deleted entries", "up-to", h.to)
 	return false, log.reopen()
-}
-
-// checkpointAfterNewest writes a checkpoint after the newest one.
-func (r *Replica) checkpointAfterNewest(ctx context.Context) error {
-	if r.stores.snaps.newest().Index >= r.fsm.progress().index {
-		if _, err := r.Propose(ctx, &event.Command{Mark: &event.Mark{}}); err != nil {
-			return err
-		}
-	}
-	return r.Snapshot()
 }
 
 // holding is what Raft's files have of entries up to an index.

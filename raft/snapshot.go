@@ -113,12 +113,7 @@ func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64,
 }
 
 // added records a new checkpoint, and removes those that are too many.
-func (s *snapshots) added(name string) error {
-	meta, body, err := checkpoint.Open(s.o.FS, s.o.CheckpointDir, name)
-	if err != nil {
-		return err
-	}
-	body.Close()
+func (s *snapshots) added(meta checkpoint.Meta) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	metas := append([]checkpoint.Meta{meta}, s.metas()...)
@@ -126,7 +121,6 @@ func (s *snapshots) added(name string) error {
 		// Not worth the new one: the next start lists it again.
 		s.o.Logger.Warn("old checkpoints stay", "error", err)
 	}
-	return nil
 }
 
 // replace makes metas the list, without those that are to be removed.

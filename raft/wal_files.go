@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"path"
 	"slices"
 	"time"
@@ -41,7 +40,7 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 	if err != nil {
 		return nil, err
 	}
-	file := &walFile{File: f, size: int64(min(size, math.MaxInt32))}
+	file := &walFile{File: f, size: int64(size)}
 	if err := errors.Join(f.Truncate(file.size), w.fsys.SyncDir(dir)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}

@@ -91,13 +91,11 @@ func (w *Webhook) Headers(all map[string][]string, source netip.Addr, at time.Ti
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) { // the same ones stay if there are too many
-		lower := strings.ToLower(name)
-		if len(out) == event.MaxHeaders {
-			break
-		}
-		v := strings.Join(all[name], ", ")
-		if _, own := out[lower]; !own && !hop[lower] && len(all[name]) > 0 && w.keeps(lower) &&
-			len(v) <= event.MaxHeaderValue && utf8.ValidString(v) && ValidHeader(lower, v) {
+		lower, v := strings.ToLower(name), strings.Join(all[name], ", ")
+		_, own := out[lower]
+		if len(out) < event.MaxHeaders && len(all[name]) > 0 && !own && !hop[lower] &&
+			w.keeps(lower) && len(v) <= event.MaxHeaderValue && utf8.ValidString(v) &&
+			ValidHeader(lower, v) {
 			out[lower] = v
 		}
 	}

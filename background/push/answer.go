@@ -118,11 +118,9 @@ func jsonOf(a *webhook.Answer) []byte {
 			return nil
 		}
 	}
-	if a.Cut || len(bytes.TrimSpace(a.Body)) == 0 {
+	// A produce of what is nested deeper would be refused as well.
+	if a.Cut || transcode.TooDeep(a.Body, transcode.MaxDepth) {
 		return nil
-	}
-	if transcode.TooDeep(a.Body, transcode.MaxDepth) {
-		return nil // a produce of it would be refused as well
 	}
 	v := jsontext.Value(bytes.Clone(a.Body))
 	if !v.IsValid() || v.Compact() != nil { // a name twice and bad UTF-8 are not valid

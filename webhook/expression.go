@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -69,27 +70,26 @@ func NewEnv(vars map[string]*cel.Type) *Env {
 func boundedStrings() []cel.EnvOption {
 	text, list, number := cel.StringType, cel.ListType(cel.StringType), cel.IntType
 	str := func(v ref.Val) string { return string(v.(types.String)) }
-	// Each error is a new one: CEL writes into it where it happened.
-	tooLong := func() ref.Val {
-		return types.NewErr("a string would become longer than %d bytes", maxText)
+	bounded := func(size int, make func() string) ref.Val {
+		if size > maxText { // a new error each time: CEL writes into it where it happened
+			return types.NewErr("a string would become longer than %d bytes", maxText)
+		}
+		return types.String(make())
 	}
 	join := func(a ...ref.Val) ref.Val {
-		sep, size := "", 0
+		native, err := a[0].ConvertToNative(reflect.TypeFor[[]string]())
+		if err != nil {
+			return types.NewErr("join is of strings")
+		}
+		parts, sep := native.([]string), ""
 		if len(a) > 1 {
 			sep = str(a[1])
 		}
-		var parts []string
-		for it := a[0].(traits.Lister).Iterator(); it.HasNext() == types.True; {
-			s, ok := it.Next().(types.String)
-			if !ok {
-				return types.NewErr("join is of strings")
-			}
-			if size += len(s) + len(sep); size > maxText {
-				return tooLong()
-			}
-			parts = append(parts, string(s))
+		size := len(parts) * len(sep)
+		for _, part := range parts {
+			size += len(part)
 		}
-		return types.String(strings.Join(parts, sep))
+		return bounded(size, func() string { return strings.Join(parts, sep) })
 	}
 	replace := func(a ...ref.Val) ref.Val {
 		s, from, to, n := str(a[0]), str(a[1]), str(a[2]), -1
@@ -99,10 +99,8 @@ func boundedStrings() []cel.EnvOption {
 				found = min(found, n)
 			}
 		}
-		if len(s)+found*(len(to)-len(from)) > maxText {
-			return tooLong()
-		}
-		return types.String(strings.Replace(s, from, to, n))
+		size := len(s) + found*(len(to)-len(from))
+		return bounded(size, func() string { return strings.Replace(s, from, to, n) })
 	}
 	overload := func(name string, do func(...ref.Val) ref.Val, args ...*cel.Type) cel.FunctionOpt {
 		return cel.MemberOverload(name, args, text, cel.FunctionBinding(do))

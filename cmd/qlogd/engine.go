@@ -319,21 +319,19 @@ func (e *engine) newEraser() (*erasure.Eraser, error) {
 			}
 			return out
 		},
-		Fetched: e.discardFetched, PurgeLog: e.replica.PurgeLog,
+		PurgeLog: e.replica.PurgeLog,
+		Fetched: func() error { // removes what was fetched and is not installed (I22)
+			if !e.fetching.TryLock() {
+				return errors.New("this node is fetching missing log segments")
+			}
+			defer e.fetching.Unlock()
+			return fetch.Discard(vfs.OS{}, e.c.DataDir)
+		},
 	}
 	if e.archiver != nil {
 		o.OpenPast, o.Archive = e.openPast, e.archiver.Erase
 	}
 	return erasure.New(o)
-}
-
-// discardFetched removes what was fetched and is not installed (I22).
-func (e *engine) discardFetched() error {
-	if !e.fetching.TryLock() {
-		return errors.New("this node is fetching missing log segments")
-	}
-	defer e.fetching.Unlock()
-	return fetch.Discard(vfs.OS{}, e.c.DataDir)
 }
 
 // openPast opens the log together with the archive before it; nil if the archive does not go back

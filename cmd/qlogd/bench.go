@@ -20,10 +20,7 @@ import (
 )
 
 var benchCommand = local("bench", func(c request, load *benchLoad) error {
-	return c.ask(func(server *client.Client) error {
-		c.Client = server
-		return c.bench(load)
-	}, client.WithSpread())
+	return c.ask(func(c request) error { return c.bench(load) }, client.WithSpread())
 }, (*app).addrFlag, (*app).authFlags)
 
 // benchLoad describes the load of qlogd bench.

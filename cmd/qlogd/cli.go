@@ -97,10 +97,7 @@ func local[F any](name string, do func(c request, f *F) error, more ...flag) com
 // remote returns a command that calls a server.
 func remote[F any](name string, do func(c request, f *F) error, more ...flag) command {
 	return local(name, func(c request, f *F) error {
-		return c.ask(func(server *client.Client) error {
-			c.Client = server
-			return do(c, f)
-		})
+		return c.ask(func(c request) error { return do(c, f) })
 	}, append(more, (*app).addrFlag, (*app).authFlags)...)
 }
 
@@ -275,9 +272,8 @@ func (a *app) server(more ...client.Option) (*client.Client, error) {
 }
 
 // ask calls a server. If it refuses the arguments, that is wrong usage.
-func (a *app) ask(do func(c *client.Client) error, more ...client.Option) error {
-	c, err := a.server(more...)
-	if err != nil {
+func (c request) ask(do func(c request) error, more ...client.Option) (err error) {
+	if c.Client, err = c.server(more...); err != nil {
 		return err
 	}
 	return refusal(do(c))

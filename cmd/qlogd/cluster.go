@@ -159,13 +159,13 @@ var projectionsCommands = group("projections",
 		if c.reach.addr == "" {
 			return c.rebuildStopped(cmp.Or(f.DataDir, c.getenv("QLOGD_DATA_DIR"), defaultDataDir))
 		}
-		return c.ask(func(server *client.Client) error {
-			p, err := server.RebuildProjections(c.ctx)
+		return c.ask(func(c request) error {
+			p, err := c.RebuildProjections(c.ctx)
 			bar := c.progress("rebuilding", true)
 			for head := p.LogHead; err == nil && p.Index < head; {
 				bar.set(int64(p.Index), int64(head))
 				pause(c.ctx, 200*time.Millisecond)
-				p, err = server.Projections(c.ctx)
+				p, err = c.Projections(c.ctx)
 			}
 			bar.done()
 			return c.projections(p, err)

@@ -316,8 +316,8 @@ func (e *exported) flags(_ *app, cmd *cobra.Command) {
 
 var exportCommands = group("export", plain("export definitions",
 	func(c request, f *exported) error {
-		return c.ask(func(server *client.Client) error {
-			d, err := server.Definitions(c.ctx, client.At(f.at))
+		return c.ask(func(c request) error {
+			d, err := c.Definitions(c.ctx, client.At(f.at))
 			if err != nil {
 				return err
 			}

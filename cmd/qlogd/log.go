@@ -160,8 +160,8 @@ func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 
 func (s *logSource) segments(c request) (out wire.LogSegments, err error) {
 	if !s.local() {
-		err := c.ask(func(server *client.Client) error {
-			segments, err := server.LogSegments(c.ctx, client.Stale())
+		err := c.ask(func(c request) error {
+			segments, err := c.LogSegments(c.ctx, client.Stale())
 			out = *segments
 			return err
 		})

@@ -52,8 +52,8 @@ func (r *replayer) run(bar bool) error {
 		return err
 	}
 	if r.reach.addr != "" {
-		return r.ask(func(server *client.Client) error {
-			r.Client = server
+		return r.ask(func(c request) error {
+			r.request = c
 			err := r.askPast()
 			if errors.Is(err, client.ErrHistoryExpired) {
 				return usagef("%w", err)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -273,18 +272,17 @@ func (all diffBodies) of(queue, message string) *diffBody {
 
 // live adds a server's queues and messages, as after, and returns the heads of its log before
 // and after.
-func (all diffBodies) live(ctx context.Context, c *client.Client) (
-	before, after *wire.LogHead, err error) {
-	if before, err = c.LogHead(ctx); err != nil {
+func (all diffBodies) live(c request) (before, after *wire.LogHead, err error) {
+	if before, err = c.LogHead(c.ctx); err != nil {
 		return nil, nil, err
 	}
-	queues, err := c.Queues(ctx, "")
+	queues, err := c.Queues(c.ctx, "")
 	if err != nil {
 		return nil, nil, err
 	}
 	for _, q := range queues {
 		all.of(q.Name, "").After = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
-		for m, err := range c.AllMessages(ctx, q.Name, client.MessageQuery{Limit: 1000}) {
+		for m, err := range c.AllMessages(c.ctx, q.Name, client.MessageQuery{Limit: 1000}) {
 			if err != nil {
 				return nil, nil, err
 			}
@@ -298,7 +296,7 @@ func (all diffBodies) live(ctx context.Context, c *client.Client) (
 			all.of(m.Queue, m.ID).After = body
 		}
 	}
-	after, err = c.LogHead(ctx)
+	after, err = c.LogHead(c.ctx)
 	return before, after, err
 }
 
@@ -308,8 +306,8 @@ func (r *replayer) againstLive() (*replay.Comparison, error) {
 	r.reach.addr = r.Against
 	all := diffBodies{}
 	var before, after *wire.LogHead
-	err := r.ask(func(c *client.Client) (err error) {
-		before, after, err = all.live(r.ctx, c)
+	err := r.ask(func(c request) (err error) {
+		before, after, err = all.live(c)
 		return err
 	})
 	if err != nil {

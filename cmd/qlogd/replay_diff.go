@@ -23,24 +23,6 @@ import (
 	"github.com/qlogd/qlogd/replay"
 )
 
-// verifyBody is the line of --verify with --output json.
-type verifyBody struct {
-	OK          bool   `json:"ok"`
-	Index       uint64 `json:"index"`
-	ChainHash   string `json:"chain_hash"`
-	First       uint64 `json:"first_index"`
-	Segments    int    `json:"segments"`
-	Blocks      int64  `json:"blocks"`
-	Events      int64  `json:"events"`
-	Erased      int64  `json:"erased"`
-	Bytes       int64  `json:"bytes"`
-	Checkpoints int    `json:"checkpoints"`
-	TornBytes   int64  `json:"torn_bytes,omitzero"`
-	// Of a difference: the first block that is wrong, and how.
-	WrongIndex uint64 `json:"wrong_index,omitzero"`
-	Difference string `json:"difference,omitzero"`
-}
-
 // verifyDir checks the whole of a data directory.
 func (s *logSource) verifyDir(c request) error {
 	bar := c.progress("verifying", true)
@@ -51,7 +33,22 @@ func (s *logSource) verifyDir(c request) error {
 		return err
 	}
 	l := report.Log
-	body := verifyBody{
+	body := struct {
+		OK          bool   `json:"ok"`
+		Index       uint64 `json:"index"`
+		ChainHash   string `json:"chain_hash"`
+		First       uint64 `json:"first_index"`
+		Segments    int    `json:"segments"`
+		Blocks      int64  `json:"blocks"`
+		Events      int64  `json:"events"`
+		Erased      int64  `json:"erased"`
+		Bytes       int64  `json:"bytes"`
+		Checkpoints int    `json:"checkpoints"`
+		TornBytes   int64  `json:"torn_bytes,omitzero"`
+		// Of a difference: the first block that is wrong, and how.
+		WrongIndex uint64 `json:"wrong_index,omitzero"`
+		Difference string `json:"difference,omitzero"`
+	}{
 		OK: !different, Index: l.Last, ChainHash: hex.EncodeToString(l.Chain[:]), First: l.First,
 		Segments: l.Segments, Blocks: l.Blocks, Events: l.Records, Erased: l.Erased, Bytes: l.Bytes,
 		Checkpoints: report.Checkpoints,
@@ -380,16 +377,6 @@ func steady(body any, moving bool) any {
 	return nil
 }
 
-// bisectBody is the line of --bisect with --output json.
-type bisectBody struct {
-	Found   bool        `json:"found"`
-	Already bool        `json:"already"` // it held at --from
-	Index   uint64      `json:"index,omitzero"`
-	Time    wire.Time   `json:"time"`
-	Event   *wire.Event `json:"event"` // null if only time passed
-	replay.BisectCost
-}
-
 // search finds the first event after which a predicate holds.
 func (r *replayer) search(d *replay.Dir) error {
 	p, err := replay.CompilePredicate(r.Bisect)
@@ -402,7 +389,14 @@ func (r *replayer) search(d *replay.Dir) error {
 	if err != nil {
 		return err
 	}
-	body := bisectBody{t.Found, t.Already, t.Index, wire.Time(t.Clock), nil, t.Cost}
+	body := struct {
+		Found   bool        `json:"found"`
+		Already bool        `json:"already"` // it held at --from
+		Index   uint64      `json:"index,omitzero"`
+		Time    wire.Time   `json:"time"`
+		Event   *wire.Event `json:"event"` // null if only time passed
+		replay.BisectCost
+	}{t.Found, t.Already, t.Index, wire.Time(t.Clock), nil, t.Cost}
 	what := "by the passing of time alone"
 	if t.Event != nil {
 		e := api.EventOf(t.Event)
@@ -435,15 +429,6 @@ func (r *replayer) search(d *replay.Dir) error {
 	return errors.New("the predicate does not hold at --to" + hint)
 }
 
-// intoBody is the line of --into with --output json.
-type intoBody struct {
-	DataDir   string    `json:"data_dir"`
-	ClusterID string    `json:"cluster_id"`
-	At        wire.Time `json:"at"`
-	Index     uint64    `json:"index"`
-	ChainHash string    `json:"chain_hash"`
-}
-
 // copyInto writes a new data directory that holds the state as of --to.
 func (r *replayer) copyInto(d *replay.Dir) error {
 	bar := r.progress("copying", true)
@@ -457,12 +442,18 @@ func (r *replayer) copyInto(d *replay.Dir) error {
 		return err
 	}
 	f := node.Fork
-	body := intoBody{r.Into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}
+	body := struct {
+		DataDir   string    `json:"data_dir"`
+		ClusterID string    `json:"cluster_id"`
+		At        wire.Time `json:"at"`
+		Index     uint64    `json:"index"`
+		ChainHash string    `json:"chain_hash"`
+	}{r.Into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}
 	return r.say(named{"into": body},
 		"%s holds the state at %s (index:%d, chain %.16s…), %s of log, as cluster %s\n"+
 			"serve it beside the other node: "+
 			"qlogd serve --data-dir %s --http-addr 127.0.0.1:8070 --raft-addr 127.0.0.1:8071",
-		r.Into, wire.TimeOf(f.At), f.Index, f.ChainHash, humanize.IBytes(uint64(copied)),
+		r.Into, body.At, f.Index, f.ChainHash, humanize.IBytes(uint64(copied)),
 		node.ClusterID, r.Into)
 }
 

@@ -146,10 +146,7 @@ func WhatIf(ctx context.Context, src *Source, o WhatIfOptions) (*WhatIfSummary, 
 	if err != nil {
 		return nil, err
 	}
-	s, err := newStage(f, &o)
-	if err != nil {
-		return nil, err
-	}
+	s := newStage(f, &o)
 	if err := s.play(ctx); err != nil {
 		return nil, err
 	}

@@ -143,14 +143,14 @@ func beginning(src *Source, from event.Instant) (event.Instant, error) {
 }
 
 // give records something that clients or operators did.
-func (g *gatherer) give(e *event.Event, do func(*stage) error) {
+func (g *gatherer) give(e *event.Event, do func(*stage)) {
 	g.plan = append(g.plan, action{event.ClockOf(e.ID), e.ID, len(g.plan), do})
 }
 
 // command records a command that is played as it is.
 func (g *gatherer) command(e *event.Event, c *event.Command) {
 	c.Actor = e.Actor
-	g.give(e, func(s *stage) error { return s.decide(c) })
+	g.give(e, func(s *stage) { s.apply(c) })
 }
 
 // event records the facts of one event.
@@ -195,7 +195,7 @@ func (g *gatherer) queueEvent(e *event.Event) {
 		q.Policy = *e.Policy
 		g.queues[e.Queue] = q
 		name, policy := e.Queue, e.Policy.Clone()
-		g.give(e, func(s *stage) error { return s.put(name, policy.Clone(), "") })
+		g.give(e, func(s *stage) { s.put(name, policy.Clone(), "") })
 	case event.QueueDeleted:
 		g.command(e, &event.Command{DeleteQueue: &event.DeleteQueue{Name: e.Queue, Force: true}})
 	case event.QueuePaused, event.QueueResumed:
@@ -213,16 +213,15 @@ func (g *gatherer) died(l *life, e *event.Event, at int64) {
 	switch {
 	case e.Type == event.Discarded && e.DiedIn != "":
 		purge := fact(e)
-		g.give(e, func(s *stage) error { return s.bringBack(purge, l, nil) })
+		g.give(e, func(s *stage) { s.bringBack(purge, l, nil) })
 	case e.Reason == event.ReasonDeleted:
 		g.ended(l, e, at, 0, 0) // the worker's outcome is not known
 		actor := e.Actor
-		g.give(e, func(s *stage) error {
-			if l == nil || l.playID.IsZero() {
-				return nil // it never came to be; one that has left before does not matter
+		g.give(e, func(s *stage) {
+			// It may never have come to be. One that has left before does not matter.
+			if l != nil && !l.playID.IsZero() {
+				s.apply(&event.Command{Actor: actor, Delete: &event.DeleteMessage{ID: l.playID}})
 			}
-			del := &event.DeleteMessage{ID: l.playID}
-			return s.decide(&event.Command{Actor: actor, Delete: del})
 		})
 	case e.Reason == event.ReasonRejected && !e.Lease.IsZero():
 		g.ended(l, e, at, event.OpDeadLetter, 0)
@@ -261,7 +260,7 @@ func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) {
 		l.next = n
 	}
 	back := fact(e)
-	g.give(e, func(s *stage) error { return s.bringBack(back, l, n) })
+	g.give(e, func(s *stage) { s.bringBack(back, l, n) })
 }
 
 // enqueued begins a message's life, and records the command behind it.
@@ -281,7 +280,7 @@ func (g *gatherer) enqueued(e *event.Event, at int64) *life {
 		m.PayloadHash = m.DedupKey
 	}
 	actor := e.Actor
-	g.give(e, func(s *stage) error { return s.produce(l, m, actor) })
+	g.give(e, func(s *stage) { s.produce(l, m, actor) })
 	return l
 }
 

@@ -31,7 +31,7 @@ type action struct {
 	at    int64
 	order event.ID // the real order
 	n     int      // else the order of planning
-	do    func(*stage) error
+	do    func(*stage)
 }
 
 type actions []action
@@ -57,6 +57,7 @@ type stage struct {
 	machine *fsm.Machine
 	index   uint64
 	clock   int64
+	err     error // the first one: nothing happens after it
 
 	byPlayID map[event.ID]*life
 	planned  int   // how many actions
@@ -65,7 +66,7 @@ type stage struct {
 	late     int64
 }
 
-func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
+func newStage(f *facts, o *WhatIfOptions) *stage {
 	s := &stage{
 		facts: f, o: o, index: f.start.Index(), clock: f.startClock,
 		byPlayID: map[event.ID]*life{}, waiting: map[string][]*demand{},
@@ -73,9 +74,7 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 	f.start.KeepHashes()
 	s.machine = fsm.New(f.start, s)
 	for _, q := range s.machine.Queues() {
-		if err := s.put(q.Name, q.Policy.Clone(), ""); err != nil {
-			return nil, err
-		}
+		s.put(q.Name, q.Policy.Clone(), "")
 	}
 	for _, l := range f.lives {
 		if l.playID.IsZero() {
@@ -86,10 +85,10 @@ func newStage(f *facts, o *WhatIfOptions) (*stage, error) {
 			s.available(l, max(m.Due, m.EnqueuedAt))
 		}
 	}
-	return s, nil
+	return s
 }
 
-func (s *stage) at(at int64, order event.ID, do func(*stage) error) {
+func (s *stage) at(at int64, order event.ID, do func(*stage)) {
 	if order.IsZero() { // not in reality
 		order = event.MaxID
 	}
@@ -99,7 +98,7 @@ func (s *stage) at(at int64, order event.ID, do func(*stage) error) {
 
 // play plays everything up to the last instant.
 func (s *stage) play(ctx context.Context) error {
-	for steps := 0; ; steps++ {
+	for steps := 0; s.err == nil; steps++ {
 		if steps%1024 == 0 {
 			if err := ctx.Err(); err != nil {
 				return err
@@ -108,48 +107,41 @@ func (s *stage) play(ctx context.Context) error {
 		}
 		due, isDue := s.machine.NextDue()
 		due = max(due, s.clock)
-		var err error
 		switch {
 		case len(s.plan) > 0 && (!isDue || s.plan[0].at < due) && s.plan[0].at <= s.endClock:
 			a := heap.Pop(&s.plan).(action)
 			s.clock = max(s.clock, a.at)
-			err = a.do(s)
+			a.do(s)
 		case isDue && due <= s.endClock:
 			s.clock = due
-			_, err = s.apply(nil)
+			s.apply(nil)
 		default:
 			return nil
 		}
-		if err == nil {
-			err = s.serve()
-		}
-		if err != nil {
-			return err
-		}
+		s.serve()
 	}
+	return s.err
 }
 
 // apply lets the machine decide one command, or only what is due if c is nil.
-func (s *stage) apply(c *event.Command) (event.Result, error) {
+func (s *stage) apply(c *event.Command) event.Result {
+	if s.err != nil {
+		return event.Result{}
+	}
 	s.index++
 	e := &event.Entry{Rules: max(event.Rules, s.machine.Rules()), Time: s.clock}
 	if c != nil {
 		e.Commands = [][]byte{event.EncodeCommand(c)}
 	}
 	results, err := s.machine.Apply(s.index, e.Encode())
-	if err != nil || c == nil {
-		return event.Result{}, err
+	if s.err = err; err != nil || c == nil {
+		return event.Result{}
 	}
-	return results[0], nil
-}
-
-func (s *stage) decide(c *event.Command) error {
-	_, err := s.apply(c)
-	return err
+	return results[0]
 }
 
 // serve gives waiting workers the messages that have become ready.
-func (s *stage) serve() error {
+func (s *stage) serve() {
 	for touched := s.machine.TakeLeasable(); len(touched) > 0; {
 		queue := touched[0]
 		waiting := s.waiting[queue]
@@ -159,60 +151,48 @@ func (s *stage) serve() error {
 				left = append(left, waiting[i:]...)
 				break
 			}
-			got, err := s.lease(d)
-			if err != nil {
-				return err
-			}
-			if !got {
+			if !s.lease(d) {
 				left = append(left, d)
 			}
 		}
 		s.waiting[queue] = left
 		touched = append(touched[1:], s.machine.TakeLeasable()...)
 	}
-	return nil
 }
 
 // ask lets the worker come: it gets a message, or waits for one.
-func (d *demand) ask(s *stage) error {
-	if d.done {
-		return nil
+func (d *demand) ask(s *stage) {
+	if !d.done {
+		d.done = true
+		if !s.lease(d) {
+			s.waiting[d.of.queue] = append(s.waiting[d.of.queue], d)
+		}
 	}
-	d.done = true
-	got, err := s.lease(d)
-	if err == nil && !got {
-		s.waiting[d.of.queue] = append(s.waiting[d.of.queue], d)
-	}
-	return err
 }
 
-func (s *stage) settle(item event.SettleItem) error {
+func (s *stage) settle(item event.SettleItem) {
 	c := &event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}}
-	r, err := s.apply(c)
-	if err == nil && len(r.Settled) == 1 && r.Settled[0].Status == event.StatusRejected {
+	r := s.apply(c)
+	if len(r.Settled) == 1 && r.Settled[0].Status == event.StatusRejected {
 		s.late++
 	}
-	return err
 }
 
-// lease asks for a worker; got is false if there was no message for it.
-func (s *stage) lease(d *demand) (got bool, err error) {
+// lease asks for a worker, and reports whether there was a message for it.
+func (s *stage) lease(d *demand) bool {
 	// Workers are assumed to be of the kind that they were.
 	c := &event.Lease{Queues: []string{d.of.queue}, Max: 1, LeaseMS: d.ms, Worker: d.worker}
 	if d.of.kind != "" {
 		c.Kinds = []string{d.of.kind}
 	}
 	if s.machine.Leasable(d.of.queue, c.Kinds) == 0 {
-		return false, nil
+		return false
 	}
-	r, err := s.apply(&event.Command{Lease: c})
-	if err != nil {
-		return false, err
-	}
+	r := s.apply(&event.Command{Lease: c})
 	for i := range r.Leased {
 		s.taken(d, &r.Leased[i])
 	}
-	return len(r.Leased) > 0, nil
+	return len(r.Leased) > 0
 }
 
 // taken plans what the worker that got a message does with it.
@@ -241,7 +221,7 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 	l.taken++
 	for _, a := range acts {
 		a.item.Lease = m.Lease
-		s.at(s.clock+a.took, a.id, func(s *stage) error { return s.settle(a.item) })
+		s.at(s.clock+a.took, a.id, func(s *stage) { s.settle(a.item) })
 	}
 }
 
@@ -263,39 +243,38 @@ func (s *stage) available(l *life, base int64) {
 
 // put creates a queue or changes its policy, with the other policy applied to it. of is the queue
 // whose dead-letter queue is created, else "".
-func (s *stage) put(name string, p event.Policy, of string) error {
+func (s *stage) put(name string, p event.Policy, of string) {
 	auto, err := s.o.Change(name, &p)
-	if err != nil {
-		return err
-	}
+	s.err = cmp.Or(s.err, err)
 	dlq := p.DeadLetterQueue
 	if of != "" && (auto || dlq != "") { // two queues could name each other here, for ever
-		return s.refuse(of, "dead_letter_queue '"+name+"' cannot have its own dead_letter_queue")
+		s.refuse(of, "dead_letter_queue '"+name+"' cannot have its own dead_letter_queue")
+	}
+	if s.err != nil {
+		return
 	}
 	if _, ok := s.machine.Queue(dlq); !ok && dlq != "" && dlq != name && !auto {
 		// In reality it may have come later, or never.
 		dead := event.DefaultPolicy()
 		dead.MaxAttempts = 0
-		if err := s.put(dlq, dead, name); err != nil {
-			return err
-		}
+		s.put(dlq, dead, name)
 	}
 	put := &event.PutQueue{Name: name, Policy: p, DeadLetterAuto: auto}
-	r, err := s.apply(&event.Command{PutQueue: put})
-	if err == nil && r.Problem != nil {
-		return s.refuse(name, r.Problem.Detail)
+	if r := s.apply(&event.Command{PutQueue: put}); r.Problem != nil {
+		s.refuse(name, r.Problem.Detail)
 	}
-	return err
 }
 
-func (s *stage) refuse(queue, why string) error {
-	return fmt.Errorf("queue %s: %w at %s: %s", queue, ErrPolicy, log.Stamp(s.clock), why)
+// refuse ends the play because of another policy that a queue cannot have.
+func (s *stage) refuse(queue, why string) {
+	s.err = cmp.Or(s.err, fmt.Errorf("queue %s: %w at %s: %s", queue, ErrPolicy,
+		log.Stamp(s.clock), why))
 }
 
 // produce enqueues a message.
-func (s *stage) produce(l *life, m event.NewMessage, actor string) error {
+func (s *stage) produce(l *life, m event.NewMessage, actor string) {
 	q, _ := s.machine.Queue(l.queue)
-	return s.bring(l, &event.Command{Actor: actor, Produce: &event.Produce{
+	s.bring(l, &event.Command{Actor: actor, Produce: &event.Produce{
 		Queue: l.queue, Messages: []event.NewMessage{m}, Import: m.SourceID != "",
 		Looked:   math.MaxUint64 >> 8, // the machine forgets nothing
 		Revision: q.Revision,
@@ -303,29 +282,28 @@ func (s *stage) produce(l *life, m event.NewMessage, actor string) error {
 }
 
 // bring carries out a command that brings a message to a queue, or purges one (l is nil).
-func (s *stage) bring(l *life, c *event.Command) error {
+func (s *stage) bring(l *life, c *event.Command) {
 	s.pending = l
-	r, err := s.apply(c)
+	r := s.apply(c)
 	s.pending = nil
 	refused := func(code string) {
 		step := Step{Type: string(Refused), Time: wire.Time(s.clock), Code: code}
 		l.play = append(l.play, step)
 	}
 	switch {
-	case err != nil || l == nil:
+	case l == nil:
 	case r.Problem != nil:
 		refused(r.Problem.Code)
-	case c.Produce != nil && r.Produced[0].Duplicate:
+	case len(r.Produced) > 0 && r.Produced[0].Duplicate:
 		refused(string(Duplicate))
 	}
-	return err
 }
 
 // bringBack replays or purges a message, if it is dead in that queue, or resurrects one, if it has
 // left its queue for good. n is its next life, nil for a purge.
-func (s *stage) bringBack(e *event.Event, of, n *life) error {
+func (s *stage) bringBack(e *event.Event, of, n *life) {
 	if of == nil || of.playID.IsZero() {
-		return nil // it never came to be
+		return // it never came to be
 	}
 	c := &event.Command{Actor: e.Actor}
 	q, _ := s.machine.Queue(e.ToQueue)
@@ -339,14 +317,14 @@ func (s *stage) bringBack(e *event.Event, of, n *life) error {
 		}
 	case event.Resurrected:
 		if !of.gone {
-			return nil
+			return
 		}
 		c.Resurrect = &event.Resurrect{
 			ID: of.playID, Last: of.last, Queue: e.ToQueue, Revision: q.Revision, Key: e.Key,
 			Kind: e.Kind, Priority: e.Priority, Size: e.Size, Edited: e.Edited,
 		}
 	}
-	return s.bring(n, c)
+	s.bring(n, c)
 }
 
 // Append implements fsm.Log.

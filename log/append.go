@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io/fs"
 	"slices"
 	"sync"
 
@@ -408,21 +407,17 @@ func (l *Log) deleteFirst() error {
 	l.mu.Unlock()
 	l.w.writeMu.Unlock()
 	// The side file first: without its segment it would be a leftover.
-	err := l.remove(seg.SideFile)
-	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		err = l.remove(seg.Name)
-	}
-	if err == nil {
-		err = l.fs.SyncDir(l.dir)
-	}
+	err := l.remove(seg.SideFile, seg.Name)
 	if err != nil {
 		l.fail(err)
 	}
 	return err
 }
 
-// remove removes a file of the log.
-func (l *Log) remove(name string) error {
-	l.files.forget(name)
-	return l.fs.Remove(l.path(name))
+// remove removes files of the log, durably.
+func (l *Log) remove(names ...string) error {
+	for _, name := range names {
+		l.files.forget(name)
+	}
+	return vfs.Remove(l.fs, l.dir, names...)
 }

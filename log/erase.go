@@ -107,10 +107,7 @@ func (l *Log) overwrite(list []erasure) error {
 		}
 		list = list[n:]
 	}
-	if err := l.remove(eraseList); err != nil {
-		return err
-	}
-	return l.fs.SyncDir(l.dir)
+	return l.remove(eraseList)
 }
 
 // overwriteIn overwrites contents in one segment, durably.

@@ -98,15 +98,9 @@ func (r *recovery) apply() error {
 			"segment", r.tail.Segment, "offset", r.tail.Offset, "bytes", r.tail.Bytes,
 			"last_good", r.tail.LastGood, "reason", r.tail.Reason)
 	}
-	changed := false
-	remove := func(name string) error {
-		changed = true
-		return r.remove(name)
-	}
+	var leftovers []string
 	if r.dropped != nil {
-		if err := remove(r.dropped.Name); err != nil {
-			return err
-		}
+		leftovers = append(leftovers, r.dropped.Name)
 	}
 	sealed := map[string]bool{}
 	for _, seg := range r.segments[:max(len(r.segments)-1, 0)] {
@@ -117,20 +111,14 @@ func (r *recovery) apply() error {
 		// The side file of a segment that is not sealed belongs to one that was cut
 		// or deleted.
 		if side && !sealed[name] || strings.HasSuffix(name, vfs.TempSuffix) {
-			if err := remove(name); err != nil {
-				return err
-			}
+			leftovers = append(leftovers, name)
 		}
 	}
-	if n := len(r.segments); n > 0 {
-		if err := r.reopen(r.segments[n-1]); err != nil {
-			return err
-		}
+	err := r.remove(leftovers...)
+	if n := len(r.segments); n > 0 && err == nil {
+		err = r.reopen(r.segments[n-1])
 	}
-	if changed {
-		return r.fs.SyncDir(r.dir)
-	}
-	return nil
+	return err
 }
 
 // reopen opens the active segment for writing and cuts it where it ends.

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -17,10 +18,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 	var out []event.LeasedMessage
 	for _, name := range c.Queues {
 		policy := d.s.Policy(name)
-		ms := c.LeaseMS
-		if ms == 0 {
-			ms = policy.LeaseMS
-		}
+		ms := cmp.Or(c.LeaseMS, policy.LeaseMS)
 		out = slices.Grow(out, max(0, min(c.Max-len(out), d.s.Leasable(name, c.Kinds))))
 		for expired := 0; len(out) < c.Max && expired < duePerEntry; {
 			m, ok := d.s.Next(name, c.Kinds)
@@ -34,9 +32,8 @@ func (d *decision) lease(c *event.Lease) event.Result {
 			}
 			expires := d.s.Clock() + ms
 			id := d.emit(event.Event{
-				Type: event.Leased, Subject: m.ID, Prev: m.Last, Queue: name, Attempt: m.Attempt +
-					1,
-				LeaseExpires: expires, Worker: c.Worker,
+				Type: event.Leased, Subject: m.ID, Prev: m.Last, Queue: name,
+				Attempt: m.Attempt + 1, LeaseExpires: expires, Worker: c.Worker,
 			})
 			m.State, m.Attempt, m.Lease, m.LeaseExpiresAt, m.Last = event.StateLeased, m.Attempt+1,
 				id, expires, event.RefOf(id)

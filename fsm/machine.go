@@ -147,8 +147,8 @@ func (d *decision) command(c *event.Command) event.Result {
 	if c.Request != nil && r.Problem == nil {
 		r.Index = d.block.Index
 		d.emit(event.Event{
-			Type: event.AnswerKept, Alias: c.Request.Key, Body: c.Request.Body, Until: d.s.Clock() +
-				event.KeepAnswersMS,
+			Type: event.AnswerKept, Alias: c.Request.Key, Body: c.Request.Body,
+			Until:   d.s.Clock() + event.KeepAnswersMS,
 			Content: event.EncodeContent(&event.Content{Answer: event.EncodeResult(&r)}),
 		})
 	}

@@ -29,10 +29,7 @@ func (d *decision) checkQueue(c *event.PutQueue) (event.Policy, *event.Problem) 
 	if c.DeadLetterAuto {
 		policy.DeadLetterQueue = c.Name + ".dlq"
 	}
-	if p := policy.Validate(c.Name); p != nil {
-		return policy, p
-	}
-	return policy, nil
+	return policy, policy.Validate(c.Name)
 }
 
 func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {

@@ -1,6 +1,10 @@
 package fsm
 
-import "github.com/qlogd/qlogd/event"
+import (
+	"cmp"
+
+	"github.com/qlogd/qlogd/event"
+)
 
 // resurrect enqueues a message that has left its queue again. The proposing node reads
 // from the log that it has left and what it was; here it is checked that it is not back
@@ -10,10 +14,7 @@ func (d *decision) resurrect(c *event.Resurrect) event.Result {
 	if !ok {
 		return problem(queueNotFound(c.Queue, "queue"))
 	}
-	if p := schemaChanged(&q, c.Revision); p != nil {
-		return problem(p)
-	}
-	if p := checkPriority(c.Priority); p != nil {
+	if p := cmp.Or(schemaChanged(&q, c.Revision), checkPriority(c.Priority)); p != nil {
 		return problem(p)
 	}
 	d.endOverdue(c.ID)
@@ -34,13 +35,9 @@ func (d *decision) resurrect(c *event.Resurrect) event.Result {
 	if p := room(&q, &q.Policy, load{1, int64(c.Size)}); p != nil {
 		return problem(p)
 	}
-	first := c.First
-	if first == (event.ID{}) {
-		first = c.ID
-	}
 	return event.Result{ID: d.emit(event.Event{
 		Type: event.Resurrected, Subject: c.ID, Prev: c.Last, Queue: c.Queue, ToQueue: c.Queue,
 		Key: c.Key, Kind: c.Kind, Priority: c.Priority,
-		Size: c.Size, First: first, Count: int64(c.Replays), Edited: c.Edited, Content: c.Content,
+		Size: c.Size, First: cmp.Or(c.First, c.ID), Count: int64(c.Replays), Edited: c.Edited, Content: c.Content,
 	})}
 }

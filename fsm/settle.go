@@ -1,14 +1,16 @@
 package fsm
 
-import "github.com/qlogd/qlogd/event"
+import (
+	"cmp"
+
+	"github.com/qlogd/qlogd/event"
+)
 
 // settle settles leases, each on its own.
 func (d *decision) settle(c *event.Settle) event.Result {
 	out := make([]event.Settled, len(c.Items))
-	if c.Queue != "" {
-		if d.s.Policy(c.Queue) == nil {
-			return problem(queueNotFound(c.Queue, "queue"))
-		}
+	if c.Queue != "" && !d.hasQueue(c.Queue) {
+		return problem(queueNotFound(c.Queue, "queue"))
 	}
 	for i := range c.Items {
 		it := &c.Items[i]
@@ -45,12 +47,8 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 		e.Type, out.Status = event.Acked, event.StatusAcked
 		d.emit(e)
 	case event.OpExtend:
-		ms := it.LeaseMS
-		if ms == 0 {
-			ms = policy.LeaseMS
-		}
 		e.Type, out.Status = event.LeaseExtended, event.StatusExtended
-		e.LeaseExpires = d.s.Clock() + ms
+		e.LeaseExpires = d.s.Clock() + cmp.Or(it.LeaseMS, policy.LeaseMS)
 		out.ExpiresAt = e.LeaseExpires
 		d.emit(e)
 	case event.OpRelease:

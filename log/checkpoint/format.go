@@ -96,16 +96,14 @@ func newReader(name string, r io.Reader) (Meta, io.Reader, error) {
 	if err := b.full(head); err != nil {
 		return Meta{}, nil, err
 	}
-	if string(head[:len(magic)]) != magic {
+	v, n := binary.BigEndian.Uint16(head[len(magic):]), binary.BigEndian.Uint32(head[len(magic)+2:])
+	switch {
+	case string(head[:len(magic)]) != magic:
 		return Meta{}, nil, b.corrupt("not a checkpoint")
-	}
-	if v := binary.BigEndian.Uint16(head[len(magic):]); v != version {
+	case v != version:
 		return Meta{}, nil, fmt.Errorf(
-			"checkpoint %s: format version %d, this program reads only %d",
-			name, v, version)
-	}
-	n := binary.BigEndian.Uint32(head[len(magic)+2:])
-	if n > maxMeta {
+			"checkpoint %s: format version %d, this program reads only %d", name, v, version)
+	case n > maxMeta:
 		return Meta{}, nil, b.corrupt(fmt.Sprintf("a head of %d bytes", n))
 	}
 	rest := make([]byte, n+4)

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/qlogd/qlogd/event"
@@ -112,10 +113,7 @@ func (d *decision) checkPlan(plan queuePlan) (at int, p *event.Problem) {
 		name, dlq := plan[i].put.Name, plan[i].policy.DeadLetterQueue
 		p := d.checkOrdering(name, plan[i].policy.Ordering)
 		if dlq != "" {
-			target := will[dlq]
-			if target == nil {
-				target = d.s.Policy(dlq)
-			}
+			target := cmp.Or(will[dlq], d.s.Policy(dlq))
 			if wrong := checkDeadLetters(name, dlq, users[name]+d.s.UsedBy(name),
 				target); wrong != nil {
 				p = wrong

@@ -1,6 +1,7 @@
 package log
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -42,22 +43,15 @@ var errMoved = errors.New("a segment went away")
 
 func newLog(opts Options, readOnly bool) (*Log, error) {
 	l := &Log{
-		fs: opts.FS, dir: opts.Dir, logger: opts.Logger,
-		segSize: opts.SegmentSize, cache: cache{limit: opts.CacheBytes},
+		fs: cmp.Or[vfs.FS](opts.FS, vfs.OS{}), dir: opts.Dir,
+		logger:  cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
+		segSize: cmp.Or(opts.SegmentSize, DefaultSegmentSize),
+		cache:   cache{limit: opts.CacheBytes},
 	}
 	if !readOnly {
 		l.w = &writer{
 			inline: opts.inline, wanted: make(chan struct{}, 1), stop: make(chan struct{}),
 		}
-	}
-	if l.fs == nil {
-		l.fs = vfs.OS{}
-	}
-	if l.logger == nil {
-		l.logger = slog.New(slog.DiscardHandler)
-	}
-	if l.segSize == 0 {
-		l.segSize = DefaultSegmentSize
 	}
 	if l.segSize < 0 || l.segSize > maxSegment {
 		return nil, fmt.Errorf("segment size %d is not in 1..%d", l.segSize, maxSegment)

@@ -118,9 +118,6 @@ func CheckAuth(text []byte) error {
 // without finding preimages, so it discloses nothing.
 func (a *Auth) find(sum [sha256.Size]byte) *principal { return (*a.tokens.Load())[sum] }
 
-// maxToken bounds what is hashed.
-const maxToken = 512
-
 // NewToken returns a new token and its SHA-256 in hex, which is all that an auth file knows of it.
 func NewToken() (token, sum string) {
 	var b [32]byte
@@ -290,7 +287,7 @@ func (q *request) identify() error {
 		return q.unauthenticated("", "this server requires a token: Authorization: Bearer TOKEN")
 	}
 	scheme, token, _ := strings.Cut(h[0], " ")
-	if len(h) > 1 || !strings.EqualFold(scheme, "Bearer") || !visible(token, maxToken) {
+	if len(h) > 1 || !strings.EqualFold(scheme, "Bearer") || !visible(token, 512) {
 		return q.unauthenticated("invalid_request",
 			"Authorization must be one header: Bearer TOKEN")
 	}
@@ -328,8 +325,7 @@ func (q *request) may(r role, queue string) error {
 	return nil
 }
 
-// sees reports whether the token may read a queue. Of no queue, "", is what all queues' readers see:
-// only patterns of all match it.
+// sees reports whether the token may read a queue. "" is no queue: only patterns of all match it.
 func (q *request) sees(queue string) bool { return q.who == nil || q.who.may(roleRead, queue) }
 
 // seesEvent reports whether the token may read an event: of one of its queues, or a move into one.
@@ -366,7 +362,7 @@ func (q *request) leaseQueue(lease event.ID) (string, error) {
 		}
 	}
 	switch e, err := log.Event(ref); {
-	case err != nil && (gone(err) || notFound(err)):
+	case gone(err), notFound(err):
 		return "", nil
 	case err != nil:
 		return "", err

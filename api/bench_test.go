@@ -80,7 +80,7 @@ func BenchmarkHandler(b *testing.B) {
 	lorem := strings.Repeat("lorem ipsum ", 84)
 	st := &still{h.node, h.fake, &event.Content{Payload: payload, Binary: true}}
 	h.s.deps.Node, h.s.deps.State, h.s.deps.Log = st, st, fakeReads{h.log, st}
-	h.s.waiters = newWaiters(st.Leasable)
+	h.s.waiters.leasable = st.Leasable
 	for _, n := range []int{1, 100} {
 		list := func(one any) []any { return slices.Repeat([]any{one}, n) }
 		text := map[string]any{"id": 5, "text": lorem}

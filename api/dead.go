@@ -216,7 +216,7 @@ func (s *Server) replayedEvents(
 			for i := range found {
 				after = found[i].ID
 				e, err := s.deps.Log.Event(event.RefOf(after))
-				if err != nil && (gone(err) || notFound(err)) {
+				if gone(err) || notFound(err) {
 					continue
 				}
 				if !yield(e, err) || err != nil {
@@ -255,7 +255,7 @@ func (s *Server) getDead(q *request) error {
 	name, id := q.queue(), q.pathID("message_id")
 	q.fresh()
 	return q.answer(http.StatusOK, get(q, func() (m *wire.Message, err error) {
-		t, err := s.follow(q.Context(), id, nil)
+		t, err := s.follow(q.Context(), id)
 		if err != nil {
 			return nil, err
 		}

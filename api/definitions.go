@@ -289,7 +289,7 @@ func (p *plan) among(i int) {
 			"ordering can't change while the queue holds messages"))
 	}
 	will := func(name string) *event.Policy { return p.will[name] }
-	if w := checkAnswerTo(put.Name, &put.Policy, will); w != nil {
+	if w, ok := checkAnswerTo(put.Name, &put.Policy, will).(*event.Problem); ok {
 		p.fault("queues", i, w)
 	}
 }

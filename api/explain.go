@@ -11,9 +11,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// heldShown is how many of the dead messages that hold a key are named.
-const heldShown = 10
-
 // explain answers GET /v1/queues/{queue}/explain?key=|message_id=: why a message, or the first that
 // waits under a key, or in all of the queue, is or is not being delivered.
 func (s *Server) explain(q *request) error {
@@ -61,7 +58,7 @@ func (x *explaining) message(id event.ID) error {
 		x.out.Key = &v.Key
 		return x.live(&v)
 	}
-	t, err := x.q.s.follow(x.q.Context(), id, nil)
+	t, err := x.q.s.follow(x.q.Context(), id)
 	x.because(wire.Reason{Code: "not_in_queue", MessageID: id.String()},
 		"message %s is not in queue %s: %s", id, x.queue.Name, x.q.became(id, &t))
 	return err
@@ -228,7 +225,7 @@ func (x *explaining) held(key string, lane *event.PartitionView) error {
 		if v.ID.Compare(lane.Since) >= 0 {
 			r.MessageIDs = append(r.MessageIDs, v.ID.String())
 		}
-		if len(r.MessageIDs) == heldShown {
+		if len(r.MessageIDs) == 10 { // more need not be named
 			break
 		}
 	}

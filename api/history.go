@@ -262,11 +262,9 @@ type trail struct {
 }
 
 // follow follows a message from any of its ids through its moves, the newest where there are
-// several, to what it is now. history is the message's, nil where it is not read yet.
-func (s *Server) follow(
-	ctx context.Context, id event.ID, history []event.Event,
-) (t trail, err error) {
-	for t = (trail{id: id, history: history}); ; t.id = t.life.moved.ID {
+// several, to what it is now.
+func (s *Server) follow(ctx context.Context, id event.ID) (t trail, err error) {
+	for t.id = id; ; t.id = t.life.moved.ID {
 		if v, ok := s.deps.State.Message(t.id); ok {
 			t.live = &v
 			return t, nil
@@ -286,7 +284,7 @@ func (s *Server) follow(
 // fate returns what became of a message, and its result: in a dead-letter queue it is
 // dead_lettered, replayed and acked it is acked. None where its history is gone.
 func (s *Server) fate(ctx context.Context, id event.ID) (event.State, jsontext.Value, error) {
-	t, err := s.follow(ctx, id, nil)
+	t, err := s.follow(ctx, id)
 	switch {
 	case err != nil:
 		return event.StateNone, nil, err

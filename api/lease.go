@@ -18,8 +18,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-const defaultMax = 10 // max_messages left out
-
 // leaseOne answers POST /v1/queues/{queue}/lease.
 func (s *Server) leaseOne(q *request) error {
 	name := q.queue()
@@ -98,7 +96,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		return q.err
 	}
 	q.release() // not needed during a long poll
-	most := cmp.Or(deref(in.MaxMessages), defaultMax)
+	most := cmp.Or(deref(in.MaxMessages), 10)
 	c := &event.Command{Actor: q.actor(), Lease: &event.Lease{
 		Queues: in.Queues, Max: int(most), LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds,
 	}}
@@ -129,7 +127,6 @@ func (s *Server) leaseWhile(
 		return res, shuttingDown
 	}
 	w := s.waiters.add(c.Lease.Queues, c.Lease.Kinds, c.Lease.Max)
-	w.drain, w.fresh = s.undrained.Done(), s.freshOrDraining
 	w.command = func() *event.Command {
 		if ctx.Err() != nil || may() != nil {
 			return nil

@@ -93,7 +93,7 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 		return &event.Content{}, nil
 	}
 	c, err := s.deps.Log.Content(ref)
-	if err != nil && (erased(err) || gone(err)) {
+	if erased(err) || gone(err) {
 		return nil, nil
 	}
 	return c, err

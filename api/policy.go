@@ -10,9 +10,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// deadLetterAuto in dead_letter_queue creates <name>.dlq.
-const deadLetterAuto = "auto"
-
 // defaultPolicy is a new queue's. Its deduplication window is at most the history retention.
 func (s *Server) defaultPolicy() event.Policy { return defaultPolicy(s.maxWindow()) }
 
@@ -84,7 +81,7 @@ func UpdatePolicy(
 		return false, bad("deduplication.window_seconds",
 			"deduplication.window_seconds must be at most the history retention, %d", maxWindow)
 	}
-	if d.Value.DeadLetterQueue.Set && p.DeadLetterQueue == deadLetterAuto {
+	if d.Value.DeadLetterQueue.Set && p.DeadLetterQueue == "auto" {
 		p.DeadLetterQueue, auto = name+".dlq", true
 	}
 	if u.MessageSchema.Set {
@@ -182,17 +179,13 @@ func (s *Server) answerToExists(q *request, name string, p *event.Policy) error 
 	if to == "" || to == name {
 		return nil
 	}
-	// Catches up with the cluster where this node does not find the queue.
-	if _, err := s.current(q, to); err != nil {
-		if missing, ok := err.(*event.Problem); !ok || missing.Code != event.CodeQueueNotFound {
+	live := func(name string) *event.Policy { return policyIn(s.deps.State, name) }
+	if live(to) == nil { // this node may be behind
+		if err := s.barrier(q.Context()); err != nil {
 			return err
 		}
 	}
-	live := func(name string) *event.Policy { return policyIn(s.deps.State, name) }
-	if w := checkAnswerTo(name, p, live); w != nil {
-		return w
-	}
-	return nil
+	return checkAnswerTo(name, p, live)
 }
 
 // policyIn returns a queue's policy, nil where it does not exist.
@@ -207,7 +200,7 @@ func policyIn(st State, name string) *event.Policy {
 // are delivered, and the answers to them, until they come back to it. policy returns those of the
 // other queues, nil where there is none. Two that are set at the same time may still form a circle:
 // they are checked before they are proposed.
-func checkAnswerTo(name string, p *event.Policy, policy func(string) *event.Policy) *event.Problem {
+func checkAnswerTo(name string, p *event.Policy, policy func(string) *event.Policy) error {
 	const field = "push.answer_to"
 	first, seen := answerTo(p), map[string]bool{}
 	for to := first; to != "" && to != name && !seen[to]; {

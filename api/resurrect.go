@@ -115,7 +115,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 		return conflict("message %s has not left its queue", id)
 	}
 	for _, e := range l.again {
-		t, err := s.follow(q.Context(), e.ID, history)
+		t, err := s.follow(q.Context(), e.ID)
 		if err != nil {
 			return nil, err
 		}

@@ -57,7 +57,10 @@ func New(deps Deps, opts Options) *Server {
 	}
 	s.once, _ = lru.New[event.Hash, *onceCall](keepOnce) // an error: less than one
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
-	s.waiters = newWaiters(deps.State.Leasable)
+	s.waiters = &waiters{
+		leasable: deps.State.Leasable, fresh: s.freshOrDraining, drain: s.undrained.Done(),
+		lines: map[string][]*line{},
+	}
 	s.metrics = newMetrics(s)
 	s.openapi = sync.OnceValue(func() []byte { return openAPI(opts.Version) })
 	s.routes = s.mux()

@@ -146,7 +146,7 @@ func (s *Server) settledBefore(
 		return nil
 	}
 	e, err := s.deps.Log.EndOf(q.Context(), item.Lease)
-	if err != nil && (notFound(err) || gone(err)) {
+	if notFound(err) || gone(err) {
 		return nil
 	}
 	if err != nil || queue != "" && e.Queue != queue {

@@ -24,6 +24,8 @@ import (
 // directly behind it: one commit instead of two (take).
 type waiters struct {
 	leasable func(queue string, kinds []string) int
+	fresh    func(context.Context) error // once this node's state is linearizable, or drain is done
+	drain    <-chan struct{}
 
 	parked atomic.Int64 // 0 makes applied and take free
 
@@ -58,9 +60,6 @@ type waiter struct {
 	queues []string
 	kinds  []string // sorted
 	most   int
-	drain  <-chan struct{}
-	// fresh returns once this node's state is linearizable, or the server drains.
-	fresh func(context.Context) error
 	// lease proposes a lease, or awaits the answer of a pending one, and returns how many messages.
 	lease func(pendingWrite) (int, error)
 	// command returns the lease to propose with a produce, or nil if the client has gone.
@@ -77,10 +76,6 @@ type waiter struct {
 
 // pendingWrite waits for the answer to a command. It is called once.
 type pendingWrite = func(context.Context) (event.Result, error)
-
-func newWaiters(leasable func(string, []string) int) *waiters {
-	return &waiters{leasable: leasable, lines: map[string][]*line{}}
-}
 
 // add returns a waiter; the caller sets its functions.
 func (ws *waiters) add(queues, kinds []string, most int) *waiter {
@@ -128,18 +123,20 @@ func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 				}
 				parked = false
 			case <-check:
-				if err := w.fresh(ctx); err != nil {
+				if err := w.ws.fresh(ctx); err != nil {
 					return w.leave(ctx, err)
 				}
 				isFresh = true
-				w.retry() // the observer of applied entries may be behind
+				w.ws.mu.Lock()
+				w.ws.dispatchFor(w) // the observer of applied entries may be behind
+				w.ws.mu.Unlock()
 			case <-end:
 				var err error
 				if !isFresh {
-					err = w.fresh(ctx)
+					err = w.ws.fresh(ctx)
 				}
 				return w.leave(ctx, err)
-			case <-w.drain:
+			case <-w.ws.drain:
 				return w.leave(ctx, nil)
 			case <-ctx.Done():
 				return w.leave(ctx, ctx.Err())
@@ -148,7 +145,7 @@ func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 		if losses > 1 {
 			select {
 			case <-time.After(min(time.Millisecond<<min(losses, 10), maxPause)):
-			case <-w.drain:
+			case <-w.ws.drain:
 			case <-ctx.Done():
 			}
 		}
@@ -160,7 +157,7 @@ func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 func (w *waiter) once(ctx context.Context) error {
 	work := func(queue string) bool { return w.ws.leasable(queue, w.kinds) > 0 }
 	if !slices.ContainsFunc(w.queues, work) {
-		if err := w.fresh(ctx); err != nil || !slices.ContainsFunc(w.queues, work) {
+		if err := w.ws.fresh(ctx); err != nil || !slices.ContainsFunc(w.queues, work) {
 			return err
 		}
 	}
@@ -225,13 +222,6 @@ func (w *waiter) park() {
 		w.lines = append(w.lines, l)
 	}
 	ws.dispatchFor(w)
-}
-
-// retry dispatches the queues of w again.
-func (w *waiter) retry() {
-	w.ws.mu.Lock()
-	defer w.ws.mu.Unlock()
-	w.ws.dispatchFor(w)
 }
 
 // done releases the claim of a woken waiter, for others.

@@ -25,14 +25,16 @@ type shop struct {
 
 func newShop() *shop {
 	s := &shop{stock: map[string]int{}}
-	s.waiters = newWaiters(func(q string, kinds []string) int {
+	s.waiters = &waiters{lines: map[string][]*line{}}
+	s.fresh = func(context.Context) error { return nil }
+	s.leasable = func(q string, kinds []string) int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(kinds) > 0 {
 			return s.stock[q+"/"+kinds[0]]
 		}
 		return s.stock[q]
-	})
+	}
 	return s
 }
 
@@ -62,7 +64,7 @@ func (s *shop) take(name, key string, most int, before func()) func(pendingWrite
 }
 
 func (s *shop) lease(ctx context.Context, w *waiter, d time.Duration, take func(pendingWrite) (int, error)) error {
-	w.fresh, w.lease = func(context.Context) error { return nil }, take
+	w.lease = take
 	return w.poll(ctx, d)
 }
 

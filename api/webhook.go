@@ -169,15 +169,6 @@ const (
 	ForwardTimeout = 30 * time.Second
 )
 
-// Outcomes of a request, for metrics; others are a problem's code.
-const (
-	outcomeQueued    = "queued"
-	outcomeFiltered  = "filtered"
-	outcomeDuplicate = "duplicate"
-	outcomeForwarded = "forwarded"
-	outcomeGone      = "client_gone"
-)
-
 // hook answers POST /hook/{name}. The order of the checks is the contract's (section 9) and
 // matters: nothing of a definition is disclosed, and next to nothing spent, before the sender has
 // proved that it has the secret.
@@ -198,7 +189,7 @@ func (s *Server) hook(q *request) error {
 	}
 	outcome, err := s.take(q, w, at)
 	if err != nil {
-		outcome = outcomeGone
+		outcome = "client_gone"
 		if p := s.problem(q, err); p != nil {
 			outcome, err = p.Code, p
 		}
@@ -207,7 +198,8 @@ func (s *Server) hook(q *request) error {
 	return err
 }
 
-// take checks a request, and answers it unless there is an error.
+// take checks a request, and answers it unless there is an error. The outcome is for metrics, which
+// count an error by its problem's code.
 func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome string, err error) {
 	source := q.source()
 	if !w.Allows(source) {
@@ -237,9 +229,9 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 	case err != nil:
 		return "", err
 	case m.Filtered:
-		return outcomeFiltered, q.answer(http.StatusOK, &wire.Hooked{OK: true, Filtered: true})
+		return "filtered", q.answer(http.StatusOK, &wire.Hooked{OK: true, Filtered: true})
 	case w.Definition.Target != "":
-		return outcomeForwarded, s.forward(q, w, &req, &m)
+		return "forwarded", s.forward(q, w, &req, &m)
 	}
 	return s.enqueueHooked(q, w, &req, &m)
 }
@@ -337,13 +329,13 @@ func (s *Server) enqueueHooked(
 	out := wire.Hooked{OK: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()}
 	if !res.Produced[0].Duplicate {
 		out.Queued = true
-		return outcomeQueued, q.answer(http.StatusAccepted, &out)
+		return "queued", q.answer(http.StatusAccepted, &out)
 	}
 	out.Duplicate = true
 	if out.State, out.Result, err = s.firstFate(q.Context(), id); err != nil {
-		return outcomeDuplicate, err
+		return "duplicate", err
 	}
-	return outcomeDuplicate, q.answer(http.StatusOK, &out)
+	return "duplicate", q.answer(http.StatusOK, &out)
 }
 
 // forward sends a webhook on at once, and passes the target's answer on.

@@ -157,10 +157,7 @@ func noMember(field, id string) *event.Problem {
 	return event.Problemf(CodeNodeNotFound, field, "node %s is no member", id)
 }
 
-const (
-	rpcAdmin = "raft.admin" // an adminRequest to the leader, or for a checkpoint
-	rpcJoin  = "raft.join"  // an adminRequest to any member, which passes it on to the leader
-)
+const rpcAdmin = "raft.admin"
 
 // adminRequest is a change of the configuration, or a checkpoint.
 type adminRequest struct {
@@ -174,6 +171,7 @@ type adminRequest struct {
 type adminResponse struct {
 	Problem   *event.Problem `json:"problem,omitempty"`
 	NotLeader bool           `json:"not_leader,omitempty"` // nothing was done
+	Leader    string         `json:"leader,omitempty"`     // then: its Raft address, if known
 	Index     uint64         `json:"index,omitempty"`      // of the checkpoint
 }
 
@@ -257,16 +255,6 @@ func (r *Replica) serveAdmin(ctx context.Context, _ peer.Identity, q adminReques
 	return r.administer(ctx, q), nil
 }
 
-// serveJoin passes a node's wish to join on to the leader.
-func (r *Replica) serveJoin(ctx context.Context, from peer.Identity, q adminRequest) (
-	adminResponse, error) {
-	if !r.member(r.id) {
-		return responseOf(notNow("node %s is no member itself", r.o.NodeID)), nil
-	}
-	q.Do, q.Member.ID, q.Member.Incarnation = "join", from.Node, from.Incarnation
-	return responseOf(r.change(ctx, q)), nil
-}
-
 // administer carries a request out on this node.
 func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse {
 	if q.Do == "snapshot" {
@@ -280,7 +268,7 @@ func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse 
 		return adminResponse{Index: r.stores.snaps.newest().Index}
 	}
 	if !r.leadsReady() {
-		return adminResponse{NotLeader: true}
+		return adminResponse{NotLeader: true, Leader: r.otherLeader().RaftAddr}
 	}
 	// One at a time: each looks at the configuration first.
 	select {
@@ -620,8 +608,8 @@ func (r *Replica) tendMembership() {
 	}
 }
 
-// askToJoin asks the leader, through whichever node can reach it, to have this node in the
-// configuration at its present addresses.
+// askToJoin asks the leader, or those that may know it, to have this node in the configuration at
+// its present addresses.
 func (r *Replica) askToJoin() {
 	q := adminRequest{Do: "join", Member: r.o.self(), Joined: r.membership.joined.Load()}
 	ask := append([]string{r.otherLeader().RaftAddr}, r.o.Contacts...)
@@ -634,8 +622,9 @@ func (r *Replica) askToJoin() {
 	}
 	why, level := "no contact is known: start it with --join", slog.LevelInfo
 	asked := map[string]bool{"": true, q.Member.RaftAddr: !leads}
-	for _, addr := range ask {
-		if asked[addr] || r.run.ctx.Err() != nil {
+	for done := false; !done && len(ask) > 0 && r.run.ctx.Err() == nil; ask = ask[1:] {
+		addr := ask[0]
+		if asked[addr] {
 			continue
 		}
 		asked[addr] = true
@@ -645,21 +634,24 @@ func (r *Replica) askToJoin() {
 		if leads {
 			a = r.administer(ctx, q)
 		} else {
-			_, err = peer.Ask(ctx, r.o.Net, peer.Target{Addr: addr}, rpcJoin, q, &a)
+			_, err = peer.Ask(ctx, r.o.Net, peer.Target{Addr: addr}, rpcAdmin, q, &a)
 		}
 		cancel()
-		if err != nil {
+		switch p := a.Problem; {
+		case err != nil:
 			why = fmt.Sprintf("%s did not answer: %v", addr, err)
-			continue
+		case a.NotLeader:
+			why, ask = addr+" knows no leader", append(ask, a.Leader)
+		case p == nil:
+			why, done = "waiting for the leader's first entries", true
+		case p.Code == CodeNoLeader:
+			why = p.Detail
+		default:
+			why, level, done = p.Detail, slog.LevelError, true
+			if p.Field == fieldTwin {
+				r.fatal(p) // one of the two must end: they would vote twice
+			}
 		}
-		if p := a.Problem; p == nil {
-			why = "waiting for the leader's first entries"
-		} else if why = p.Detail; p.Code == CodeNoLeader {
-			continue
-		} else if level = slog.LevelError; p.Field == fieldTwin {
-			r.fatal(p) // one of the two must end: they would vote twice
-		}
-		break
 	}
 	r.membership.why.Store(&why)
 	if r.membership.logged.due(time.Now()) {

@@ -326,7 +326,6 @@ func (r *Replica) handle(on bool) {
 		rpcStatus:     r.forCluster(peer.Answer(r.serveStatus)),
 		rpcAdmission:  r.forCluster(peer.Answer(r.serveStatus)),
 		rpcOffer:      r.forCluster(peer.Answer(r.takeOffer)),
-		rpcJoin:       r.forCluster(peer.Answer(r.serveJoin)),
 		rpcAdmin:      r.forCluster(peer.Answer(r.serveAdmin)),
 		callForward:   r.forMembers(r.b.serveForward),
 		callReadIndex: r.forMembers(peer.Answer(r.serveReadIndex)),

@@ -83,10 +83,8 @@ func (a *Archiver) Run(ctx context.Context) {
 			a.failed.Inc()
 		}
 		return err
-	}, func(err error) {
-		a.o.Logger.Warn("log was not archived, nothing of it is deleted; retrying",
-			"archive", a.o.Archive, "error", err)
-	})
+	}, a.o.Logger.With("archive", a.o.Archive).Warn,
+		"log was not archived, nothing of it is deleted; retrying")
 }
 
 func (a *Archiver) once(ctx context.Context) error {

@@ -138,9 +138,7 @@ const (
 
 // Run carries out what there is until ctx ends.
 func (e *Eraser) Run(ctx context.Context) {
-	e.Loop.Run(ctx, e.once, func(err error) {
-		e.Logger.Warn("erasure failed here, retrying", "error", err)
-	})
+	e.Loop.Run(ctx, e.once, e.Logger.Warn, "erasure failed here, retrying")
 }
 
 // once carries out all that there is.

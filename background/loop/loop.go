@@ -25,8 +25,10 @@ func (l *Loop) Wake() {
 	}
 }
 
-// Run works until ctx ends. It calls failed with an error, but only once while it stays the same.
-func (l *Loop) Run(ctx context.Context, work func(context.Context) error, failed func(error)) {
+// Run works until ctx ends. It logs an error with msg, but only once while it stays the same.
+func (l *Loop) Run(
+	ctx context.Context, work func(context.Context) error, log func(string, ...any), msg string,
+) {
 	last := ""
 	for {
 		err, pause := work(ctx), l.every
@@ -37,7 +39,7 @@ func (l *Loop) Run(ctx context.Context, work func(context.Context) error, failed
 			last = ""
 		case err.Error() != last:
 			last = err.Error()
-			failed(err)
+			log(msg, "error", err)
 			fallthrough
 		default:
 			pause = l.retry

@@ -95,9 +95,7 @@ func (e *Engine) Check(p *wire.Push) error { return Check(p, e.Client.AllowPriva
 // Start delivers from here on whenever this node leads, until Stop.
 func (e *Engine) Start() {
 	e.work.Go(func() {
-		e.Run(e.soft, e.once, func(err error) {
-			e.Logger.Debug("push waits for the log to be applied", "error", err)
-		})
+		e.Run(e.soft, e.once, e.Logger.Debug, "push waits for the log to be applied")
 	})
 }
 

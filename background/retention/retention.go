@@ -39,9 +39,8 @@ func (r *Retention) Run(ctx context.Context) {
 		return
 	}
 	every := min(max(r.Limit/100, time.Second), 5*time.Minute)
-	loop.New(every, every).Run(ctx, r.Once, func(err error) {
-		r.Logger.Warn("failed to delete old history, retrying", "error", err)
-	})
+	loop.New(every, every).Run(ctx, r.Once, r.Logger.Warn,
+		"failed to delete old history, retrying")
 }
 
 // Once deletes what is older than the limit.

@@ -85,9 +85,7 @@ func New(o Options) *Runner {
 
 // Run works until ctx ends, and returns when no task is active any more.
 func (r *Runner) Run(ctx context.Context) {
-	r.Loop.Run(ctx, r.once, func(err error) {
-		r.o.Logger.Debug("tasks wait for the log to be applied", "error", err)
-	})
+	r.Loop.Run(ctx, r.once, r.o.Logger.Debug, "tasks wait for the log to be applied")
 	r.work.Wait()
 }
 

@@ -264,9 +264,8 @@ const followAgain = 10 * time.Second
 // (a full disk) stops nothing else.
 func (e *engine) follow(ctx context.Context) {
 	work := func(ctx context.Context) error { return e.models.Follow(ctx, e.log) }
-	loop.New(followAgain, followAgain).Run(ctx, work, func(err error) {
-		e.logger.Error("projection store stopped, retrying", "error", err, "in", followAgain)
-	})
+	loop.New(followAgain, followAgain).Run(ctx, work, e.logger.Error,
+		"projection store stopped, retrying")
 }
 
 // newPush returns the engine that delivers for queues with push. It leases and settles through the

@@ -415,20 +415,20 @@ func (c request) member(v any, as string) (any, error) {
 			return n, nil
 		}
 	case as == "fields":
-		fields := map[string]string{}
+		expressions := map[string]string{}
 		for _, pair := range v.(repeated) {
 			name, expression, ok := strings.Cut(pair, "=")
 			if !ok || name == "" {
 				return nil, errors.New("must be FIELD=EXPRESSION")
 			}
-			fields[name] = expression
+			expressions[name] = expression
 		}
-		return fields, nil
+		return expressions, nil
 	case as != "" && text == "":
 		return nil, nil
 	case as == "numbers":
 		var list []any
-		for item := range strings.SplitSeq(text, ",") {
+		for item := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
 			n, err := wholeNumber(strings.TrimSpace(item))
 			if err != nil {
 				return nil, errors.New("must be a list of whole numbers")

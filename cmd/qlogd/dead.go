@@ -22,8 +22,12 @@ var deadCommands = group("dead",
 		q := client.DeadQuery{DeadFilter: f.DeadFilter, Limit: min(f.Limit, 500)}
 		header, row := deadHeader, c.deadRow
 		if f.Replayed {
-			q.State = "replayed"
-			header, row = "message,failed,replayed,as,result,key,error", c.replayedRow
+			q.State, header = "replayed", "message,failed,replayed,as,result,key,error"
+			row = func(m *wire.Message) []any {
+				d := deadOf(m)
+				return []any{m.ID, c.when(d.FailedAt), c.when(m.ReplayedAt), m.NewMessageID,
+					m.ReplayResult, short(m.Key, 32), short(d.Error, 80)}
+			}
 		}
 		dead, err := first(f.Limit, c.AllDead(c.ctx, c.args[0], q))
 		return list(c.app, dead, err, header, row)
@@ -122,12 +126,6 @@ const deadHeader = "message,failed,reason,attempts,replays,key,error"
 func (a *app) deadRow(m *wire.Message) []any {
 	d := deadOf(m)
 	return []any{m.ID, a.when(d.FailedAt), d.Reason, d.Attempts, d.ReplayCount,
-		short(m.Key, 32), short(d.Error, 80)}
-}
-
-func (a *app) replayedRow(m *wire.Message) []any {
-	d := deadOf(m)
-	return []any{m.ID, a.when(d.FailedAt), a.when(m.ReplayedAt), m.NewMessageID, m.ReplayResult,
 		short(m.Key, 32), short(d.Error, 80)}
 }
 

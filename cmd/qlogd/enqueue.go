@@ -33,7 +33,7 @@ type enqueuer struct {
 	Batch  int    `default:"500"`
 
 	Key            string
-	Priority       *int64
+	Priority       int64
 	Delay, TTL     time.Duration
 	Kind           string
 	CorrelationID  string
@@ -64,9 +64,6 @@ func (e *enqueuer) run(c request) error {
 		return usagef("--import goes neither with --as payload nor with --idempotency-key")
 	case len(payloads) > 0 && e.File != "":
 		return usagef("either payloads as arguments or --file")
-	}
-	if p := e.Priority; p != nil && *p == 0 {
-		e.Priority = nil
 	}
 	in, err := c.values(payloads, e.File)
 	if err != nil {
@@ -258,7 +255,9 @@ func (e *enqueuer) messageOf(v input) (m wire.ImportMessage, err error) {
 	m.CorrelationID = cmp.Or(m.CorrelationID, e.CorrelationID)
 	m.IdempotencyKey = cmp.Or(m.IdempotencyKey, e.IdempotencyKey)
 	m.TTLMS = cmp.Or(m.TTLMS, e.TTL.Milliseconds())
-	m.Priority = cmp.Or(m.Priority, e.Priority)
+	if e.Priority != 0 {
+		m.Priority = cmp.Or(m.Priority, &e.Priority)
+	}
 	if m.DeliverAt == 0 {
 		m.DelayMS = cmp.Or(m.DelayMS, e.Delay.Milliseconds())
 	}

@@ -138,10 +138,7 @@ func (a *app) signature(w *wire.Webhook, body []byte, env string) (http.Header, 
 	}
 	secret := ""
 	if hook.Signed() {
-		if env == "" && len(w.VerifyHMAC.SecretEnv) > 0 {
-			env = w.VerifyHMAC.SecretEnv[0]
-		}
-		if env == "" {
+		if env = cmp.Or(append([]string{env}, w.VerifyHMAC.SecretEnv...)...); env == "" {
 			return nil, usagef("secret-env: the definition names no environment variable, " +
 				"so say which one has the secret")
 		}

@@ -223,11 +223,14 @@ func (c *config) checkAddresses() error {
 		{"admin-addr", cmp.Or(c.AdminAddr, "localhost:0"), "", false, "authentication",
 			"anyone who reaches it can read this process's memory"},
 	} {
-		loopback, err := isLoopback(l.addr)
-		text := ""
+		host, _, err := net.SplitHostPort(l.addr)
+		if err != nil {
+			return usagef("%s: %.64q: wants HOST:PORT", l.name, l.addr)
+		}
+		// Whether only this machine reaches it. Of names only localhost counts: others can change.
+		ip, _ := netip.ParseAddr(host)
+		loopback, text := host == "localhost" || ip.IsLoopback(), ""
 		switch {
-		case err != nil:
-			return usagef("%s: %w", l.name, err)
 		case !loopback && !l.guarded && (!c.Insecure || !c.insecureEnv):
 			return usagef("%s %s is not a loopback address and has no %s: %s. "+
 				"If that is intended, confirm it twice: --insecure and QLOGD_INSECURE=1",
@@ -255,17 +258,6 @@ func (c *config) checkAddresses() error {
 		}
 	}
 	return nil
-}
-
-// isLoopback reports whether only this machine reaches an address. Of names only
-// localhost counts: others can change.
-func isLoopback(addr string) (bool, error) {
-	host, _, err := net.SplitHostPort(addr)
-	if err != nil {
-		return false, fmt.Errorf("%.64q: wants HOST:PORT", addr)
-	}
-	ip, err := netip.ParseAddr(host)
-	return host == "localhost" || err == nil && ip.IsLoopback(), nil
 }
 
 // hostPort refuses an address that another node could not dial.

@@ -43,11 +43,10 @@ type enqueuer struct {
 	enqueued, dups int
 }
 
-var enqueueCommand = remote("enqueue",
-	func(c request, e *enqueuer) error { return e.run(c) },
+var enqueueCommand = remote("enqueue", enqueue,
 	func(_ *app, cmd *cobra.Command) { cmd.Args = cobra.ArbitraryArgs }) // --queue may name it
 
-func (e *enqueuer) run(c request) error {
+func enqueue(c request, e *enqueuer) error {
 	payloads := c.args
 	if e.Queue == "" {
 		if len(payloads) == 0 {

@@ -111,18 +111,6 @@ func (q *request) eventMessage(
 	return out, err
 }
 
-// eventsAccepted returns the type of CloudEvents that the client accepts: webhook.CloudBatchType,
-// also webhook.CloudEventType where the route answers with a single one, or "".
-func (q *request) eventsAccepted(single bool) (media string) {
-	q.accepts(func(m string) bool {
-		if m == webhook.CloudBatchType || single && m == webhook.CloudEventType {
-			media = m
-		}
-		return media != ""
-	})
-	return media
-}
-
 // answerEvents writes leased messages as a batch of CloudEvents.
 func (q *request) answerEvents(leased []event.LeasedMessage, contents []*event.Content) error {
 	b := []byte{'['}

@@ -109,7 +109,7 @@ func (s *Server) events(q *request) error {
 		return q.err
 	}
 	for _, media := range []string{typeNDJSON, typeSSE} {
-		if q.accepts(func(m string) bool { return m == media }) {
+		if q.accepts(media) != "" {
 			return s.stream(q, f, media)
 		}
 	}
@@ -187,7 +187,7 @@ func (q *request) eventQuery() *eventQuery {
 func (q *request) eventRange(f *eventQuery) {
 	log := q.s.deps.Log
 	after := q.query.Get("after")
-	sse := q.accepts(func(m string) bool { return m == typeSSE })
+	sse := q.accepts(typeSSE) != ""
 	if v := q.Header.Get("Last-Event-ID"); v != "" && (sse || f.follow) {
 		after = v // an EventSource that reconnects sends its first query again
 	}

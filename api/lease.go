@@ -16,6 +16,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // leaseOne answers POST /v1/queues/{queue}/lease.
@@ -249,7 +250,7 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
 	}
 	leased = readable
-	if q.eventsAccepted(false) != "" {
+	if q.accepts(webhook.CloudBatchType) != "" {
 		return q.answerEvents(leased, contents)
 	}
 	out := leaseAnswer{Messages: make([]wire.LeasedMessage, len(leased))}

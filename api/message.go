@@ -8,6 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // peekMessages answers GET /v1/queues/{queue}/messages?state=&key=&at=&limit=&cursor=.
@@ -153,7 +154,7 @@ func (s *Server) getMessage(q *request) error {
 	if err != nil {
 		return err
 	}
-	if media := q.eventsAccepted(true); media != "" {
+	if media := q.accepts(webhook.CloudBatchType, webhook.CloudEventType); media != "" {
 		return q.answerEvent(media, &v, m.Erased)
 	}
 	visible := q.visible(history)

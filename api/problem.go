@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"path"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -281,10 +282,9 @@ var batches = map[string]bool{
 	"dead_letter": true, "extend": true, "queues": true, "kinds": true,
 }
 
-func isMsgpack(media string) bool {
-	return media == typeMsgpack || media == "application/x-msgpack" ||
-		media == "application/vnd.msgpack"
-}
+var msgpackTypes = []string{typeMsgpack, "application/x-msgpack", "application/vnd.msgpack"}
+
+func isMsgpack(media string) bool { return slices.Contains(msgpackTypes, media) }
 
 // packs reports whether a route (produce, lease and settle calls) accepts MessagePack.
 func packs(method, route string) bool {

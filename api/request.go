@@ -261,7 +261,7 @@ func (q *request) answer(status int, v any) error {
 	defer q.recycle(buf)
 	media, b, err := typeJSON, buf.AvailableBuffer(), error(nil)
 	switch leases, ok := v.(*leaseAnswer); {
-	case q.packed && q.accepts(isMsgpack):
+	case q.packed && q.accepts(msgpackTypes...) != "":
 		media = typeMsgpack
 		kept := slices.ContainsFunc(q.Header["Accept"], func(h string) bool {
 			return strings.Contains(h, "payload=bin")
@@ -278,15 +278,16 @@ func (q *request) answer(status int, v any) error {
 	return err
 }
 
-// accepts reports whether the Accept header names a media type.
-func (q *request) accepts(is func(string) bool) bool {
+// accepts returns the first of these media types that the Accept header names, "" for none.
+func (q *request) accepts(types ...string) string {
 	for _, h := range q.Header["Accept"] {
 		for part := range strings.SplitSeq(h, ",") {
 			media, _, _ := strings.Cut(part, ";")
-			if is(strings.ToLower(strings.TrimSpace(media))) {
-				return true
+			media = strings.ToLower(strings.TrimSpace(media))
+			if slices.Contains(types, media) {
+				return media
 			}
 		}
 	}
-	return false
+	return ""
 }

@@ -11,10 +11,10 @@
 //	purge the Raft log up to here                    raft.Replica.PurgeLog
 //	bring the archive's copies up to date
 //
-// Each step can be repeated. The first is done for every `erased` event of the log, up to a position
-// of its own (datadir.ErasedFile), whatever became of its task: a directory that was restored from
-// an old copy, or fetched from a node that is behind, does it again. The others are done for a task
-// that lacks this node's report.
+// Each step can be repeated. The first is done for every `erased` event of the log, up to a
+// position of its own (datadir.ErasedFile), whatever became of its task: a directory that was
+// restored from an old copy, or fetched from a node that is behind, does it again. The others are
+// done for a task that lacks this node's report.
 package erasure
 
 import (

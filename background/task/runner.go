@@ -1,7 +1,7 @@
 // Package task runs what takes many entries: large replays, purges, erasures. A task is part of the
 // replicated state; it runs on the leader alone, and only proposes bounded commands that name it.
-// Deciding refuses these once the task has ended, and skips what was done before: so the next leader
-// starts again with what is left, and nothing is lost or done twice (I21).
+// Deciding refuses these once the task has ended, and skips what was done before: so the next
+// leader starts again with what is left, and nothing is lost or done twice (I21).
 package task
 
 import (
@@ -17,10 +17,11 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// Run runs a task until nothing of it is left, and returns how many messages it skipped. spec is what
-// the task's creation said (Content.Spec). It is called again after a change of leader and after
-// each error, and may run on two nodes for a moment: every proposal must be safe to repeat. ctx ends
-// when the task is cancelled or this node no longer leads. A final error ends the task as failed.
+// Run runs a task until nothing of it is left, and returns how many messages it skipped. spec is
+// what the task's creation said (Content.Spec). It is called again after a change of leader and
+// after each error, and may run on two nodes for a moment: every proposal must be safe to repeat.
+// ctx ends when the task is cancelled or this node no longer leads. A final error ends the task as
+// failed.
 type Run func(ctx context.Context, t event.TaskView, spec []byte) (skipped int64, err error)
 
 // Propose decides a command, as raft.Replica's does.
@@ -52,8 +53,9 @@ type Runner struct {
 }
 
 // maxActive bounds how many tasks run at a time: each keeps in memory what it has to do. It is well
-// above atOnce, for most only wait, for their rate or for room in a full queue, and must not hold up
-// the others. Erasures are not counted: they wait for nodes, perhaps for one that is down for days.
+// above atOnce, for most only wait, for their rate or for room in a full queue, and must not hold
+// up the others. Erasures are not counted: they wait for nodes, perhaps for one that is down for
+// days.
 const maxActive = 100
 
 // atOnce bounds how many proposals of tasks are in flight: they share the leader with all else.

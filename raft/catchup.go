@@ -26,9 +26,9 @@ func (r *Replica) Offers() <-chan Offer { return r.offers }
 // fetched: followers first, and last the leader, which has enough to do.
 func (r *Replica) Sources(o Offer) []peer.Target {
 	var out []peer.Target
-	for _, m := range r.Members() {
+	for _, m := range r.remotes() {
 		has := m.Reachable && m.Status.Head >= o.Meta.HeadIndex
-		if t := m.target(); has && t != o.From && m.serverID() != r.id {
+		if t := m.target(); has && t != o.From {
 			out = append(out, t)
 		}
 	}

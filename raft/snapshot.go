@@ -33,16 +33,14 @@ type snapshots struct {
 var _ hraft.SnapshotStore = (*snapshots)(nil)
 
 func openSnapshots(o Options) (*snapshots, error) {
-	if err := checkpoint.Clean(o.FS, o.CheckpointDir); err != nil {
+	// After a kill a name may be seen that is not on disk yet.
+	err := errors.Join(checkpoint.Clean(o.FS, o.CheckpointDir), o.FS.SyncDir(o.CheckpointDir))
+	if err != nil {
 		return nil, err
 	}
 	metas, bad, err := checkpoint.List(o.FS, o.CheckpointDir)
 	if err != nil {
 		return nil, err
-	}
-	// After a kill a name may be seen that is not on disk yet.
-	if err := o.FS.SyncDir(o.CheckpointDir); err != nil {
-		return nil, fmt.Errorf("checkpoints: %w", err)
 	}
 	for _, b := range bad {
 		// Left for a person to look at: an older one is used, and the Raft log still holds the

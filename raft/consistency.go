@@ -84,14 +84,15 @@ func compare(self hraft.ServerID, own marks, voters []hraft.ServerID,
 			by[m] = append(by[m], v)
 		}
 		agreed := len(by[mine]) > half
-		delete(by, mine)
-		delete(by, mark{}) // not reported
 		f := finding{index: mine.Index, mine: mine, undecided: !agreed}
-		for m, who := range by {
-			if len(who) > half {
-				return finding{index: mine.Index, mine: mine, theirs: m, who: who, mustStop: true}
+		for _, v := range voters { // in the configuration's order
+			switch m := reported[v].at(mine.Index); {
+			case m == mine, m == mark{}: // the same, or not reported
+			case len(by[m]) > half:
+				return finding{index: mine.Index, mine: mine, theirs: m, who: by[m], mustStop: true}
+			default:
+				f.theirs, f.who = m, append(f.who, v)
 			}
-			f.theirs, f.who = m, append(f.who, who...)
 		}
 		if !settled && len(f.who) > 0 {
 			found = f

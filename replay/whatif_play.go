@@ -338,8 +338,7 @@ func (s *stage) Append(b *event.Block) error {
 func (s *stage) decided(e *event.Event) {
 	at := event.ClockOf(e.ID)
 	if e.Type == event.Enqueued && s.pending != nil {
-		s.pending.playID = e.ID
-		s.byPlayID[e.ID] = s.pending
+		s.arrives(s.pending, e.ID, max(at, e.Due))
 	}
 	if e.Type == event.Resurrected && s.pending != nil {
 		s.comesBack(s.pending, e, at)
@@ -353,9 +352,6 @@ func (s *stage) decided(e *event.Event) {
 	if step, ok := stepOf(e, at); ok {
 		step.Assumed = l.assumed
 		l.play = append(l.play, step)
-	}
-	if e.Type == event.Enqueued {
-		s.available(l, max(at, e.Due))
 	}
 	if due, ok := again(e, at); ok {
 		s.available(l, due)
@@ -374,10 +370,8 @@ func (s *stage) decided(e *event.Event) {
 		if n == nil || n.queue != e.ToQueue || n.playID != (event.ID{}) {
 			n = &life{queue: e.ToQueue, key: l.key, kind: l.kind} // in the play only
 		}
-		n.playID = e.ID
 		n.assumed = l.assumed
-		s.byPlayID[e.ID] = n
-		s.available(n, at)
+		s.arrives(n, e.ID, at)
 	}
 	if leaves(e.Type) {
 		delete(s.byPlayID, e.Subject)
@@ -389,10 +383,15 @@ func (s *stage) decided(e *event.Event) {
 
 // comesBack begins the life of a message that is brought back.
 func (s *stage) comesBack(n *life, e *event.Event, at int64) {
-	n.playID = e.ID
 	n.play = append(n.play, Step{Type: e.Type.String(), Time: wire.Time(at)})
-	s.byPlayID[e.ID] = n
-	s.available(n, at)
+	s.arrives(n, e.ID, at)
+}
+
+// arrives gives a life its message in the play, which is leasable from base on.
+func (s *stage) arrives(n *life, id event.ID, base int64) {
+	n.playID = id
+	s.byPlayID[id] = n
+	s.available(n, base)
 }
 
 // planWaiters plans the workers that come after this message has unblocked its partition, if it

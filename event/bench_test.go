@@ -14,7 +14,7 @@ func BenchmarkCodec(b *testing.B) {
 	command, header := EncodeCommand(c), AppendHeader(nil, e)
 	for name, fn := range map[string]func() error{
 		"command/encode": func() error { EncodeCommand(c); return nil },
-		"command/decode": func() error { _, err := DecodeCommand(command); return err },
+		"command/decode": func() error { return (&Command{}).Decode(command) },
 		"content/encode": func() error { EncodeContent(content); return nil },
 		"content/decode": func() error { _, err := DecodeContent(c.Produce.Messages[0].Content.Bytes); return err },
 		"header/encode":  func() error { AppendHeader(nil, e); return nil },

@@ -87,12 +87,6 @@ func decodePair(d *msgpack.Decoder) error {
 // it once; the leader only groups the bytes.
 func EncodeCommand(c *Command) []byte { return encode(c) }
 
-// DecodeCommand is the inverse of EncodeCommand.
-func DecodeCommand(b []byte) (*Command, error) {
-	c := &Command{}
-	return c, c.Decode(b)
-}
-
 // Decode decodes what EncodeCommand returned into c, which is zero.
 func (c *Command) Decode(b []byte) error {
 	err := decode(b, c)

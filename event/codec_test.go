@@ -94,7 +94,7 @@ func TestOtherVersions(t *testing.T) {
 		good   []byte
 		decode func([]byte) error
 	}{
-		"command":      {EncodeCommand(&Command{}), func(b []byte) error { _, err := DecodeCommand(b); return err }},
+		"command":      {EncodeCommand(&Command{}), func(b []byte) error { return (&Command{}).Decode(b) }},
 		"event header": {AppendHeader(nil, &Event{Type: Acked}), func(b []byte) error { return DecodeHeader(b, &Event{}) }},
 		"content":      {EncodeContent(&Content{Error: "e"}).Bytes, func(b []byte) error { _, err := DecodeContent(b); return err }},
 		"result":       {EncodeResult(&Result{}), func(b []byte) error { _, err := DecodeResult(b); return err }},
@@ -145,7 +145,7 @@ func TestUnknownFields(t *testing.T) {
 			t.Errorf("%q: %v, want %q", fields, err, want)
 		}
 	}
-	if _, err := DecodeCommand([]byte("\x01\x81\xa1~\x80")); err == nil {
+	if (&Command{}).Decode([]byte("\x01\x81\xa1~\x80")) == nil {
 		t.Error("a command of a newer program is accepted")
 	}
 }

@@ -26,7 +26,8 @@ type codec[T any] struct {
 }
 
 var (
-	commandCodec = codec[Command]{"commands", EncodeCommand, DecodeCommand}
+	commandCodec = codec[Command]{"commands", EncodeCommand,
+		func(b []byte) (*Command, error) { c := &Command{}; return c, c.Decode(b) }}
 	resultCodec  = codec[Result]{"results", EncodeResult, DecodeResult}
 	entryCodec   = codec[Entry]{"entries", (*Entry).Encode, DecodeEntry}
 	policyCodec  = codec[Policy]{"policies", EncodePolicy, DecodePolicy}

@@ -130,7 +130,8 @@ func TestAloneNeedsNoMarks(t *testing.T) {
 	}
 	for i, e := range n.entries() {
 		for _, b := range e.Commands {
-			if c, err := event.DecodeCommand(b); err != nil || c.Mark != nil {
+			var c event.Command
+			if err := c.Decode(b); err != nil || c.Mark != nil {
 				t.Fatalf("entry %d: %+v, %v", i, c, err)
 			}
 		}
@@ -255,7 +256,8 @@ func marksOf(n *member) (count int) {
 	n.t.Helper()
 	for _, e := range n.entries() {
 		for _, b := range e.Commands {
-			if c, err := event.DecodeCommand(b); err == nil && c.Mark != nil {
+			var c event.Command
+			if c.Decode(b) == nil && c.Mark != nil {
 				count++
 			}
 		}

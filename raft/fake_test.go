@@ -143,8 +143,8 @@ func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) 
 	b := block{Index: index, Time: max(e.Time, m.clock)}
 	var out []event.Result
 	for i, c := range e.Commands {
-		cmd, err := event.DecodeCommand(c)
-		if err != nil {
+		var cmd event.Command
+		if err := cmd.Decode(c); err != nil {
 			return nil, err
 		}
 		if cmd.Upgrade != nil {
@@ -156,7 +156,7 @@ func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) 
 			out = append(out, event.Result{Index: index, Digest: [16]byte{1}})
 			continue
 		}
-		name := nameOf(cmd)
+		name := nameOf(&cmd)
 		if name == "fail" {
 			return nil, errors.New("the fake fails")
 		}

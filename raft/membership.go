@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 
@@ -509,31 +508,31 @@ func (r *Replica) transfer(to string) error {
 	if to == r.o.NodeID {
 		return nil
 	}
-	others, all := r.remotes(), r.successors()
-	named := slices.IndexFunc(others, func(m MemberStatus) bool { return m.ID == to })
-	next := slices.IndexFunc(all, func(m MemberStatus) bool {
-		return m.Reachable && (to == "" || m.ID == to)
-	})
-	switch {
-	case next >= 0:
-	case to == "":
+	for _, m := range r.successors() {
+		if !m.Reachable || to != "" && m.ID != to {
+			continue
+		}
+		ctx, cancel := r.within(transferSticks)
+		defer cancel()
+		err := r.handOver(ctx, m)
+		if err == nil {
+			return nil
+		}
+		p := notNow("leadership was not transferred: %v", err)
+		p.Unknown = true
+		return p
+	}
+	if to == "" {
 		return conflict("", "there is no other voter that can be reached")
-	case named < 0:
-		return noMember("to", to)
-	case !others[named].Votes:
-		return conflict("to", "node %s is no voter", to)
-	default:
-		return conflict("to", "node %s cannot be reached", to)
 	}
-	ctx, cancel := r.within(transferSticks)
-	defer cancel()
-	err := r.handOver(ctx, all[next])
-	if err == nil {
-		return nil
+	for _, m := range r.remotes() {
+		if m.ID == to && m.Votes {
+			return conflict("to", "node %s cannot be reached", to)
+		} else if m.ID == to {
+			return conflict("to", "node %s is no voter", to)
+		}
 	}
-	p := notNow("leadership was not transferred: %v", err)
-	p.Unknown = true
-	return p
+	return noMember("to", to)
 }
 
 // unstick watches, after a transfer that failed, that hashicorp/raft accepts entries again: its

@@ -205,7 +205,11 @@ func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 			c.Close()
 			return
 		}
-		c.layer.deliver(stream)
+		select {
+		case c.layer.conns <- stream:
+		case <-c.layer.ctx.Done():
+			c.Close()
+		}
 	}
 }
 

@@ -139,8 +139,6 @@ func New(o Options) (*Net, error) {
 	return n, nil
 }
 
-type connKey struct{} // of the *conn in a request's context
-
 // Handle makes h serve the calls of that name, in place of an older one; nil: none are served.
 // Calls that an older one has begun continue.
 func (n *Net) Handle(name string, h Handler) {
@@ -233,6 +231,8 @@ func (n *Net) enter(c *conn) error {
 	return nil
 }
 
+type connKey struct{} // of the *conn in a request's context
+
 // conn is a connection to another node, in either direction.
 type conn struct {
 	net.Conn // raw, or TLS over it in a connection that this side has opened
@@ -272,14 +272,6 @@ func (n *Net) Raft() *RaftLayer {
 
 // Addr implements net.Listener.
 func (l *RaftLayer) Addr() net.Addr { return l.net.o.Listener.Addr() }
-
-func (l *RaftLayer) deliver(c net.Conn) {
-	select {
-	case l.conns <- c:
-	case <-l.ctx.Done():
-		c.Close()
-	}
-}
 
 // Accept implements net.Listener.
 func (l *RaftLayer) Accept() (net.Conn, error) {

@@ -1,10 +1,12 @@
 package cluster
 
 import (
-	"encoding/binary"
+	"bufio"
+	"bytes"
 	"encoding/json"
 	"io"
 	"net"
+	"net/http"
 	"slices"
 	"sync"
 	"testing"
@@ -186,20 +188,17 @@ func (w *Network) carry(p *proxy, in net.Conn) {
 	wg.Wait()
 }
 
-// readHello reads what a connection begins with (raft/peer): 9 bytes, a length of
-// 2 bytes, and JSON that names the node.
+// readHello reads the request that a connection begins with (raft/peer) and returns its bytes and
+// the node that it names. The other side sends nothing more before the response.
 func readHello(r io.Reader) (all []byte, from string, err error) {
-	all = make([]byte, 11)
-	if _, err := io.ReadFull(r, all); err != nil {
-		return nil, "", err
-	}
-	all = append(all, make([]byte, binary.LittleEndian.Uint16(all[9:]))...)
-	if _, err := io.ReadFull(r, all[11:]); err != nil {
+	var read bytes.Buffer
+	req, err := http.ReadRequest(bufio.NewReader(io.TeeReader(r, &read)))
+	if err != nil {
 		return nil, "", err
 	}
 	var hello struct{ From struct{ Node string } }
-	err = json.Unmarshal(all[11:], &hello)
-	return all, hello.From.Node, err
+	err = json.Unmarshal([]byte(req.Header.Get("Qlogd-Hello")), &hello)
+	return read.Bytes(), hello.From.Node, err
 }
 
 // copy passes on what comes, as long as its line lets it.

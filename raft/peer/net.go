@@ -201,6 +201,9 @@ type listener struct {
 func (l listener) Accept() (net.Conn, error) {
 	raw, err := l.Listener.Accept()
 	if err != nil {
+		if !errors.Is(err, net.ErrClosed) {
+			err = acceptError{err}
+		}
 		return nil, err
 	}
 	c := &conn{Conn: raw, raw: raw, net: l.net}
@@ -213,6 +216,12 @@ func (l listener) Accept() (net.Conn, error) {
 	}
 	return c, nil
 }
+
+// acceptError is one after which net/http logs, waits, and accepts again.
+type acceptError struct{ error }
+
+func (acceptError) Timeout() bool   { return false }
+func (acceptError) Temporary() bool { return true }
 
 // enter adds a connection to the open ones. Where there are too many, the oldest that has not sent
 // its hello is closed: unknown hosts take no room from nodes.

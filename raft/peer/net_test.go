@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -487,6 +488,31 @@ func TestSlowStrangers(t *testing.T) {
 			t.Errorf("%d gave way", atOnce)
 		}
 	})
+}
+
+// failing is a listener whose first accepts fail, as with too little memory.
+type failing struct {
+	net.Listener
+	left atomic.Int32
+}
+
+func (f *failing) Accept() (net.Conn, error) {
+	if f.left.Add(-1) >= 0 {
+		return nil, syscall.ENOBUFS
+	}
+	return f.Listener.Accept()
+}
+
+// TestAcceptFails: the port is served again after an error.
+func TestAcceptFails(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	f := &failing{Listener: l}
+	f.left.Store(3)
+	n, b := startOn(t, f, "a"), start(t, "b")
+	n.Handle("echo", echo)
+	_, _, err = b.Call(t.Context(), at(n), "echo", nil)
+	assert.NoError(t, err)
 }
 
 // TestRefused goes through the rules of the handshake.

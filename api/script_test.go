@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"reflect"
 	"regexp"
@@ -21,6 +20,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/internal/simtest/script"
 )
 
 // TestScripts runs the files of testdata/scripts. A script has cases, each on a node of its own:
@@ -63,13 +63,10 @@ func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/scripts/*.txt")
 	require.NoError(t, err)
 	for _, name := range files {
-		text, err := os.ReadFile(name)
-		require.NoError(t, err)
-		for _, c := range strings.Split("\n"+string(text), "\n== ")[1:] {
-			title, steps, _ := strings.Cut(c, "\n")
-			for _, which := range alternatives(title) {
+		for _, c := range script.Cases(t, name) {
+			for _, which := range alternatives(c.Title) {
 				name := strings.TrimSuffix(filepath.Base(name), ".txt") + "/" + which[0]
-				t.Run(name, func(t *testing.T) { runScript(t, steps, which[1]) })
+				t.Run(name, func(t *testing.T) { runScript(t, c.Lines, which[1]) })
 			}
 		}
 	}
@@ -83,7 +80,7 @@ func runScript(t *testing.T, steps, which string) {
 	})
 	m.s.deps.Push = pushes{}
 	h.secrets = map[string]string{"SECRET": topSecret}
-	s := &script{h, m, map[string]string{"$case": which}, map[string]answer{}, 0, nil}
+	s := &player{h, m, map[string]string{"$case": which}, map[string]answer{}, 0, nil}
 	lines := strings.Split(steps, "\n")
 	for i := 0; i < len(lines); i++ {
 		first := i
@@ -109,7 +106,7 @@ func alternatives(text string) (out [][2]string) {
 	return out
 }
 
-type script struct {
+type player struct {
 	*harness
 	m       *machine
 	vars    map[string]string
@@ -133,7 +130,7 @@ func sign(secret, body string) string {
 	return hex.EncodeToString(m.Sum(nil))
 }
 
-func (s *script) expand(text string) string {
+func (s *player) expand(text string) string {
 	text = variable.ReplaceAllStringFunc(text, func(name string) string {
 		if v, ok := s.vars[name]; ok {
 			return v
@@ -152,7 +149,7 @@ func repeat(text string) string {
 }
 
 // step does one line, with the lines below it.
-func (s *script) step(line string, below []string) {
+func (s *player) step(line string, below []string) {
 	s.Helper()
 	word, rest, _ := strings.Cut(s.expand(line), " ")
 	name, arg, _ := strings.Cut(rest, " ")
@@ -221,7 +218,7 @@ func (s *script) step(line string, below []string) {
 	}
 }
 
-func (s *script) request(status int, line string, below []string) {
+func (s *player) request(status int, line string, below []string) {
 	s.Helper()
 	var headers, checks, signed []string
 	from := "192.0.2.1"
@@ -307,7 +304,7 @@ func (a answer) text(path string) string {
 }
 
 // equal fails unless two values have the same JSON.
-func (s *script) equal(what string, got any, want string) {
+func (s *player) equal(what string, got any, want string) {
 	s.Helper()
 	var a, b any
 	text, err := json.Marshal(got)

@@ -3,7 +3,6 @@ package fsm
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/internal/simtest/script"
 )
 
 // TestScripts plays the cases of testdata/script, each on a machine of its own. A line is an entry
@@ -34,14 +34,11 @@ func TestScripts(t *testing.T) {
 	files, err := filepath.Glob("testdata/script/*.txt")
 	must(t, err)
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		must(t, err)
-		for _, part := range strings.Split(string(text), "\n== ")[1:] {
-			name, lines, _ := strings.Cut(part, "\n")
-			t.Run(name, func(t *testing.T) {
+		for _, c := range script.Cases(t, file) {
+			t.Run(c.Title, func(t *testing.T) {
 				t.Parallel()
-				s := &script{bench: setup(t)}
-				for line := range strings.SplitSeq(lines, "\n") {
+				s := &player{bench: setup(t)}
+				for line := range strings.SplitSeq(c.Lines, "\n") {
 					t.Log(line)
 					switch {
 					case line == "" || line[0] == '#':
@@ -59,8 +56,8 @@ func TestScripts(t *testing.T) {
 	}
 }
 
-// script is a case that is played.
-type script struct {
+// player plays a case.
+type player struct {
 	*bench
 	result  event.Result // of the last command
 	refused bool         // as expected
@@ -68,7 +65,7 @@ type script struct {
 }
 
 // settled ends what is expected of a line.
-func (s *script) settled() {
+func (s *player) settled() {
 	s.t.Helper()
 	if !s.refused {
 		s.ok(s.result)
@@ -78,20 +75,7 @@ func (s *script) settled() {
 	s.result, s.refused, s.told = event.Result{}, false, false
 }
 
-// words splits a line into its words and its settings, NAME=VALUE.
-func words(line string) (args []string, set map[string]string) {
-	set = map[string]string{}
-	for _, w := range strings.Fields(line) {
-		if name, value, ok := strings.Cut(w, "="); ok {
-			set[name] = value
-		} else {
-			args = append(args, w)
-		}
-	}
-	return args, set
-}
-
-func (s *script) number(text string) int {
+func (s *player) number(text string) int {
 	s.t.Helper()
 	n, err := strconv.Atoi(text)
 	must(s.t, err)
@@ -99,7 +83,7 @@ func (s *script) number(text string) int {
 }
 
 // take removes a setting, which is a number; 0 where it is not given.
-func (s *script) setting(set map[string]string, name string) (n int) {
+func (s *player) setting(set map[string]string, name string) (n int) {
 	if text, ok := set[name]; ok {
 		n = s.number(text)
 		delete(set, name)
@@ -108,7 +92,7 @@ func (s *script) setting(set map[string]string, name string) (n int) {
 }
 
 // fields sets the fields of a struct by their names.
-func (s *script) fields(of any, set map[string]string) {
+func (s *player) fields(of any, set map[string]string) {
 	s.t.Helper()
 	for name, value := range set {
 		f := reflect.ValueOf(of).Elem().FieldByName(name)
@@ -126,7 +110,7 @@ func (s *script) fields(of any, set map[string]string) {
 	}
 }
 
-func (s *script) wantFields(of any, want map[string]string) {
+func (s *player) wantFields(of any, want map[string]string) {
 	s.t.Helper()
 	for name, value := range want {
 		got := reflect.ValueOf(of).Elem().FieldByName(name)
@@ -135,11 +119,11 @@ func (s *script) wantFields(of any, want map[string]string) {
 }
 
 // play does what a line says.
-func (s *script) play(line string) {
+func (s *player) play(line string) {
 	s.t.Helper()
 	var commands []*event.Command
 	for part := range strings.SplitSeq(line, " | ") {
-		args, set := words(part)
+		args, set := script.Words(part)
 		switch verb, args := args[0], args[1:]; verb {
 		case "tick":
 			s.tick(int64(s.number(args[0])))
@@ -160,7 +144,7 @@ func (s *script) play(line string) {
 }
 
 // command makes one of a line's words and settings.
-func (s *script) command(verb string, args []string, set map[string]string) *event.Command {
+func (s *player) command(verb string, args []string, set map[string]string) *event.Command {
 	s.t.Helper()
 	c := &event.Command{}
 	switch verb {
@@ -169,7 +153,7 @@ func (s *script) command(verb string, args []string, set map[string]string) *eve
 	case "define": // queues and webhooks, separated by commas
 		c.Define = &event.Define{}
 		for part := range strings.SplitSeq(strings.Join(args, " "), " , ") {
-			args, set := words(strings.ReplaceAll(part, "~", "="))
+			args, set := script.Words(strings.ReplaceAll(part, "~", "="))
 			if args[0] == "webhook" {
 				c.Define.Webhooks = append(c.Define.Webhooks, *hookOf(args[1:]))
 			} else {
@@ -210,7 +194,7 @@ func (s *script) command(verb string, args []string, set map[string]string) *eve
 	return c
 }
 
-func (s *script) queueOf(args []string, set map[string]string) *event.PutQueue {
+func (s *player) queueOf(args []string, set map[string]string) *event.PutQueue {
 	s.t.Helper()
 	q := &event.PutQueue{Name: args[0], Policy: event.DefaultPolicy()}
 	q.DeadLetterAuto = len(args) > 1 && args[1] == "auto"
@@ -225,7 +209,7 @@ func hookOf(args []string) *event.PutWebhook {
 }
 
 // produceOf takes a queue and texts; the settings are of every message, "times" repeats them.
-func (s *script) produceOf(args []string, set map[string]string) *event.Produce {
+func (s *player) produceOf(args []string, set map[string]string) *event.Produce {
 	s.t.Helper()
 	p := &event.Produce{Queue: args[0]}
 	for range max(1, s.setting(set, "times")) {
@@ -239,7 +223,7 @@ func (s *script) produceOf(args []string, set map[string]string) *event.Produce 
 }
 
 // settleOf ends the newest leases of messages.
-func (s *script) settleOf(op event.SettleOp, texts []string) *event.Settle {
+func (s *player) settleOf(op event.SettleOp, texts []string) *event.Settle {
 	c := &event.Settle{}
 	for _, text := range texts {
 		c.Items = append(c.Items, event.SettleItem{Op: op, Lease: s.leases[text], DelayMS: -1})
@@ -248,10 +232,10 @@ func (s *script) settleOf(op event.SettleOp, texts []string) *event.Settle {
 }
 
 // expect holds an indented line against what has come.
-func (s *script) expect(line string) {
+func (s *player) expect(line string) {
 	s.t.Helper()
 	kind, rest, _ := strings.Cut(line, " ")
-	args, set := words(rest)
+	args, set := script.Words(rest)
 	switch kind {
 	case "=":
 		require.Equal(s.t, s.answer(), rest, "the answer")
@@ -295,7 +279,7 @@ func (s *script) expect(line string) {
 }
 
 // answer is the last command's in words.
-func (s *script) answer() string {
+func (s *player) answer() string {
 	var out []string
 	for _, m := range s.result.Leased {
 		out = append(out, s.names[m.ID])
@@ -315,7 +299,7 @@ func (s *script) answer() string {
 	return strings.Join(out, " ")
 }
 
-func (s *script) wantTold(want string) {
+func (s *player) wantTold(want string) {
 	s.t.Helper()
 	got, n := len(s.last().Events), 0
 	if _, err := fmt.Sscanf(want, "at most %d events", &n); err == nil {
@@ -330,10 +314,10 @@ func (s *script) wantTold(want string) {
 }
 
 // wantDead looks for what died in a queue; After and Before are texts, To is behind the epoch.
-func (s *script) wantDead(line string) {
+func (s *player) wantDead(line string) {
 	s.t.Helper()
 	find, want, _ := strings.Cut(line, ": ")
-	args, set := words(find)
+	args, set := script.Words(find)
 	f := event.DeadFilter{Limit: s.setting(set, "Limit")}
 	if to := s.setting(set, "To"); to > 0 {
 		f.To = epoch + int64(to)

@@ -3,7 +3,6 @@ package replay
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -13,19 +12,17 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/internal/simtest/script"
 )
 
 // TestWhatIfs plays the cases of testdata/whatif.txt: what producers and workers did with the queue
 // jobs, and under each "whatif", indented, what another policy would have made of it.
 func TestWhatIfs(t *testing.T) {
-	text, err := os.ReadFile("testdata/whatif.txt")
-	must(t, err)
-	for _, part := range strings.Split(string(text), "\n== ")[1:] {
-		name, lines, _ := strings.Cut(part, "\n")
-		t.Run(name, func(t *testing.T) {
+	for _, c := range script.Cases(t, "testdata/whatif.txt") {
+		t.Run(c.Title, func(t *testing.T) {
 			s := &story{world: begin(t, 1), ids: map[string]event.ID{}}
 			var want []string
-			for line := range strings.SplitSeq(lines, "\n") {
+			for line := range strings.SplitSeq(c.Lines, "\n") {
 				switch {
 				case line == "" || line[0] == '#':
 				case line[0] == ' ':
@@ -54,15 +51,7 @@ var settleOps = map[string]event.SettleOp{"ack": event.OpAck, "retry": event.OpR
 // play does what a line says. Its words are followed by settings, NAME=VALUE.
 func (s *story) play(line string) {
 	s.t.Helper()
-	var args []string
-	set := map[string]string{}
-	for _, w := range strings.Fields(line) {
-		if name, value, ok := strings.Cut(w, "="); ok {
-			set[name] = value
-		} else {
-			args = append(args, w)
-		}
-	}
+	args, set := script.Words(line)
 	number := func(text string) int64 {
 		n, err := strconv.ParseInt(text, 10, 64)
 		must(s.t, err)

@@ -2,7 +2,6 @@ package crashtest
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/internal/simtest/script"
 )
 
 // story builds a history in words. Its clock counts in milliseconds, which are
@@ -56,14 +56,9 @@ func (s *story) add(op Op) *Op {
 // play adds what a line of testdata/mistakes.txt says: what a client asked, and with NAME=VALUE
 // what is otherwise than usual. A key "-" is none.
 func (s *story) play(line string) error {
-	var args []string
-	set := map[string]string{}
-	for _, w := range strings.Fields(line) {
-		if name, value, ok := strings.Cut(w, "="); ok {
-			set[name] = value
-		} else {
-			args = append(args, strings.TrimPrefix(w, "-"))
-		}
+	args, set := script.Words(line)
+	for i := range args {
+		args[i] = strings.TrimPrefix(args[i], "-")
 	}
 	verb, args := args[0], args[1:]
 	var op *Op
@@ -234,19 +229,16 @@ func lanesBroken(t *testing.T, ops []Op) (found []Violation) {
 // TestPlantedMistakes: each is a mistake that a queue could make, and the rule that must notice it;
 // porcupine, too, where it says "linear".
 func TestPlantedMistakes(t *testing.T) {
-	text, err := os.ReadFile("testdata/mistakes.txt")
-	require.NoError(t, err)
-	all := strings.Split(string(text), "\n== ")
-	_, good, _ := strings.Cut(all[1], "\n")
+	all := script.Cases(t, "testdata/mistakes.txt")
+	good := all[0].Lines
 	whole := tell(t, good).ops
 	for _, v := range append(Check(whole, testRules), lanesBroken(t, whole)...) {
 		t.Error(v)
 	}
-	for _, mistake := range all[2:] {
-		title, lines, _ := strings.Cut(mistake, "\n")
-		name, rules, _ := strings.Cut(title, ": ")
+	for _, mistake := range all[1:] {
+		name, rules, _ := strings.Cut(mistake.Title, ": ")
 		t.Run(name, func(t *testing.T) {
-			ops := tell(t, good, lines).ops
+			ops := tell(t, good, mistake.Lines).ops
 			found := Check(ops, testRules)
 			for rule := range strings.SplitSeq(rules, ", ") {
 				is := func(v Violation) bool { return v.Rule == rule }

@@ -42,8 +42,7 @@ func table(t *testing.T, name string, columns int) (out [][]string) {
 	return out
 }
 
-// TestBadInput is the list of reliability.md section 5 as far as it is HTTP's: each is answered
-// as a problem and none reaches the Proposer.
+// TestBadInput: each malformed request is answered as a problem, and none reaches the Proposer.
 func TestBadInput(t *testing.T) {
 	h := setup(t)
 	h.do("PUT", "/v1/queues/q", "").want(201)

@@ -36,8 +36,8 @@ type Command struct {
 	Define        *Define
 }
 
-// Class ranks commands under load: settles go before produce, produce before
-// leases, background work last (contract.md section 10).
+// Class ranks commands under load: settles go before produce, produce before leases, background
+// work last.
 type Class uint8
 
 const (
@@ -119,7 +119,7 @@ func (c *Command) Weight() int {
 // KeepAnswersMS is how long a write with an Idempotency-Key can be repeated.
 const KeepAnswersMS = 24 * 3600 * 1000
 
-// Request makes a write safe to repeat (contract.md section 2).
+// Request makes a write safe to repeat (docs/http-api.md).
 type Request struct {
 	Key Hash // of principal, method, path and Idempotency-Key
 	// Body is a hash of query and body, and the body's length.
@@ -199,7 +199,6 @@ type Lease struct {
 // SettleOp is one way to settle a lease.
 type SettleOp uint8
 
-// The settle calls of contract.md section 6.
 const (
 	OpAck SettleOp = iota + 1
 	OpRetry
@@ -235,7 +234,7 @@ const FieldSettle = "settle"
 // DeleteMessage takes a message out, whatever its state.
 type DeleteMessage struct{ ID ID }
 
-// Carry rewrites the contents of live messages (retention, design.md section 3).
+// Carry writes the contents of live messages again, so that retention can delete where they were.
 type Carry struct{ Items []CarryItem }
 
 // CarryItem is one message's content; From is where it was read.

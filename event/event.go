@@ -3,7 +3,7 @@ package event
 // Type says what happened. The numbers are frozen in the log.
 type Type uint8
 
-// The event types of contract.md section 7, and the product's own.
+// The event types. Their numbers are in the log (docs/formats.md).
 const (
 	TypeNone Type = iota
 	QueueCreated
@@ -80,7 +80,6 @@ func Parse[T interface {
 // State is where a message is.
 type State uint8
 
-// The states of contract.md section 1.
 const (
 	StateNone State = iota
 	StateScheduled
@@ -103,7 +102,6 @@ func (s State) Live() bool { return s == StateReady || s == StateScheduled || s 
 // Reason says why a message was dead-lettered or discarded.
 type Reason uint8
 
-// The reasons of contract.md sections 1 and 8.
 const (
 	ReasonNone Reason = iota
 	ReasonMaxAttempts
@@ -123,7 +121,7 @@ func (r Reason) String() string { return nameOf(reasonNames[:], r) }
 // Place says where a message waits for its next try, or returns to.
 type Place uint8
 
-// The places of on_retry (contract.md section 4).
+// The places of on_retry.
 const (
 	PlaceAny   Place = iota // unordered: by availability
 	PlaceBlock              // at the head of its partition, which waits with it
@@ -134,7 +132,7 @@ const (
 // Order says where a replayed message takes its place.
 type Order uint8
 
-// The orders of contract.md section 8.
+// The orders of a replay.
 const (
 	OrderDefault  Order = iota // original in fifo and per_key, append in unordered
 	OrderOriginal              // its place by its first enqueue

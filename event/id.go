@@ -115,7 +115,7 @@ const (
 	InstantID    // ID: the whole entry that it falls on
 )
 
-// Instant is a point in the log's past (contract.md section 1).
+// Instant is a point in the log's past.
 type Instant struct {
 	Kind  InstantKind
 	Time  int64 // Unix ms

@@ -56,12 +56,11 @@ var dedupByNames = [...]string{"key", "content"}
 
 func (d DedupBy) String() string { return nameOf(dedupByNames[:], d) }
 
-// Million is the fixed-point unit of multipliers and shares: deciding and
-// folding know no floats (design.md section 4).
+// Million is the fixed-point unit of multipliers and shares: deciding and folding know no floats
+// (I5).
 const Million = 1_000_000
 
-// Policy is a queue's (contract.md section 4). Durations are milliseconds
-// unless the name says seconds.
+// Policy is a queue's. Durations are milliseconds unless the name says seconds.
 type Policy struct {
 	Ordering Ordering
 
@@ -99,7 +98,7 @@ func DefaultPolicy() Policy {
 	}
 }
 
-// Limits of contract.md section 3.
+// Limits.
 const (
 	MaxDelayMS     = 10 * 365 * 24 * 3600 * 1000
 	MinLeaseMS     = 100

@@ -8,8 +8,8 @@ import (
 	"unicode/utf8"
 )
 
-// Problem is a user's mistake or a refusal: an answer, not an error. Code is
-// one of contract.md section 3.
+// Problem is a user's mistake or a refusal: an answer, not an error. Code is one that
+// docs/http-api.md lists.
 type Problem struct {
 	Code         string
 	Detail       string
@@ -82,7 +82,7 @@ const (
 	CodeStaleRevision = "stale_revision"
 )
 
-// Settle statuses (contract.md section 6).
+// Settle statuses.
 const (
 	StatusAcked        = "acked"
 	StatusRetried      = "retried"

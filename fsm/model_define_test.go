@@ -8,8 +8,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The naive model's webhooks and definitions (contract.md section 9): what is
-// asked for at once is looked at as it will be.
+// The naive model's webhooks and definitions: what is asked for at once is looked at as it will be.
 
 type mhook struct {
 	queue      string

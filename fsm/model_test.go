@@ -14,10 +14,10 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The naive model: what contract.md sections 1, 2, 4, 5, 6 and 8 say, with
+// The naive model: what docs/http-api.md promises, with
 // plain slices and maps, everything looked for from the start. It runs behind
 // the machine: it foretells every event and every answer, and takes from the
-// machine only what the contract leaves open (ids, jitter within its bounds,
+// machine only what that leaves open (ids, jitter within its bounds,
 // the order among equals).
 type model struct {
 	t       tb
@@ -840,7 +840,7 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 }
 
 // compare says which of two candidates of a queue is leased first; 0 says that
-// the contract leaves it open.
+// that is left open.
 func (m *mmessage) compare(o *mmessage) int {
 	switch {
 	case m.priority != o.priority:

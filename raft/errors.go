@@ -9,7 +9,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// The codes of contract.md section 3 that a replica answers with.
+// The problem codes that a replica answers with.
 const (
 	CodeNoLeader            = "no_leader"
 	CodeOverloaded          = "overloaded"

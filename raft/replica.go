@@ -11,7 +11,7 @@
 //	a snapshot that is labelled below the state         fsm.Snapshot
 //	no snapshot until a command is applied              batcher.setLeader
 //	a Raft log that does not fit the snapshot           stores.check
-//	unknown outcomes (I15)                              outcome, batcher.returned
+//	unknown outcomes (I15)                              outcome, batcher.failure
 //	pipelines that deadlock                             transport.AppendEntriesPipeline
 //	bulk under the library's deadline (I17)             transport.InstallSnapshot
 //	a leadership transfer that sticks                   Replica.unstick

@@ -21,7 +21,7 @@ func main() {
 	os.Exit(run(context.Background(), os.Args[1:], os.Stdin, os.Stdout, os.Stderr))
 }
 
-// Exit codes (contract.md section 11).
+// Exit codes.
 const (
 	exitOK         = 0
 	exitFailed     = 1

@@ -38,7 +38,7 @@ type File interface {
 	io.WriterAt
 	io.Closer
 	// Sync makes the file's bytes and size durable. After a failed Sync the
-	// state of the unsynced bytes is unknown: never retry it (design.md 9).
+	// state of the unsynced bytes is unknown: never retry it.
 	Sync() error
 	Truncate(size int64) error
 	Size() (int64, error)

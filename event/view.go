@@ -18,7 +18,7 @@ type QueueView struct {
 // Scheduled + Ready + InFlight + Acked + DeadLettered + Discarded + Replayed.
 type Stats struct {
 	Ready, Scheduled, InFlight int64
-	// the part of Ready behind an earlier message of its lane, or behind hold_key
+	// the part of Ready behind an earlier message of its partition, or behind hold_key
 	Held       int64
 	Bytes      int64
 	Oldest     int64 // when the oldest message came, Unix ms; 0 if empty

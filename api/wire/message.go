@@ -32,7 +32,6 @@ type ProduceResponse struct {
 type Produced struct {
 	ID     string         `json:"id"`
 	Status string         `json:"status"` // enqueued, duplicate
-	Queue  string         `json:"queue,omitzero"`
 	State  string         `json:"state,omitzero"`
 	Result jsontext.Value `json:"result,omitzero"`
 }
@@ -228,7 +227,7 @@ type Message struct {
 	Queue string `json:"queue"`
 	// scheduled, ready, leased; acked, dead_lettered, discarded, replayed
 	State          string            `json:"state"`
-	Held           bool              `json:"held"`            // ready, but not first in its lane
+	Held           bool              `json:"held"`            // ready, but not first in its partition
 	Reason         string            `json:"reason,omitzero"` // dead_lettered, discarded
 	Key            string            `json:"key"`
 	Attempt        int64             `json:"attempt"` // 0 before the first lease

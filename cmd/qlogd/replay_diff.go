@@ -82,8 +82,8 @@ func (s *logSource) verifyDir(c request) error {
 	return exitf(exitDifference, "verification found a difference%s: %w", where, diff)
 }
 
-// diffBody is a line of --diff with --output json. A queue's has no message_id and queueSides
-// before and after; a message's has messageSides.
+// diffBody is a line of --diff with --output json. A queue's has no message_id, and a queueSide
+// before and after; a message's has a messageSide.
 type diffBody struct {
 	Queue     string `json:"queue"`
 	MessageID string `json:"message_id,omitzero"`

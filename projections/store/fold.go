@@ -127,8 +127,7 @@ func (b *batch) count(e *event.Event) {
 	case event.DeadLettered:
 		b.dead[kind{e.Queue, byte(e.Reason)}]++
 	case event.Replayed:
-		r := Replayed{ID: e.ID, DeadID: e.Subject, Queue: e.Queue, ToQueue: e.ToQueue}
-		b.replayed[e.DiedIn] = append(b.replayed[e.DiedIn], r)
+		b.replayed[e.DiedIn] = append(b.replayed[e.DiedIn], Replayed{e.ID})
 	case event.HistoryDeleted:
 		b.before = max(b.before, e.Before)
 	case event.QueueDeleted:
@@ -138,9 +137,7 @@ func (b *batch) count(e *event.Event) {
 		maps.DeleteFunc(b.ofQueue, of)
 	case event.AnswerKept:
 		b.events += operationWeight - 1
-		b.operations = append(b.operations, Operation{
-			Key: e.Alias, Index: b.Position, Type: e.Kind, Time: b.Clock, until: e.Until,
-		})
+		b.operations = append(b.operations, Operation{e.Alias, b.Position, e.Until})
 	}
 }
 

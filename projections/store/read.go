@@ -16,17 +16,12 @@ type Minute struct {
 type Operation struct {
 	Key   event.Hash // of principal, method, path and Idempotency-Key
 	Index uint64     // of its entry
-	Type  string     // what it was; "" unknown
-	Time  int64      // Unix ms
 	until int64      // kept until then
 }
 
 // Replayed is a dead message that was replayed.
 type Replayed struct {
-	ID      event.ID // what it became: the id of the replayed event, and of the new message
-	DeadID  event.ID // its id in the dead-letter queue
-	Queue   string   // the dead-letter queue
-	ToQueue string   // where it went
+	ID event.ID // what it became: the id of the replayed event, and of the new message
 }
 
 // Position returns the index of the last block that is counted, 0 at the

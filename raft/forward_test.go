@@ -474,3 +474,24 @@ func askLeader(t *testing.T) {
 		assert.False(t, m != l && (err != nil || string(b) != l.name), "%s, %v", b, err)
 	}
 }
+
+// A follower applies a lone entry long before hashicorp/raft would tell it of the commit: at once
+// where its own client waits, and soon where nobody does.
+func followersKnowWhatIsCommitted(t *testing.T) {
+	c := cluster(t, 3, slowly)
+	leader, follower := c.pick()
+	for name, at := range map[string]*member{"there": follower, "elsewhere": leader} {
+		time.Sleep(time.Second)
+		begin := time.Now()
+		at.put(name)
+		if took := time.Since(begin); took > 2*time.Millisecond {
+			t.Errorf("a write through %s took %v", at.name, took)
+		}
+		for _, m := range c.members() {
+			m.untilApplied(func() bool { return m.has(name) })
+		}
+		if took := time.Since(begin); took > 2*commitPause {
+			t.Errorf("the write %s was applied by all after %v", name, took)
+		}
+	}
+}

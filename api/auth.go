@@ -250,6 +250,7 @@ type access struct {
 	on   where
 }
 
+// where is on which queues a token needs the role.
 type where uint8
 
 const (

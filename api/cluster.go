@@ -29,12 +29,12 @@ func (s *Server) cluster(q *request) error {
 	if !q.stale() && q.query.Has("consistency") {
 		q.barrier()
 	} else {
-		q.tellAge()
+		q.setAge()
 	}
 	if q.err != nil {
 		return q.err
 	}
-	q.tellIndex()
+	q.setAppliedIndex()
 	ctx, cancel := context.WithTimeout(q.Context(), refreshTimeout)
 	defer cancel()
 	s.deps.Node.RefreshMembers(ctx)

@@ -87,14 +87,6 @@ func (q *request) deadFilter(in *wire.DeadFilter, prefix string) *dead.Filter {
 	return f
 }
 
-// deref returns what p points to, the zero value for nil.
-func deref[T any](p *T) (v T) {
-	if p != nil {
-		v = *p
-	}
-	return v
-}
-
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
 // died refuses a queue that does not exist, unless messages died in it before it was deleted.
@@ -317,27 +309,6 @@ func (q *request) named(queue string) string {
 		return queue
 	}
 	return "(another)"
-}
-
-// The first design's shapes, under /admin, do what the calls under /v1 do, in fewer words.
-
-// adminQueues answers GET /admin/queues?tenant_id=.
-func (s *Server) adminQueues(q *request) error {
-	q.read("tenant_id").fresh()
-	st, tenant := s.deps.State, q.query.Get("tenant_id")
-	queues := st.Queues()
-	out, _ := page(q, queues, len(queues), func(v *event.QueueView) bool {
-		return (!q.query.Has("tenant_id") || v.Policy.Namespace == tenant) && q.sees(v.Name)
-	}, func(v *event.QueueView) (wire.AdminQueue, error) {
-		stats := s.queueOf(v, st).Stats
-		return wire.AdminQueue{
-			Name: v.Name, Depth: stats.Depth, InFlight: stats.InFlight,
-			DLQSize:                 st.DeadCount(v.Name),
-			OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
-			MessagesPerMinute:       deref(stats.MessagesPerMinute),
-		}, nil
-	})
-	return q.answer(http.StatusOK, &wire.AdminQueues{Queues: out})
 }
 
 // adminDead answers GET /admin/queues/{queue}/dlq with what died in a queue last, newest first.

@@ -53,7 +53,7 @@ func (s *Server) putDefinitions(q *request) error {
 			return nil, p.refused(q)
 		}
 		if dry || !q.keyed() && !slices.ContainsFunc(p.effect, changed) {
-			q.tellIndex()
+			q.setAppliedIndex()
 			return nil, nil
 		}
 		return &event.Command{Define: &p.define}, nil

@@ -69,13 +69,13 @@ func (x *explaining) key(key *string) error {
 	st, name := x.q.s.deps.State, x.queue.Name
 	ordering := x.queue.Policy.Ordering
 	if ordering == event.FIFO || key != nil && ordering == event.PerKey {
-		of := x.laneKey(deref(key))
-		lane, _ := st.Partition(name, of)
-		if v := cmp.Or(lane.Leased, lane.Head); v != nil {
+		of := x.partitionKey(deref(key))
+		partition, _ := st.Partition(name, of)
+		if v := cmp.Or(partition.Leased, partition.Head); v != nil {
 			return x.first(v)
 		}
-		if lane.HeldBy > 0 {
-			return x.held(of, &lane)
+		if partition.HeldBy > 0 {
+			return x.held(of, &partition)
 		}
 	}
 	// A scheduled message is in no partition, and an unordered queue has none.
@@ -99,8 +99,8 @@ func (x *explaining) first(v *event.MessageView) error {
 	return x.live(v)
 }
 
-// laneKey names the partition of a key: a fifo queue has one.
-func (x *explaining) laneKey(key string) string {
+// partitionKey names the partition of a key: a fifo queue has one.
+func (x *explaining) partitionKey(key string) string {
 	if x.queue.Policy.Ordering != event.PerKey {
 		return ""
 	}
@@ -177,19 +177,19 @@ func (x *explaining) about(v *event.MessageView) wire.Reason {
 
 // ordered explains what of its partition goes before a message.
 func (x *explaining) ordered(v *event.MessageView) error {
-	key := x.laneKey(v.Key)
-	lane, ok := x.q.s.deps.State.Partition(x.queue.Name, key)
+	key := x.partitionKey(v.Key)
+	partition, ok := x.q.s.deps.State.Partition(x.queue.Name, key)
 	if !ok {
 		return nil
 	}
-	if lane.HeldBy > 0 {
-		if err := x.held(key, &lane); err != nil {
+	if partition.HeldBy > 0 {
+		if err := x.held(key, &partition); err != nil {
 			return err
 		}
 	}
-	ahead := cmp.Or(lane.Leased, lane.Head)
+	ahead := cmp.Or(partition.Leased, partition.Head)
 	if ahead != nil && ahead.ID == v.ID {
-		ahead = lane.Head
+		ahead = partition.Head
 	}
 	if ahead == nil || ahead.ID == v.ID {
 		return nil
@@ -211,9 +211,9 @@ func (x *explaining) ordered(v *event.MessageView) error {
 }
 
 // held describes the dead messages that hold a key: the unresolved ones that died since it is held.
-func (x *explaining) held(key string, lane *event.PartitionView) error {
+func (x *explaining) held(key string, partition *event.PartitionView) error {
 	search := &dead.Search{Queue: x.queue.Name}
-	search.Filter.FromIndex = event.RefOf(lane.Since).Index
+	search.Filter.FromIndex = event.RefOf(partition.Since).Index
 	if x.queue.Policy.Ordering == event.PerKey {
 		search.Filter.Key = &key
 	}
@@ -222,7 +222,7 @@ func (x *explaining) held(key string, lane *event.PartitionView) error {
 		if err != nil {
 			return err
 		}
-		if v.ID.Compare(lane.Since) >= 0 {
+		if v.ID.Compare(partition.Since) >= 0 {
 			r.MessageIDs = append(r.MessageIDs, v.ID.String())
 		}
 		if len(r.MessageIDs) == 10 { // more need not be named
@@ -230,12 +230,12 @@ func (x *explaining) held(key string, lane *event.PartitionView) error {
 		}
 	}
 	if len(r.MessageIDs) == 0 { // just resolved
-		r.MessageIDs = append(r.MessageIDs, lane.Since.String())
+		r.MessageIDs = append(r.MessageIDs, partition.Since.String())
 	}
 	r.MessageID = r.MessageIDs[0]
 	holds := "the dead message " + r.MessageID + " holds"
-	if lane.HeldBy > 1 {
-		holds = fmt.Sprintf("%d dead messages, the first of them %s, hold", lane.HeldBy,
+	if partition.HeldBy > 1 {
+		holds = fmt.Sprintf("%d dead messages, the first of them %s, hold", partition.HeldBy,
 			r.MessageID)
 	}
 	x.because(r, "%s its key (on_dead is hold_key): it goes on when they are replayed or purged",

@@ -204,17 +204,17 @@ func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 		return nil
 	}
 	now := s.clock(s.deps.State)
-	lanes := map[string]bool{}
+	taken := map[string]bool{}
 	for i := range p.Messages {
 		m := &p.Messages[i]
-		lane := m.Key
+		key := m.Key
 		if ordering == event.FIFO {
-			lane = ""
+			key = ""
 		}
-		if m.DelayMS > 0 || m.DeliverAt > now || ordering != event.Unordered && lanes[lane] {
+		if m.DelayMS > 0 || m.DeliverAt > now || ordering != event.Unordered && taken[key] {
 			continue
 		}
-		lanes[lane] = true
+		taken[key] = true
 		kinds = append(kinds, m.Kind)
 	}
 	return kinds

@@ -47,6 +47,7 @@ func queueDesc(name, help string) *prometheus.Desc {
 var eventsDesc = prometheus.NewDesc(
 	"qlogd_events_total", "Events applied by this node since it started.", []string{"type"}, nil)
 
+// queueRow has a queue's values, in the order of queueDescs.
 type queueRow [len(queueDescs)]int64
 
 func newMetrics(s *Server) *metrics {

@@ -155,14 +155,6 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	return out
 }
 
-// unlessZero returns a pointer to v, nil for the zero value.
-func unlessZero[T comparable](v T) *T {
-	if v == *new(T) {
-		return nil
-	}
-	return &v
-}
-
 // ahead returns how many of this node's writes go before a pending one, and its likely wait in ms.
 func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	var n int64
@@ -210,7 +202,7 @@ func (s *Server) operations(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	q.tellIndex()
+	q.setAppliedIndex()
 	// The others first, so that what is pending there and completes meanwhile is not missed.
 	lists := askOthers[[]wire.Operation](q.Context(), s, askOperations, key)
 	all := slices.Concat(append(lists, s.ops.find(key))...)

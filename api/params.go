@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 )
 
 // A handler reads the parts of its request one after the other. The first error is kept in err;
@@ -162,6 +163,40 @@ func (q *request) instant(name string) event.Instant {
 	return get(q, func() (event.Instant, error) { return q.parseInstant(name, q.query.Get(name)) })
 }
 
+// forms describes how an instant is written.
+const forms = "an RFC 3339 time, an event's ULID, index:N, " +
+	"a duration before now such as 15m, start or now"
+
+// parseInstant reads an instant in the past.
+func (q *request) parseInstant(name, value string) (event.Instant, error) {
+	now := q.s.clock(q.s.deps.State)
+	at, err := event.ParseInstant(value, now)
+	if err != nil {
+		return at, bad(name, "%s must be %s", name, forms)
+	}
+	switch at.Kind {
+	case event.InstantTime:
+		if at.Time > now {
+			return at, bad(name, "%s is in the future; it must be %s", name, forms)
+		}
+		at.Time = max(at.Time, 0)
+	case event.InstantIndex, event.InstantID:
+		if head := q.s.deps.Log.Head(); at.Index > head {
+			return at, bad(name, "%s is beyond the end of the log, index:%d; it must be %s",
+				name, head, forms)
+		}
+	}
+	return at, nil
+}
+
+// rangeProblem names the parameter in the Log's error about an instant.
+func (q *request) rangeProblem(name string, err error) error {
+	if !gone(err) && log.IsRange(err) {
+		return bad(name, "%s: %s", name, clip(err.Error(), 300))
+	}
+	return err
+}
+
 // body decodes the body.
 func (q *request) body(v any) { q.do(func() error { return q.decode(v, false) }) }
 
@@ -182,23 +217,23 @@ func (q *request) stale() bool {
 // fresh waits until a read is linearizable, or with consistency=stale reports the answer's age.
 func (q *request) fresh() {
 	if q.stale() && q.err == nil {
-		q.tellAge()
+		q.setAge()
 	} else {
 		q.barrier()
 	}
 	if q.err == nil {
-		q.tellIndex()
+		q.setAppliedIndex()
 	}
 }
 
-// tellIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It must be
+// setAppliedIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It must be
 // called before the state is read, which may then show more, never less.
-func (q *request) tellIndex() {
+func (q *request) setAppliedIndex() {
 	q.w.Header().Set("X-Qlogd-Applied-Index", strconv.FormatUint(q.s.deps.State.Index(), 10))
 }
 
-// tellAge sets X-Qlogd-Age-Ms: by how much the answer may be behind.
-func (q *request) tellAge() {
+// setAge sets X-Qlogd-Age-Ms: by how much the answer may be behind.
+func (q *request) setAge() {
 	age := "unknown"
 	if d, ok := q.s.deps.Node.Age(); ok {
 		age = strconv.FormatInt(max(d, 0).Milliseconds(), 10)
@@ -215,6 +250,45 @@ func (q *request) state() State {
 		}
 	}
 	return q.s.deps.State
+}
+
+// stateAt returns the state after an entry, the live one where that is not known (any more).
+func (q *request) stateAt(index uint64) State {
+	at := event.Instant{Kind: event.InstantIndex, Index: index}
+	if st, err := q.s.deps.Past(q.Context(), at); err == nil {
+		return st
+	}
+	return q.s.deps.State
+}
+
+// pastState is a State as of an instant.
+type pastState struct {
+	State
+	at int64 // Unix ms
+}
+
+// past returns the state of an instant.
+func (s *Server) past(q *request, at event.Instant) (State, error) {
+	if at.Kind == event.InstantNow { // a past that is just over: rates are null here too
+		return &pastState{State: s.deps.State, at: s.clock(s.deps.State)}, nil
+	}
+	st, err := s.deps.Past(q.Context(), at)
+	if err != nil {
+		return nil, q.rangeProblem("at", err)
+	}
+	p := &pastState{State: st, at: st.Clock()}
+	if at.Kind == event.InstantTime {
+		p.at = max(p.at, at.Time)
+	}
+	return p, nil
+}
+
+// clock returns a state's instant: of the live one now, also while nothing happens.
+func (s *Server) clock(st State) int64 {
+	if p, ok := st.(*pastState); ok {
+		return p.at
+	}
+	return max(st.Clock(), s.deps.Node.Clock())
 }
 
 // found looks up key in a state.
@@ -240,4 +314,20 @@ func page[T, V any](
 		out = append(out, get(q, func() (V, error) { return view(&list[i]) }))
 	}
 	return out, false
+}
+
+// deref returns what p points to, the zero value for nil.
+func deref[T any](p *T) (v T) {
+	if p != nil {
+		v = *p
+	}
+	return v
+}
+
+// unlessZero returns a pointer to v, nil for the zero value.
+func unlessZero[T comparable](v T) *T {
+	if v == *new(T) {
+		return nil
+	}
+	return &v
 }

@@ -30,6 +30,25 @@ func (s *Server) listQueues(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
+// adminQueues answers GET /admin/queues?tenant_id=.
+func (s *Server) adminQueues(q *request) error {
+	q.read("tenant_id").fresh()
+	st, tenant := s.deps.State, q.query.Get("tenant_id")
+	queues := st.Queues()
+	out, _ := page(q, queues, len(queues), func(v *event.QueueView) bool {
+		return (!q.query.Has("tenant_id") || v.Policy.Namespace == tenant) && q.sees(v.Name)
+	}, func(v *event.QueueView) (wire.AdminQueue, error) {
+		stats := s.queueOf(v, st).Stats
+		return wire.AdminQueue{
+			Name: v.Name, Depth: stats.Depth, InFlight: stats.InFlight,
+			DLQSize:                 st.DeadCount(v.Name),
+			OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
+			MessagesPerMinute:       deref(stats.MessagesPerMinute),
+		}, nil
+	})
+	return q.answer(http.StatusOK, &wire.AdminQueues{Queues: out})
+}
+
 // getQueue answers GET /v1/queues/{queue}?at=&consistency=.
 func (s *Server) getQueue(q *request) error {
 	name, st := q.read("at", "consistency").queue(), q.state()
@@ -80,40 +99,6 @@ func (s *Server) current(q *request, name string) (event.QueueView, error) {
 	return currently(q, name, s.deps.State.Queue, queueNotFound)
 }
 
-// currently looks up key in the live state, and catches up with the cluster before it says none.
-func currently[K, V any](
-	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
-) (V, error) {
-	v, ok := look(key)
-	if !ok {
-		if err := q.s.barrier(q.Context()); err != nil {
-			return v, err
-		}
-		if v, ok = look(key); !ok {
-			return v, missing(key)
-		}
-	}
-	return v, nil
-}
-
-// mustExist refuses a write to what does not exist, so that it leaves no entry. A request with an
-// Idempotency-Key goes on: it may be a repeated one, whose object has gone since.
-func mustExist[K, V any](
-	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
-) {
-	if !q.keyed() {
-		get(q, func() (V, error) { return currently(q, key, look, missing) })
-	}
-}
-
-// createdOr200 is the status of an answer to PUT.
-func createdOr200(created bool) int {
-	if created {
-		return http.StatusCreated
-	}
-	return http.StatusOK
-}
-
 // answerQueue answers PUT and PATCH with the queue, for a repeated request as it was then.
 func (q *request) answerQueue(name string, res event.Result) error {
 	st := q.after(&res)
@@ -136,9 +121,6 @@ func (s *Server) deleteQueue(q *request) error {
 
 // exists is mustExist for a queue.
 func (q *request) exists(name string) { mustExist(q, name, q.s.deps.State.Queue, queueNotFound) }
-
-// keyed reports whether the request has an Idempotency-Key, so it may be a repeated one.
-func (q *request) keyed() bool { return q.Header["Idempotency-Key"] != nil }
 
 // pauseQueue answers pause and resume.
 func (s *Server) pauseQueue(paused bool) handler {
@@ -227,53 +209,6 @@ func StatsOf(t *event.Stats, clock int64) wire.Stats {
 		s.OldestMessageAgeSeconds = max(0, clock-t.Oldest) / 1000
 	}
 	return s
-}
-
-// clock returns a state's instant: of the live one now, also while nothing happens.
-func (s *Server) clock(st State) int64 {
-	if p, ok := st.(*pastState); ok {
-		return p.at
-	}
-	return max(st.Clock(), s.deps.Node.Clock())
-}
-
-// after returns the state that answers a write: for a repeated request the one after the first.
-func (q *request) after(res *event.Result) State {
-	if q.replayed {
-		return q.stateAt(res.Index)
-	}
-	return q.s.deps.State
-}
-
-// stateAt returns the state after an entry, the live one where that is not known (any more).
-func (q *request) stateAt(index uint64) State {
-	at := event.Instant{Kind: event.InstantIndex, Index: index}
-	if st, err := q.s.deps.Past(q.Context(), at); err == nil {
-		return st
-	}
-	return q.s.deps.State
-}
-
-// pastState is a State as of an instant.
-type pastState struct {
-	State
-	at int64 // Unix ms
-}
-
-// past returns the state of an instant.
-func (s *Server) past(q *request, at event.Instant) (State, error) {
-	if at.Kind == event.InstantNow { // a past that is just over: rates are null here too
-		return &pastState{State: s.deps.State, at: s.clock(s.deps.State)}, nil
-	}
-	st, err := s.deps.Past(q.Context(), at)
-	if err != nil {
-		return nil, q.rangeProblem("at", err)
-	}
-	p := &pastState{State: st, at: st.Clock()}
-	if at.Kind == event.InstantTime {
-		p.at = max(p.at, at.Time)
-	}
-	return p, nil
 }
 
 // queueStats answers GET /v1/queues/{queue}/stats?minutes=&consistency=.

@@ -278,6 +278,14 @@ func (q *request) answer(status int, v any) error {
 	return err
 }
 
+// createdOr200 is the status of an answer to PUT.
+func createdOr200(created bool) int {
+	if created {
+		return http.StatusCreated
+	}
+	return http.StatusOK
+}
+
 // accepts returns the first of these media types that the Accept header names, "" for none.
 func (q *request) accepts(types ...string) string {
 	for _, h := range q.Header["Accept"] {

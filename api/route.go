@@ -67,7 +67,7 @@ func (s *Server) mux() *http.ServeMux {
 
 	add("GET /v1/queues/{queue}/explain", read, s.explain)
 
-	// The first design's shapes.
+	// Short forms of calls above.
 	add("GET /admin/queues", access{roleRead, somehow}, s.adminQueues)
 	add("GET /admin/queues/{queue}/dlq", read, s.adminDead)
 	add("POST /admin/queues/{queue}/dlq/{message_id}/replay", admin, s.adminReplay)

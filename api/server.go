@@ -157,7 +157,7 @@ func limitConns(total, perIP int) func(net.Conn, http.ConnState) {
 	}
 }
 
-// barrier makes a read linearizable, unless the client wants it stale.
+// barrier makes a read that follows linearizable. It waits as long as a write may.
 func (s *Server) barrier(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
 	defer cancel()

@@ -78,6 +78,43 @@ func isStale(err error) bool {
 	return ok && p.Code == event.CodeStaleRevision
 }
 
+// currently looks up key in the live state, and catches up with the cluster before it says none.
+func currently[K, V any](
+	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
+) (V, error) {
+	v, ok := look(key)
+	if !ok {
+		if err := q.s.barrier(q.Context()); err != nil {
+			return v, err
+		}
+		if v, ok = look(key); !ok {
+			return v, missing(key)
+		}
+	}
+	return v, nil
+}
+
+// mustExist refuses a write to what does not exist, so that it leaves no entry. A request with an
+// Idempotency-Key goes on: it may be a repeated one, whose object has gone since.
+func mustExist[K, V any](
+	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
+) {
+	if !q.keyed() {
+		get(q, func() (V, error) { return currently(q, key, look, missing) })
+	}
+}
+
+// keyed reports whether the request has an Idempotency-Key, so it may be a repeated one.
+func (q *request) keyed() bool { return q.Header["Idempotency-Key"] != nil }
+
+// after returns the state that answers a write: for a repeated request the one after the first.
+func (q *request) after(res *event.Result) State {
+	if q.replayed {
+		return q.stateAt(res.Index)
+	}
+	return q.s.deps.State
+}
+
 // committed sets the headers of a committed write: its index and, where that is another node, the
 // leader that the client may write to next time.
 func (q *request) committed(res *event.Result) {

@@ -25,6 +25,7 @@ import (
 // between: it may be gone, or the line cut, without the connection showing it.
 const (
 	callPing    = "ping"
+	anyHost     = "http://node" // of a URL: the connection goes to a target's address, as it is
 	pingEvery   = 1500 * time.Millisecond
 	pingTimeout = 2 * pingEvery
 	maxIdle     = 8 // connections to one target
@@ -138,7 +139,7 @@ func (n *Net) call(ctx context.Context, to Target, name string, body []byte) (
 			connected, from = true, i.Conn.(*conn).peer
 		},
 	})
-	r, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+to.Addr+"/"+name,
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, anyHost+"/"+name,
 		bytes.NewReader(body))
 	if err != nil {
 		return nil, from, &notSent{err}

@@ -132,7 +132,7 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 		}
 		c.Conn = t
 	}
-	r, err := http.NewRequest(http.MethodGet, "http://"+to.Addr+pathCalls, nil)
+	r, err := http.NewRequest(http.MethodGet, anyHost+pathCalls, nil)
 	if err != nil {
 		return err
 	}

@@ -108,7 +108,7 @@ func TestNotSent(t *testing.T) {
 	}{
 		{"nobody there", t.Context(), Target{Addr: nobody}, 1, "connection refused"},
 		{"no address", t.Context(), Target{Addr: "nonsense"}, 1, "missing port"},
-		{"no address at all", t.Context(), Target{}, 1, "no Host"},
+		{"no address at all", t.Context(), Target{}, 1, "missing address"},
 		{"nobody answers", t.Context(), Target{Addr: deaf.Addr().String()}, 1, "timeout"},
 		{"refused", t.Context(), Target{Addr: b.Addr(), Node: "x"}, 1, "refused"},
 		{"context ended", gone, at(b), 1, "context canceled"},
@@ -513,6 +513,28 @@ func TestAcceptFails(t *testing.T) {
 	n.Handle("echo", echo)
 	_, _, err = b.Call(t.Context(), at(n), "echo", nil)
 	assert.NoError(t, err)
+}
+
+// TestZone: an address is one that is dialled. It need not be a part of a URL, in which the zone of a
+// link-local address is written in another way.
+func TestZone(t *testing.T) {
+	const addr = "[fe80::1%eth0]:7071"
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	a := startOn(t, l, "a")
+	a.Handle("echo", echo)
+	b := start(t, "b", func(o *Options) {
+		o.Dial = func(_ context.Context, to string) (net.Conn, error) {
+			assert.Equal(t, to, addr)
+			return net.Dial("tcp", l.Addr().String())
+		}
+	})
+	got, _, err := b.Call(t.Context(), Target{Addr: addr}, "echo", []byte("x"))
+	require.NoError(t, err)
+	assert.Equal(t, string(got), "b:x")
+	is, err := b.Hello(t.Context(), addr)
+	require.NoError(t, err)
+	assert.Equal(t, is.Node, "a")
 }
 
 // TestRefused goes through the rules of the handshake.

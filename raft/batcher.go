@@ -26,8 +26,8 @@ type batcher struct {
 	fsm     *fsm
 	fatal   func(error)
 	apply   func(data []byte) hraft.ApplyFuture
-	idle    chan<- struct{} // of capacity one: see notifyCommits
-	later   *time.Timer     // the same, for commitPause
+	idle    chan struct{} // of capacity one: see notifyCommits
+	later   *time.Timer   // the same, for commitPause
 	forward forwarder
 	// unavailable returns why nothing is accepted or applied here now; nil: it is.
 	unavailable func() *event.Problem
@@ -84,7 +84,7 @@ func (e *batch) isCall() bool { return e.to != peer.Target{} }
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
 		o: o, disk: &disk{o: o}, clock: c, fsm: f, fatal: fatal,
-		wake: make(chan struct{}, 1), later: time.NewTimer(never),
+		wake: make(chan struct{}, 1), idle: make(chan struct{}, 1), later: time.NewTimer(never),
 	}
 	b.forward.ctx, b.forward.cancel = context.WithCancel(context.Background())
 	return b
@@ -311,18 +311,23 @@ func (b *batcher) abandon(d *pending) event.Answer {
 
 // underWayLocked sums the batches on their way to where the next one goes: into this node's own
 // log, or to the leader. What hangs with a former leader does not hold up the next.
-func (b *batcher) underWayLocked() (batches, bytes int, class [event.Classes]int) {
+func (b *batcher) underWayLocked() (batches, commands, bytes int) {
+	last := event.Classes - 1
+	if !b.lead.leader {
+		// At the leader, a forwarded command waits behind the classes before its own.
+		last = b.queues.top()
+	}
 	for _, e := range b.flight {
 		if e.isCall() == b.lead.leader || e.isCall() && e.to != b.forward.to || e.answered {
 			continue
 		}
 		batches++
 		bytes += e.bytes
-		for c, n := range e.class {
-			class[c] += n
+		for _, n := range e.class[:last+1] {
+			commands += n
 		}
 	}
-	return batches, bytes, class
+	return batches, commands, bytes
 }
 
 // gathersLocked reports whether the waiting commands wait for more to come, or for
@@ -333,16 +338,7 @@ func (b *batcher) underWayLocked() (batches, bytes int, class [event.Classes]int
 // command never waits while nothing is in flight, and callers that wait for their answers fall into
 // step, about half of them in each of two batches.
 func (b *batcher) gathersLocked() bool {
-	last := event.Classes - 1
-	if !b.lead.leader {
-		// At the leader, a forwarded command waits behind the classes before its own.
-		last = b.queues.top()
-	}
-	_, bytes, class := b.underWayLocked()
-	commands := 0
-	for _, n := range class[:last+1] {
-		commands += n
-	}
+	_, commands, bytes := b.underWayLocked()
 	l := b.o.Limits
 	return b.queues.n < min(commands, l.GroupCommands) && b.queues.bytes < min(bytes, l.GroupBytes)
 }
@@ -418,12 +414,12 @@ func (b *batcher) next() (*batch, time.Duration) {
 // entryWaitLocked returns for how long this node, as the leader, proposes nothing unless
 // something changes.
 func (b *batcher) entryWaitLocked() time.Duration {
-	entries, bytes, _ := b.underWayLocked()
+	entries, _, bytes := b.underWayLocked()
 	if entries >= b.o.Limits.Entries || bytes >= b.o.Limits.Bytes {
 		return never
 	}
-	if wait := b.clock.unset(); wait > 0 {
-		return wait
+	if b.clock.unset() {
+		return clockLook
 	}
 	switch {
 	case b.lead.first:
@@ -551,7 +547,6 @@ func (b *batcher) answersOf(e *batch, f hraft.ApplyFuture, err error) (
 // were certainly not proposed return to their queues.
 func (b *batcher) finishLocked(e *batch, answers []event.Answer) {
 	b.flight = slices.DeleteFunc(b.flight, func(o *batch) bool { return o == e })
-	var again []*pending
 	for i, d := range e.group {
 		switch {
 		case !answers[i].Back:
@@ -562,10 +557,9 @@ func (b *batcher) finishLocked(e *batch, answers []event.Answer) {
 		case d.from != nil || d.local && !b.lead.leader:
 			d.sendBack(noLeader())
 		default:
-			again = append(again, d)
+			b.queues.push(d)
 		}
 	}
-	b.queues.restore(again)
 	b.changes.notify()
 }
 
@@ -630,21 +624,6 @@ func (b *batcher) close() {
 	b.changedLocked()
 }
 
-// drain waits until every accepted command is answered. When ctx ends, it refuses
-// those that still wait.
-func (b *batcher) drain(ctx context.Context) {
-	if b.until(ctx, func() bool { return b.queues.n == 0 && len(b.flight) == 0 }) {
-		return
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.refuseAllLocked()
-}
-
-func (b *batcher) refuseAllLocked() {
-	b.sendBackLocked(shuttingDown(), func(*pending) bool { return true })
-}
-
 // stop ends the calls to other nodes; nothing leaves this node any more.
 func (b *batcher) stop() {
 	b.mu.Lock()
@@ -659,7 +638,7 @@ func (b *batcher) stop() {
 func (b *batcher) giveUp() {
 	b.stop()
 	b.mu.Lock()
-	b.refuseAllLocked()
+	b.sendBackLocked(shuttingDown(), func(*pending) bool { return true })
 	flight := slices.Clone(b.flight)
 	b.mu.Unlock()
 	for _, e := range flight {
@@ -770,20 +749,6 @@ func (q *queues) remove(match func(*pending) bool) (g []*pending) {
 		})
 	}
 	return g
-}
-
-// restore puts commands of a batch back in the order of their arrival.
-func (q *queues) restore(batch []*pending) {
-	for _, d := range batch {
-		q.push(d)
-	}
-	for c := range q.class {
-		if len(batch) > 0 {
-			slices.SortStableFunc(q.class[c], func(a, b *pending) int {
-				return a.since.Compare(b.since)
-			})
-		}
-	}
 }
 
 // patience is the number of batches without room after which a class goes first, with

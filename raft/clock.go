@@ -84,14 +84,11 @@ func (c *clock) agree(others []int64, voters int) {
 	c.asking = len(known) < voters && since < clockAsking
 }
 
-// unset returns how long a stamp has to wait; 0: not at all.
-func (c *clock) unset() time.Duration {
+// unset reports whether a stamp has to wait: nothing is known of the log's time.
+func (c *clock) unset() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.base != 0 {
-		return 0
-	}
-	return clockLook
+	return c.base == 0
 }
 
 // follow records, on a node that does not lead, the log's clock and what the leader's

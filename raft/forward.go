@@ -15,7 +15,7 @@ import (
 // forwards each batch in one call. The outcome of a command:
 //
 //	the call certainly reached nobody, or the leader
-//	answers that it did not propose it              back to its place in the queue
+//	answers that it did not propose it              back to the queue
 //	the leader answers                              answered once the entry is applied here
 //	anything else                                   unknown
 //
@@ -75,7 +75,7 @@ func (b *batcher) forwardWaitLocked() time.Duration {
 	if f.to == (peer.Target{}) {
 		return lookAgain
 	}
-	calls, bytes, _ := b.underWayLocked()
+	calls, _, bytes := b.underWayLocked()
 	switch {
 	case b.lead.failed && calls > 0, // one at a time until a way is found
 		calls >= maxForwards || bytes >= b.o.Limits.Bytes,

@@ -79,7 +79,6 @@ type lifecycle struct {
 type peers struct {
 	contact    atomic.Pointer[contact]
 	leaderAddr atomic.Value  // LeaderHTTP
-	idle       chan struct{} // of capacity one: no entry is in flight any more
 
 	mu   sync.Mutex
 	seen map[hraft.ServerID]MemberStatus // their last answers
@@ -91,7 +90,6 @@ type membership struct {
 	why      atomic.Pointer[string] // why it is not a member
 	logged   throttle               // of why
 	changing chan struct{}          // of capacity one: held while the configuration changes
-	yielding atomic.Int64           // until when a transfer may be in progress, Unix ns
 }
 
 // rollback is what proves that this directory did not go back in time: rollback.go.
@@ -116,7 +114,6 @@ func Open(o Options) (*Replica, error) {
 	r.reads.wake = make(chan struct{}, 1)
 	r.peers.seen = map[hraft.ServerID]MemberStatus{}
 	r.peers.contact.Store(&contact{})
-	r.peers.idle = make(chan struct{}, 1)
 	r.membership.changing = make(chan struct{}, 1)
 	r.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
 	r.agreement.wake = make(chan struct{}, 1)
@@ -176,7 +173,6 @@ func (r *Replica) start() error {
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
 	r.b.forward.target = func() peer.Target { return r.otherLeader().target() }
 	r.b.forward.call = r.o.Net.Call
-	r.b.idle = r.peers.idle
 	r.b.unavailable = r.unavailable
 
 	conf := r.config()
@@ -200,7 +196,6 @@ func (r *Replica) start() error {
 			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
 		}
 	}
-	r.trans.begin()
 	r.handle(true)
 	r.run.wg.Go(r.watchLeadership)
 	r.run.wg.Go(r.confirmReads)
@@ -438,7 +433,7 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 		r.o.Logger.Warn("leadership transfer at shutdown failed", "error", err)
 	}
 	r.b.close()
-	r.b.drain(ctx)
+	r.b.until(ctx, func() bool { return r.b.queues.n == 0 && len(r.b.flight) == 0 })
 	var err error
 	r.run.once.Do(func() { err = r.end() })
 	return err
@@ -519,7 +514,6 @@ func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 	drained, cancel := context.WithTimeout(ctx, quiesce)
 	b.until(drained, func() bool { return !b.busyLocked() || !b.lead.leader })
 	cancel()
-	r.membership.yielding.Store(time.Now().Add(3 * r.o.HeartbeatTimeout).UnixNano())
 	// Its future is not awaited: hashicorp/raft does not complete it in every case.
 	r.raft.LeadershipTransferToServer(to.serverID(), to.serverAddress())
 	// The library's attempt ends within an election timeout; then the other node stands
@@ -534,9 +528,3 @@ func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 	b.until(won, func() bool { return b.lead.leader || b.forward.to != peer.Target{} })
 	return nil
 }
-
-// yields reports whether a transfer of leadership may be in progress. hashicorp/raft
-// brings the other node up to date first, and waits without an end for the goroutine that
-// replicates to it: while that waits for a node that has just died
-// (transport.AppendEntries), nothing could be written any more.
-func (r *Replica) yields() bool { return time.Now().UnixNano() < r.membership.yielding.Load() }

@@ -266,14 +266,17 @@ func (r *Replica) leadsIn(term uint64) bool {
 }
 
 // replicatesUntil waits until done, and reports whether there is still a reason to replicate to a
-// server: this node leads in that term, and the server is a member, at that address.
+// server: this node leads in that term, and the server is a member, at that address. There is none
+// during a transfer of leadership: hashicorp/raft brings the other node up to date first, and waits
+// without an end for the goroutine that replicates to it. While that waited for a node that has
+// just died (transport.AppendEntries), nothing could be written any more.
 func (r *Replica) replicatesUntil(id hraft.ServerID, addr hraft.ServerAddress, term uint64,
 	done func() bool) bool {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	for {
 		s, in := r.find(id)
-		if !in || s.Address != addr || !r.leadsIn(term) || r.yields() {
+		if !in || s.Address != addr || !r.leadsIn(term) || r.b.leading().holds > 0 {
 			return false
 		}
 		if done() {

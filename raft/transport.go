@@ -32,7 +32,7 @@ type transport struct {
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
 	// running is held for reading while a request of another node is handled, and locked
-	// before begin and after wait.
+	// after wait.
 	running sync.RWMutex
 }
 
@@ -48,7 +48,6 @@ const rpcTimeout = 10 * time.Second
 func newTransport(r *Replica) *transport {
 	t := &transport{r: r, local: r.o.self().serverAddress(), in: make(chan hraft.RPC)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
-	t.running.Lock()
 	t.net = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 		Stream: streams{r.o.Net.Raft()}, MaxPool: 4, Timeout: rpcTimeout,
 		Logger: hlog(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
@@ -86,16 +85,13 @@ func dialled(id hraft.ServerID, addr hraft.ServerAddress) hraft.ServerAddress {
 	return hraft.ServerAddress(string(id) + " " + memberOf(id, addr).RaftAddr)
 }
 
-// begin lets requests of other nodes in: from now on hashicorp/raft answers them.
-func (t *transport) begin() { t.running.Unlock() }
-
 // Close implements hraft.WithClose: it closes all connections, in both directions.
 func (t *transport) Close() error {
 	t.cancel()
 	return t.net.Close()
 }
 
-// wait returns when no request of another node is handled any more, after begin and Close.
+// wait returns when no request of another node is handled any more, after Close.
 func (t *transport) wait() { t.running.Lock() } // and never unlocked
 
 // LocalAddr implements hraft.Transport.
@@ -341,7 +337,7 @@ func (r *Replica) notifyCommits() {
 	var sending sync.Map // of hraft.ServerID
 	for {
 		select {
-		case <-r.peers.idle:
+		case <-r.b.idle:
 		case <-r.b.later.C:
 		case <-r.run.stop:
 			return
@@ -358,7 +354,7 @@ func (r *Replica) notifyCommits() {
 				Term: term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 			}, func(bool) { // after a failure hashicorp/raft continues
 				if r.fsm.progress().index > p.index {
-					signal(r.peers.idle)
+					signal(r.b.idle)
 				}
 			})
 		}

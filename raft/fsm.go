@@ -213,8 +213,7 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	o, m := &s.fsm.o, &own.meta
 	m.HeadIndex, m.Chain, m.CreatedAt = s.head, s.chain, time.Now().UnixMilli()
 	m.Clock, m.Digest = s.state.Clock(), s.state.Digest()
-	own.body = s.state
-	err := checkpoint.Write(o.FS, o.CheckpointDir, *m, own)
+	err := checkpoint.Write(o.FS, o.CheckpointDir, *m, s.state)
 	if err == nil {
 		m.Size, err = o.FS.Stat(path.Join(o.CheckpointDir, m.Name()))
 	}

@@ -440,7 +440,6 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 }
 
 func (r *Replica) end() error {
-	r.stores.snaps.stopped.Store(true) // a checkpoint in progress is given up
 	r.handle(false)
 	r.run.end()
 	r.b.stop()

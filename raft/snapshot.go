@@ -20,9 +20,6 @@ import (
 // copy. hashicorp/raft only learns which there are: a node that needs one fetches it (I17).
 type snapshots struct {
 	o Options
-	// stopped makes a checkpoint that is being written fail, so that a shutdown does not
-	// wait for gigabytes.
-	stopped atomic.Bool
 
 	// list is newest first. It is replaced, never changed, while changing is held, which takes as
 	// long as files are removed.
@@ -153,31 +150,12 @@ type sink struct {
 	hraft.DiscardSnapshotSink
 	store *snapshots
 	meta  checkpoint.Meta
-	body  io.WriterTo // set by Persist
-	file  io.Writer   // set by WriteTo
 }
 
-var (
-	errStopped = errors.New("the replica is shutting down")
-	errNoBulk  = errors.New("checkpoints are fetched beside Raft")
-)
+var errNoBulk = errors.New("checkpoints are fetched beside Raft")
 
 // ID implements hraft.SnapshotSink.
 func (s *sink) ID() string { return s.meta.Name() }
-
-// WriteTo writes the body to a file.
-func (s *sink) WriteTo(file io.Writer) (int64, error) {
-	s.file = file
-	return s.body.WriteTo(s)
-}
-
-// Write writes a part of the body, unless the replica was stopped.
-func (s *sink) Write(p []byte) (int, error) {
-	if s.store.stopped.Load() {
-		return 0, errStopped
-	}
-	return s.file.Write(p)
-}
 
 // snapshotDue reports whether enough entries, or bytes of them, were applied since the last
 // checkpoint. Its size, newest, is a lower bound for the bytes: a large state is not written more
@@ -232,7 +210,7 @@ func (r *Replica) Snapshot() error {
 		select {
 		case <-time.After(5 * time.Millisecond):
 		case <-r.run.stop:
-			return errStopped
+			return shuttingDown()
 		}
 	}
 }

@@ -146,16 +146,6 @@ func (r *Replica) followClock() {
 	r.clock.follow(r.fsm.progress().clock, from.Status.Clock, from.Seen)
 }
 
-// leadClock begins a leadership, before anything is stamped.
-func (r *Replica) leadClock() {
-	r.followClock()
-	alone := r.alone()
-	r.clock.lead(r.fsm.progress().clock, alone)
-	if !alone {
-		r.askPeers()
-	}
-}
-
 // agreeOnTime looks at the voters' clocks, on a new leader, as their answers arrive.
 func (r *Replica) agreeOnTime() {
 	r.clock.mu.Lock()

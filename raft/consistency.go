@@ -125,9 +125,12 @@ func (ms marks) add(m mark) marks {
 // noMajority is why a node is not ready where a finding is undecided.
 const noMajority = "nodes differ, and no majority decides which is right"
 
-// agree compares this node with the others and, where it leads, proposes marks and upgrades,
-// until the replica stops.
+// agree asks the others for their status, makes their promises durable, compares this node with
+// them and, where it leads, proposes marks and upgrades, until the replica stops.
 func (r *Replica) agree() {
+	r.askPeers()
+	status := time.NewTicker(statusEvery)
+	defer status.Stop()
 	// The tick is for marks; what others report comes by a signal.
 	tick := time.NewTicker(max(r.o.MarkInterval/10, time.Millisecond))
 	defer tick.Stop()
@@ -135,6 +138,12 @@ func (r *Replica) agree() {
 	var done chan event.Answer // of the command that this loop has proposed; nil: none
 	for {
 		select {
+		case <-status.C:
+			r.askPeers()
+			r.agreeOnTime()
+			if r.rollback.evidence.flush() != nil {
+				return // the replica has failed
+			}
 		case <-r.agreement.wake:
 		case <-tick.C:
 		case <-done:

@@ -320,7 +320,7 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 		if m.Voter {
 			return nil
 		}
-		return r.handToNext() // the next leader takes this one's vote
+		return cmp.Or(r.transfer(""), errNotLeader) // the next leader takes this one's vote
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -339,14 +339,6 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 		m.HTTPAddr, m.Incarnation = cmp.Or(m.HTTPAddr, is.HTTP), is.Incarnation
 	}
 	return r.place(m, true)
-}
-
-// handToNext makes another voter the leader, which then carries the change out.
-func (r *Replica) handToNext() error {
-	if err := r.transfer(""); err != nil {
-		return err
-	}
-	return errNotLeader
 }
 
 // reachTime is how long a voter may take to say that it is there.
@@ -494,7 +486,7 @@ func (r *Replica) remove(ctx context.Context, id string, force bool) error {
 		return err
 	}
 	if gone == r.id {
-		return r.handToNext()
+		return cmp.Or(r.transfer(""), errNotLeader) // the next leader removes this one
 	}
 	return r.raft.RemoveServer(gone, 0, 0).Error()
 }

@@ -53,7 +53,9 @@ func (r *Replica) confirmReads() {
 // the state is then linearizable. The leader makes sure that it still is after the call began; any
 // other node asks it. Else the error is an *event.Problem.
 func (r *Replica) Barrier(ctx context.Context) error {
-	if r.confirmedAlone() {
+	// A sole voter has nothing to wait for: nobody else can have become leader.
+	if r.leadsReady() && r.alone() && r.raft.State() == hraft.Leader &&
+		r.fsm.progress().index >= r.raft.CommitIndex() {
 		return nil
 	}
 	if p := r.unavailable(); p != nil {
@@ -91,13 +93,6 @@ func (r *Replica) confirmed(ctx context.Context) (uint64, error) {
 	}
 }
 
-// confirmedAlone is the shortcut of a sole voter that has nothing to wait for:
-// nobody else can have become leader.
-func (r *Replica) confirmedAlone() bool {
-	return r.leadsReady() && r.alone() && r.raft.State() == hraft.Leader &&
-		r.fsm.progress().index >= r.raft.CommitIndex()
-}
-
 var errNotLeader = errors.New("this node is not the leader")
 
 const (
@@ -114,11 +109,13 @@ func (r *Replica) readIndex() (uint64, error) {
 	defer cancel()
 	for all.Err() == nil {
 		ctx, cancel := context.WithTimeout(all, readAttempt)
-		confirm := r.askReadIndex
+		var index uint64
+		ok := false
 		if r.Leader() {
-			confirm = r.confirmHere
+			index, ok = r.confirmHere(ctx)
+		} else if b, err := r.AskLeader(ctx, callReadIndex, []byte("null")); err == nil {
+			ok = json.Unmarshal(b, &index) == nil
 		}
-		index, ok := confirm(ctx)
 		cancel()
 		if ok {
 			return index, nil
@@ -185,13 +182,6 @@ func (r *Replica) confirmLeadership(ctx context.Context, term uint64) bool {
 		}
 	}
 	return yes > voters/2
-}
-
-// askReadIndex asks the leader, if it is another node.
-func (r *Replica) askReadIndex(ctx context.Context) (index uint64, ok bool) {
-	b, err := r.AskLeader(ctx, callReadIndex, []byte("null"))
-	ok = err == nil && json.Unmarshal(b, &index) == nil
-	return index, ok
 }
 
 // serveReadIndex answers other nodes' readers, if this node leads.

@@ -164,10 +164,14 @@ func (r *Replica) start() error {
 		return err
 	}
 	// Before anybody can ask anything of it.
-	others, _ := r.known().otherVoters(r.id)
+	know := r.known()
+	others, _ := know.otherVoters(r.id)
 	r.rollback.free.Store(len(others) == 0)
-	if err := r.askContacts(shown); err != nil {
-		return err
+	// One that is alone as far as its directory knows would lead: the cluster may have grown since.
+	if _, in := know.find(r.id); in && len(others) == 0 {
+		if err := r.askAdmission(shown, &know, map[hraft.ServerID]bool{}); err != nil {
+			return err
+		}
 	}
 	began := r.fsm.progress()
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
@@ -202,7 +206,6 @@ func (r *Replica) start() error {
 	r.run.wg.Go(func() { r.b.run(r.run.stop) })
 	r.run.wg.Go(r.takeSnapshots)
 	r.run.wg.Go(r.agree)
-	r.run.wg.Go(r.watchPeers)
 	r.run.wg.Go(r.tendMembership)
 	r.run.wg.Go(r.notifyCommits)
 	if !r.rollback.free.Load() {
@@ -339,8 +342,10 @@ func (r *Replica) watchLeadership() {
 		r.b.moved()
 		select {
 		case leads := <-r.run.leads:
-			if leads {
-				r.leadClock()
+			if leads { // before anything is stamped
+				r.followClock()
+				r.clock.lead(r.fsm.progress().clock, r.alone())
+				r.askPeers()
 			}
 			r.b.setLeader(leads)
 			signal(r.o.Changed) // after the batcher knows: readers then see it

@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -157,38 +156,27 @@ func (r *Replica) object(s peerStatus) (why string) {
 	return why
 }
 
-// seekAdmission asks the other voters until enough do not object, each at least once, and this
-// node's contacts: the only configuration that it knows may be that of a checkpoint that it
-// fetched, from before the others had their present addresses.
+// seekAdmission asks the other voters until enough do not object, each at least once.
 func (r *Replica) seekAdmission(q peerStatus) {
 	know, fine := r.known(), map[hraft.ServerID]bool{}
-	isFine := func(m Member) bool { return fine[m.serverID()] }
 	for {
-		voters, _ := know.otherVoters(r.id)
-		for id, a := range r.askAdmission(slices.DeleteFunc(voters, isFine), q) {
-			if a.Objection != "" {
-				r.leave(fmt.Errorf("%w: %s", ErrRolledBack, a.Objection))
-				return
-			}
-			fine[id] = true
-			// Others may have been replaced while this node was away.
-			if a.Known.Index > know.Index {
-				know = a.Known
-			}
-		}
-		if why := r.replaced(know); why != "" {
-			r.leave(fmt.Errorf("%w: %s", ErrRolledBack, why))
+		if err := r.askAdmission(q, &know, fine); err != nil {
+			r.leave(err)
 			return
 		}
 		voters, need := know.otherVoters(r.id)
-		all := len(voters)
-		n := all - len(slices.DeleteFunc(voters, isFine))
+		n := 0
+		for _, m := range voters {
+			if fine[m.serverID()] {
+				n++
+			}
+		}
 		if n >= need {
 			r.rollback.free.Store(true)
 			return
 		}
 		why := fmt.Sprintf("%d of %d other voters have checked this node's directory, "+
-			"%d are needed", n, all, need)
+			"%d are needed", n, len(voters), need)
 		r.rollback.holding.Store(&why)
 		select {
 		case <-time.After(200 * time.Millisecond):
@@ -198,50 +186,49 @@ func (r *Replica) seekAdmission(q peerStatus) {
 	}
 }
 
-// askContacts asks the contacts, once, of a node that is alone as far as its directory knows, and
-// would lead: the cluster may have grown since the directory's time.
-func (r *Replica) askContacts(q peerStatus) error {
-	know := r.known()
-	others, _ := know.otherVoters(r.id)
-	if _, in := know.find(r.id); !in || len(others) > 0 {
-		return nil
-	}
-	for _, a := range r.askAdmission(nil, q) {
-		if a.Objection != "" {
-			return fmt.Errorf("%w: %s", ErrRolledBack, a.Objection)
-		}
-		if more, _ := a.Known.otherVoters(r.id); len(more) > 0 && a.Known.Index > q.Last {
-			return fmt.Errorf("%w: it is alone in its cluster, which has others since entry %d",
-				ErrRolledBack, a.Known.Index)
-		}
-	}
-	return nil
-}
-
-// askAdmission asks some members and the contacts, all at once, and returns what each server has
-// answered in time.
-func (r *Replica) askAdmission(some []Member, q peerStatus) map[hraft.ServerID]peerStatus {
+// askAdmission asks all at once the other voters that are not known to be fine, and this node's
+// contacts: the only configuration that it knows may be that of a checkpoint that it fetched, from
+// before the others had their present addresses. It notes which servers do not object, and the
+// newest configuration that one of them knows. The error is ErrRolledBack.
+func (r *Replica) askAdmission(q peerStatus, know *configuration,
+	fine map[hraft.ServerID]bool) error {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()
 	var ask []peer.Target
-	for _, m := range some {
-		// A node that was replaced can still report by whom.
-		ask = append(ask, peer.Target{Addr: m.RaftAddr, Node: m.ID})
+	voters, _ := know.otherVoters(r.id)
+	for _, m := range voters {
+		if !fine[m.serverID()] {
+			// A node that was replaced can still report by whom.
+			ask = append(ask, peer.Target{Addr: m.RaftAddr, Node: m.ID})
+		}
 	}
 	for _, addr := range r.o.Contacts {
 		if addr != r.o.self().RaftAddr {
 			ask = append(ask, peer.Target{Addr: addr})
 		}
 	}
-	out := map[hraft.ServerID]peerStatus{}
 	for _, a := range callEach[peerStatus](ctx, r.o.Net, ask, rpcAdmission, q) {
 		if a.err != nil {
 			r.o.Logger.Debug("admission check failed", "addr", a.to.Addr, "error", a.err)
 			continue
 		}
-		out[serverID(a.from.Node, a.from.Incarnation)] = a.answer
+		if a.answer.Objection != "" {
+			return fmt.Errorf("%w: %s", ErrRolledBack, a.answer.Objection)
+		}
+		fine[serverID(a.from.Node, a.from.Incarnation)] = true
+		// Others may have been replaced while this node was away.
+		if a.answer.Known.Index > know.Index {
+			*know = a.answer.Known
+		}
 	}
-	return out
+	if why := r.replaced(*know); why != "" {
+		return fmt.Errorf("%w: %s", ErrRolledBack, why)
+	}
+	if more, _ := know.otherVoters(r.id); len(voters) == 0 && len(more) > 0 && know.Index > q.Last {
+		return fmt.Errorf("%w: it is alone in its cluster, which has others since entry %d",
+			ErrRolledBack, know.Index)
+	}
+	return nil
 }
 
 // ErrRemoved is why a directory is no member of its cluster any more: the configuration no

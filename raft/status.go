@@ -127,25 +127,6 @@ func (r *Replica) askPeers() {
 	r.run.wg.Go(func() { r.refresh(r.run.ctx, time.Now()) })
 }
 
-// watchPeers asks the others for their status, and makes their promises durable, until the
-// replica stops.
-func (r *Replica) watchPeers() {
-	t := time.NewTicker(statusEvery)
-	defer t.Stop()
-	for {
-		r.askPeers()
-		r.agreeOnTime()
-		select {
-		case <-t.C:
-			if r.rollback.evidence.flush() != nil {
-				return // the replica has failed
-			}
-		case <-r.run.stop:
-			return
-		}
-	}
-}
-
 func (r *Replica) askStatus(ctx context.Context, s hraft.Server) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()

@@ -143,9 +143,6 @@ func labelPairs(labels []hashi.Label) (out []string) {
 func (s *hashiSink) SetGaugeWithLabels(key []string, v float32, l []hashi.Label) {
 	s.m.Gauge(metricName(key), float64(v), labelPairs(l)...)
 }
-func (s *hashiSink) SetPrecisionGaugeWithLabels(key []string, v float64, l []hashi.Label) {
-	s.m.Gauge(metricName(key), v, labelPairs(l)...)
-}
 func (s *hashiSink) IncrCounterWithLabels(key []string, v float32, l []hashi.Label) {
 	s.m.Count(metricName(key), float64(v), labelPairs(l)...)
 }

@@ -624,11 +624,12 @@ func (b *batcher) close() {
 	b.changedLocked()
 }
 
-// stop ends the calls to other nodes; nothing leaves this node any more.
+// stop ends the calls to other nodes; nothing leaves this node any more, and what waits is refused.
 func (b *batcher) stop() {
 	b.mu.Lock()
 	b.lead.leader, b.lead.ready, b.lead.closing, b.lead.ended = false, false, true, true
 	b.forward.cancel()
+	b.sendBackLocked(shuttingDown(), func(*pending) bool { return true })
 	b.changedLocked()
 	b.mu.Unlock()
 	b.fsm.wake()
@@ -638,7 +639,6 @@ func (b *batcher) stop() {
 func (b *batcher) giveUp() {
 	b.stop()
 	b.mu.Lock()
-	b.sendBackLocked(shuttingDown(), func(*pending) bool { return true })
 	flight := slices.Clone(b.flight)
 	b.mu.Unlock()
 	for _, e := range flight {

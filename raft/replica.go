@@ -78,7 +78,7 @@ type lifecycle struct {
 // peers is what this node knows of the other members: status.go.
 type peers struct {
 	contact    atomic.Pointer[contact]
-	leaderAddr atomic.Value  // LeaderHTTP
+	leaderAddr atomic.Value // LeaderHTTP
 
 	mu   sync.Mutex
 	seen map[hraft.ServerID]MemberStatus // their last answers

@@ -86,3 +86,11 @@ func wrongAnswer(format string, args ...any) *Error {
 		Detail: "the server's answer is not understood: " + fmt.Sprintf(format, args...),
 	}}
 }
+
+// answered returns the answers to n items; another number of them is a wrong answer.
+func answered[T any](answers []T, n int, list string, err error) ([]T, error) {
+	if err == nil && len(answers) != n {
+		err = wrongAnswer("%d answers to %d of %s", len(answers), n, list)
+	}
+	return answers, err
+}

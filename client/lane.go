@@ -199,9 +199,7 @@ func (l *lane[I, O]) ask(tickets []*ticket[I, O], named int) (full error) {
 		items[i] = t.item
 	}
 	out, err := l.send(l.c.ctx, items)
-	if err == nil && len(out) != n {
-		err = wrongAnswer("%d answers to %d of %s", len(out), n, l.list)
-	}
+	out, err = answered(out, n, l.list, err)
 	if err == nil {
 		for i, t := range tickets {
 			t.answer(out[i], nil)

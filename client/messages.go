@@ -39,7 +39,7 @@ func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.N
 	opts ...CallOption) ([]wire.Produced, error) {
 	q := newPacked(queuePath(queue, "/messages"), &wire.ProduceRequest{Messages: messages})
 	out, err := do[wire.ProduceResponse](ctx, c, q, opts)
-	return out.Messages, err
+	return answered(out.Messages, len(messages), "messages", err)
 }
 
 // Enqueue enqueues one message and returns when it is durable. It is meant for many
@@ -130,13 +130,14 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 // Ack ends leases with success.
 func (c *Client) Ack(ctx context.Context, queue string,
 	leases ...string) ([]wire.SettleResult, error) {
-	return c.settle(ctx, queue, DoAck, &wire.AckRequest{LeaseIDs: leases}, nil)
+	return c.settle(ctx, queue, DoAck, &wire.AckRequest{LeaseIDs: leases},
+		len(leases), nil)
 }
 
 // AckAll is Ack with a result (JSON, kept for duplicates of the messages).
 func (c *Client) AckAll(ctx context.Context, queue string, r wire.AckRequest,
 	opts ...CallOption) ([]wire.SettleResult, error) {
-	return c.settle(ctx, queue, DoAck, &r, opts)
+	return c.settle(ctx, queue, DoAck, &r, len(r.LeaseIDs), opts)
 }
 
 // AckAndProduce acks leases and enqueues messages (r.Produce), into any queues, in
@@ -149,31 +150,36 @@ func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequ
 // Retry returns messages for another try.
 func (c *Client) Retry(ctx context.Context, queue string, items []wire.RetryItem,
 	opts ...CallOption) ([]wire.SettleResult, error) {
-	return c.settle(ctx, queue, DoRetry, &wire.RetryRequest{Items: items}, opts)
+	return c.settle(ctx, queue, DoRetry, &wire.RetryRequest{Items: items},
+		len(items), opts)
 }
 
 // DeadLetter moves messages to the dead-letter queue.
 func (c *Client) DeadLetter(ctx context.Context, queue string, items []wire.DeadLetterItem,
 	opts ...CallOption) ([]wire.SettleResult, error) {
-	return c.settle(ctx, queue, DoDeadLetter, &wire.DeadLetterRequest{Items: items}, opts)
+	return c.settle(ctx, queue, DoDeadLetter, &wire.DeadLetterRequest{Items: items},
+		len(items), opts)
 }
 
 // Extend extends leases, counted from now.
 func (c *Client) Extend(ctx context.Context, queue string, items []wire.ExtendItem,
 	opts ...CallOption) ([]wire.SettleResult, error) {
-	return c.settle(ctx, queue, DoExtend, &wire.ExtendRequest{Items: items}, opts)
+	return c.settle(ctx, queue, DoExtend, &wire.ExtendRequest{Items: items},
+		len(items), opts)
 }
 
 // Release returns messages at once, without counting the attempt.
 func (c *Client) Release(ctx context.Context, queue string,
 	leases ...string) ([]wire.SettleResult, error) {
-	return c.settle(ctx, queue, DoRelease, &wire.ReleaseRequest{LeaseIDs: leases}, nil)
+	return c.settle(ctx, queue, DoRelease, &wire.ReleaseRequest{LeaseIDs: leases},
+		len(leases), nil)
 }
 
-func (c *Client) settle(ctx context.Context, queue string, verb Verb, body any,
+// settle settles the n leases of body.
+func (c *Client) settle(ctx context.Context, queue string, verb Verb, body any, n int,
 	opts []CallOption) ([]wire.SettleResult, error) {
 	out, err := do[wire.SettleResponse](ctx, c, settleCall(queuePath(queue, "/"), verb, body), opts)
-	return out.Results, err
+	return answered(out.Results, n, "leases", err)
 }
 
 // AckOne ends a lease with success.

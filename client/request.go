@@ -272,7 +272,7 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answ
 		to.until.Store(0)
 	}
 	c.noteLeader(at, resp.Header)
-	if answer != nil && len(b) > 0 {
+	if answer != nil {
 		unmarshal := wire.Unmarshal
 		if resp.Header.Get("Content-Type") == wire.MediaMsgpack {
 			unmarshal = wire.UnmarshalMsgpack

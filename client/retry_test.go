@@ -73,6 +73,12 @@ func TestRetryRules(t *testing.T) {
 		{"a refusal of both", write, all(unknown, missing), 2, short, ErrQueueNotFound},
 		{"a cut answer", write, all(cut), 2, short, nil},
 		{"a cut answer to a lease", lease, all(cut), 1, 0, io.ErrUnexpectedEOF},
+		{"an empty answer", write, all(says(200, "")), 1, 0, ErrOutcomeUnknown},
+		{"an empty answer to a lease", lease, all(says(200, "")), 1, 0, code("bad_answer")},
+		{"an answer about no message", write, all(says(200, "{}")), 1, 0, ErrOutcomeUnknown},
+		{"an answer about no lease", settle, all(says(204, "")), 1, 0, ErrOutcomeUnknown},
+		{"an answer about other leases", settle, all(says(200, `{"results":[{},{}]}`)), 1, 0,
+			ErrOutcomeUnknown},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			good := map[kind]string{write: produced, lease: `{"messages":[]}`,

@@ -35,7 +35,6 @@ const (
 	codeUnauthenticated  = "unauthenticated"
 	codeForbidden        = "forbidden"
 	codeNotFound         = "not_found"
-	codeNodeNotFound     = "node_not_found"
 	codeMethodNotAllowed = "method_not_allowed"
 	codeUnsupportedMedia = "unsupported_media_type"
 	codePayloadTooLarge  = "payload_too_large"

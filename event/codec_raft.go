@@ -120,8 +120,8 @@ func AppendGroup(b []byte, group []Forwarded) []byte {
 	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b[start:], castagnoli))
 }
 
-// DecodeGroup takes a group apart; the commands alias b. It has at most so many
-// commands, none of them over so many bytes.
+// DecodeGroup takes a group apart; the commands alias b. A group of more commands, or with one of
+// more bytes, is an error.
 func DecodeGroup(b []byte, commands, bytes int) ([]Forwarded, error) {
 	if len(b) < groupHead+groupTail {
 		return nil, fmt.Errorf("group: %d bytes are too few", len(b))

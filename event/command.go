@@ -50,7 +50,7 @@ const (
 
 // Class returns the command's class. Operators' calls go with the settles:
 // they are few, and what relieves a queue must not wait behind what fills it.
-// So do marks and upgrades: that nodes agree is to be seen under load too.
+// So do marks and upgrades: nodes must be compared under load too.
 func (c *Command) Class() Class {
 	switch {
 	case c.Produce != nil:

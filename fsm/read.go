@@ -103,13 +103,6 @@ func (m *Machine) Freeze() checkpoint.State {
 	return &frozen{Frozen: m.state.Freeze(), m: m}
 }
 
-// Replace replaces the state (a snapshot was installed).
-func (m *Machine) Replace(s *projections.State) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.state = s
-}
-
 // frozen is a state at one instant.
 type frozen struct {
 	*projections.Frozen

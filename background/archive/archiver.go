@@ -120,7 +120,7 @@ func (a *Archiver) write(ctx context.Context) error {
 	}, nil)
 	if w.Segments > 0 {
 		a.o.Logger.Info("log archived", "archive", arch, "segments", w.Segments,
-			"checkpoints", w.Checkpoints, "bytes", w.Bytes, "up-to", w.UpTo)
+			"checkpoints", w.Checkpoints, "bytes", w.Bytes, "up_to", w.UpTo)
 	}
 	return err
 }

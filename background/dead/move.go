@@ -181,8 +181,8 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 	return skipped, nil
 }
 
-// fill fills a command with the next messages, as many as the target has room for and at
-// most so many. took is how many it has examined, misfits the number of those whose
+// fill fills a command with the next messages, as many as the target has room for, but at most
+// the number given. took is how many it has examined, misfits the number of those whose
 // content does not fit the target.
 func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int) (
 	took int, misfits int64, err error) {

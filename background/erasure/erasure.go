@@ -129,8 +129,8 @@ func (e *Eraser) eraseArchived(ctx context.Context, task event.ID, upTo uint64) 
 const (
 	// batch is how many contents are erased in one go: a list on disk, and an fsync a segment.
 	batch = 4096
-	// writeEvery is how many indexes ErasedFile may be behind while nothing is erased: they are read
-	// at a start. It is checked each checkPosition.
+	// writeEvery is how many indexes ErasedFile may be behind while nothing is erased: they are
+	// read at a start. It is checked each checkPosition.
 	writeEvery    = 50_000
 	checkPosition = time.Minute
 	retryAfter    = 2 * time.Second // an error
@@ -184,7 +184,7 @@ func (e *Eraser) overwrite(ctx context.Context) error {
 		}
 	}
 	if len(refs) > 0 {
-		e.Logger.Info("contents erased", "from", e.from, "up-to", head, "contents", len(refs))
+		e.Logger.Info("contents erased", "from", e.from, "up_to", head, "contents", len(refs))
 	}
 	e.from = 0
 	if head <= e.written || len(refs) == 0 && head < e.written+writeEvery {
@@ -222,7 +222,7 @@ func (e *Eraser) finish(ctx context.Context, t *event.TaskView) error {
 			"task", t.ID, "why", r.Problem.Detail)
 	default:
 		e.Logger.Info("erasure carried out here",
-			"task", t.ID, "up-to", upTo, "took", time.Since(begun).Round(time.Millisecond))
+			"task", t.ID, "up_to", upTo, "took", time.Since(begun).Round(time.Millisecond))
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func (e *Eraser) RunTask(ctx context.Context, t event.TaskView, raw []byte) (
 	if err := e.awaitReports(ctx, t.ID); err != nil {
 		return 0, err
 	}
-	// Last, when nobody brings anything to the archive any more that is not erased.
+	// Last, when nobody adds anything to the archive any more that is not erased.
 	return 0, e.eraseArchived(ctx, t.ID, e.Log.Head())
 }
 

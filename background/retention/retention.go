@@ -195,7 +195,7 @@ func (r *Retention) delete(metas []checkpoint.Meta) error {
 		return err
 	}
 	if first := r.Log.First(); first > old {
-		r.Logger.Info("history deleted", "from", old, "to", first-1, "kept-from", first)
+		r.Logger.Info("history deleted", "from", old, "to", first-1, "kept_from", first)
 	}
 	return r.Replica.DropCheckpoints(metas[base].Index)
 }

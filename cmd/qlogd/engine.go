@@ -121,7 +121,7 @@ func openEngine(n *node) (_ *engine, err error) {
 			return replay.HeadAt(e.log, e.card, index)
 		},
 		LogSegments: e.logSegments, Push: e.push, Eraser: e.eraser,
-		Secrets: n.hooked, Forward: n.egress, Logger: e.logger, Registry: registry,
+		Secrets: n.secrets, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.push.Lease, e.push.Settle = e.api.LeaseHere, e.api.SettleHere
 	e.answerOthers(true)
@@ -280,7 +280,7 @@ func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 			}
 			return c, err
 		},
-		Now: e.replica.Clock, Secrets: e.hooked.Find,
+		Now: e.replica.Clock, Secrets: e.secrets.Find,
 		Client: e.egress, MaxPayload: e.c.MaxPayloadBytes, Worker: "push@" + e.card.NodeID,
 		Registry: registry, Logger: e.logger,
 	}
@@ -344,11 +344,20 @@ func (e *engine) openPast(ctx context.Context) (*log.Log, func(), error) {
 		return nil, func() {}, err
 	}
 	if mounted.Missing != "" {
-		e.logger.Warn(mounted.Missing)
+		e.logger.Warn("archived history is missing", "what", mounted.Missing)
 	}
 	d, err := replay.OpenOn(mounted, e.c.DataDir, e.card)
 	if err != nil {
 		return nil, func() {}, err
 	}
 	return d.Log, func() { _ = d.Close() }, nil // files that were only read
+}
+
+func (e *engine) logSegments() wire.LogSegments {
+	out := segmentsOf(e.log, e.card)
+	for i := range out.Segments {
+		s := &out.Segments[i]
+		s.Archived = s.Sealed && e.archiver.Has(s.LastIndex)
+	}
+	return out
 }

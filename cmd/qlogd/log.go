@@ -133,15 +133,6 @@ func (s *logSource) open(c request) (*replay.Dir, error) {
 	return s.dir()
 }
 
-func (e *engine) logSegments() wire.LogSegments {
-	out := segmentsOf(e.log, e.card)
-	for i := range out.Segments {
-		s := &out.Segments[i]
-		s.Archived = s.Sealed && e.archiver.Has(s.LastIndex)
-	}
-	return out
-}
-
 func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 	out := wire.LogSegments{Segments: []wire.LogSegment{}}
 	if card != nil {
@@ -417,4 +408,63 @@ func (c request) compareHeads(chain replay.Chain, heads []wire.LogHead) error {
 		return exitf(exitDifference, "the heads show a difference: %w", diff)
 	}
 	return nil
+}
+
+// verifyDir checks the whole of a data directory.
+func (s *logSource) verifyDir(c request) error {
+	bar := c.progress("verifying", true)
+	report, err := replay.Verify(c.ctx, s.fs, s.path, s.node, bar.set)
+	bar.done()
+	diff, different := errors.AsType[*replay.Difference](err)
+	if err != nil && !different {
+		return err
+	}
+	l := report.Log
+	body := struct {
+		OK          bool   `json:"ok"`
+		Index       uint64 `json:"index"`
+		ChainHash   string `json:"chain_hash"`
+		First       uint64 `json:"first_index"`
+		Segments    int    `json:"segments"`
+		Blocks      int64  `json:"blocks"`
+		Events      int64  `json:"events"`
+		Erased      int64  `json:"erased"`
+		Bytes       int64  `json:"bytes"`
+		Checkpoints int    `json:"checkpoints"`
+		TornBytes   int64  `json:"torn_bytes,omitzero"`
+		// Of a difference: the first block that is wrong, and how.
+		WrongIndex uint64 `json:"wrong_index,omitzero"`
+		Difference string `json:"difference,omitzero"`
+	}{
+		OK: !different, Index: l.Last, ChainHash: hex.EncodeToString(l.Chain[:]), First: l.First,
+		Segments: l.Segments, Blocks: l.Blocks, Events: l.Records, Erased: l.Erased, Bytes: l.Bytes,
+		Checkpoints: report.Checkpoints,
+	}
+	if t := l.Tail; t != nil {
+		body.TornBytes = t.Bytes
+		fmt.Fprintf(c.stderr, "qlogd: the log's tail is torn or still being written: "+
+			"%s after offset %d of %s (%s); this is no difference\n",
+			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
+	}
+	if !different {
+		return c.show(named{"verify": body}, nil, "verified", s.name, [][]any{
+			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)}, {"chain", body.ChainHash},
+			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)},
+			{"events", humanize.Comma(l.Records)},
+			{"bytes", humanize.IBytes(uint64(l.Bytes))}, {"erased contents", l.Erased},
+			{"checkpoints", fmt.Sprintf("%d, all equal to the fold", report.Checkpoints)},
+			{"log's clock", wire.Time(report.State.Clock()).String()},
+		})
+	}
+	body.WrongIndex, body.Difference = diff.Index, diff.Error()
+	if c.output == "json" {
+		if err := c.wire(named{"verify": body}); err != nil {
+			return err
+		}
+	}
+	where := ""
+	if diff.Index > 0 {
+		where = fmt.Sprintf(" (first wrong: index:%d)", diff.Index)
+	}
+	return exitf(exitDifference, "verification found a difference%s: %w", where, diff)
 }

@@ -111,7 +111,7 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 		Raft: cmp.Or(n.c.RaftAdvertise, l.Addr().String()),
 		HTTP: cmp.Or(n.c.HTTPAdvertise, n.httpLis.Addr().String()),
 	}
-	p, err := peer.New(peer.Options{Listener: l, TLS: n.inside, Self: self, Logger: n.logger})
+	p, err := peer.New(peer.Options{Listener: l, TLS: n.peerCerts, Self: self, Logger: n.logger})
 	if err != nil {
 		return nil, fmt.Errorf("raft-addr: %w", err)
 	}
@@ -181,7 +181,7 @@ func (n *node) keepCheckingJoin(left []string) {
 // outOfCluster is called when this directory is no member any more.
 func (n *node) outOfCluster(why error) {
 	if errors.Is(why, raft.ErrRolledBack) {
-		n.ask(change{"the data directory was rolled back", n.reincarnate})
+		n.requestReopen(change{"the data directory was rolled back", n.reincarnate})
 		return
 	}
 	n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s "+
@@ -236,7 +236,7 @@ func (e *engine) fetchLacking(ctx context.Context) {
 		case err != nil:
 			e.logger.Warn("fetch failed; waiting for the leader's next offer", "error", err)
 		default:
-			e.ask(change{"installing what was fetched", func() error {
+			e.requestReopen(change{"installing what was fetched", func() error {
 				_, err := fetch.Install(vfs.OS{}, e.c.DataDir, plan, e.logger)
 				return err
 			}})

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
 	"time"
 
@@ -15,6 +16,10 @@ import (
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/replay"
 )
 
@@ -353,4 +358,93 @@ func notBefore(e *wire.Event, at event.Instant) bool {
 		return int64(e.Time) >= at.Time
 	}
 	return e.Index >= at.Index
+}
+
+// search finds the first event after which a predicate holds.
+func (r *replayer) search(d *replay.Dir) error {
+	p, err := replay.CompilePredicate(r.Bisect)
+	if err != nil {
+		return usagef("--bisect: %w\nit can be about\n\n%s", err, replay.PredicateHelp)
+	}
+	bar := r.progress("searching", true)
+	t, err := d.Bisect(r.ctx, r.from, r.to, p, r.Exhaustive, bar.set)
+	bar.done()
+	if err != nil {
+		return err
+	}
+	body := struct {
+		Found   bool        `json:"found"`
+		Already bool        `json:"already"` // it held at --from
+		Index   uint64      `json:"index,omitzero"`
+		Time    wire.Time   `json:"time"`
+		Event   *wire.Event `json:"event"` // null if only time passed
+		replay.BisectCost
+	}{t.Found, t.Already, t.Index, wire.Time(t.Clock), nil, t.Cost}
+	what := "by the passing of time alone"
+	if t.Event != nil {
+		e := api.EventOf(t.Event)
+		body.Event = &e
+		what = fmt.Sprintf("with %s %s of %s %s %s",
+			e.Type, e.EventID, e.Queue, e.MessageID, short(eventText(&e), 160))
+	}
+	if t.Already {
+		what = "which is --from: it holds from the beginning on"
+	}
+	if r.output == "json" || t.Found {
+		err := r.say(named{"bisect": body},
+			"holds after index:%d at %s, %s", t.Index, body.Time, what)
+		if err != nil {
+			return err
+		}
+	}
+	if r.output != "json" && t.Found {
+		fmt.Fprintf(r.stderr, "%s examined, %s folded, asked %s\n",
+			plural(t.Cost.Checkpoints, "checkpoint", "checkpoints"),
+			plural(int64(t.Cost.Blocks), "block", "blocks"), plural(t.Cost.Asked, "time", "times"))
+	}
+	if t.Found {
+		return nil
+	}
+	hint := ""
+	if !r.Exhaustive {
+		hint = "; it may have held in between: --exhaustive looks at every entry"
+	}
+	return errors.New("the predicate does not hold at --to" + hint)
+}
+
+// copyInto writes a new data directory that holds the state as of --to.
+func (r *replayer) copyInto(d *replay.Dir) error {
+	bar := r.progress("copying", true)
+	var copied int64
+	node, err := d.Into(r.ctx, r.to, r.Into, seed, func(done, total int64) {
+		copied = done
+		bar.set(done, total)
+	})
+	bar.done()
+	if err != nil {
+		return err
+	}
+	f := node.Fork
+	body := struct {
+		DataDir   string    `json:"data_dir"`
+		ClusterID string    `json:"cluster_id"`
+		At        wire.Time `json:"at"`
+		Index     uint64    `json:"index"`
+		ChainHash string    `json:"chain_hash"`
+	}{r.Into, node.ClusterID, wire.TimeOf(f.At), f.Index, f.ChainHash}
+	return r.say(named{"into": body},
+		"%s holds the state at %s (index:%d, chain %.16s…), %s of log, as cluster %s\n"+
+			"serve it beside the other node: "+
+			"qlogd serve --data-dir %s --http-addr 127.0.0.1:8070 --raft-addr 127.0.0.1:8071",
+		r.Into, body.At, f.Index, f.ChainHash, humanize.IBytes(uint64(copied)),
+		node.ClusterID, r.Into)
+}
+
+// seed gives a new data directory its Raft store: replay does not know Raft.
+func seed(dir string, node *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error {
+	return raft.Seed(raft.Options{
+		Node: *node, FS: vfs.OS{},
+		Dir:           datadir.Path(dir, datadir.RaftDir),
+		CheckpointDir: datadir.Path(dir, datadir.CheckpointDir),
+	}, meta, body)
 }

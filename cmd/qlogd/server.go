@@ -32,19 +32,19 @@ type node struct {
 	cardMu sync.Mutex    // held to change the card
 	card   *datadir.Node // the identity of this directory
 
-	http    *http.Server
-	httpLis net.Listener
-	peers   *peer.Net
-	auth    *api.Auth       // nil: everybody may do everything
-	certs   *certs.Keeper   // of the API; nil: no TLS
-	inside  *certs.Keeper   // of the connections between nodes; nil: no TLS
-	egress  *webhook.Client // sends to addresses that users gave
-	hooked  *webhook.Secrets
+	http      *http.Server
+	httpLis   net.Listener
+	peers     *peer.Net
+	auth      *api.Auth        // nil: everybody may do everything
+	certs     *certs.Keeper    // of the API; nil: no TLS
+	peerCerts *certs.Keeper    // of the connections between nodes; nil: no TLS
+	egress    *webhook.Client  // sends to addresses that users gave
+	secrets   *webhook.Secrets // of webhooks and push
 
 	// now answers requests: the engine's API, or a handler that refuses them.
 	now atomic.Pointer[serving]
-	// again takes requests to open the engine again, until endKeeping is called.
-	again      chan change
+	// reopens takes requests to open the engine again, until endKeeping is called.
+	reopens    chan change
 	endKeeping func()
 
 	// broken receives the reason why the node cannot continue.
@@ -98,7 +98,7 @@ func (l *lifetime) closeAfter(err *error) {
 // found, when it has begun to look for it. On an error everything that was opened is closed, and
 // nothing on disk has been harmed.
 func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
-	n := &node{c: c, logger: logger, broken: make(chan error, 8), again: make(chan change, 1)}
+	n := &node{c: c, logger: logger, broken: make(chan error, 8), reopens: make(chan change, 1)}
 	n.begin()
 	n.egress = webhook.NewClient(c.PushAllowPrivate, "qlogd/"+build().Version)
 	defer n.closeAfter(&err)
@@ -106,7 +106,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
-	n.release(func() error { n.egress.Close(); return n.hooked.Close() })
+	n.release(func() error { n.egress.Close(); return n.secrets.Close() })
 	if n.httpLis, err = n.listen("http-addr", c.HTTPAddr); err != nil {
 		return nil, err
 	}
@@ -156,7 +156,7 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	var kept sync.WaitGroup
 	keeping, stop := context.WithCancel(context.Background())
 	n.endKeeping = func() { stop(); kept.Wait() }
-	kept.Go(func() { n.keep(keeping) })
+	kept.Go(func() { n.keepEngine(keeping) })
 	return n, nil
 }
 
@@ -184,12 +184,12 @@ func (n *node) readSecrets() (err error) {
 		}
 	}
 	if c.RaftTLSCert != "" {
-		n.inside, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA, n.logger)
+		n.peerCerts, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA, n.logger)
 		if err != nil {
 			return usagef("raft-tls-cert: %w", err)
 		}
 	}
-	if n.hooked, err = webhook.NewSecrets(os.Getenv, c.SecretsDir); err != nil {
+	if n.secrets, err = webhook.NewSecrets(os.Getenv, c.SecretsDir); err != nil {
 		return usagef("secrets-dir: %w", err)
 	}
 	return nil
@@ -204,8 +204,8 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 	if n.certs != nil {
 		done("tls-cert", n.certs.Reload())
 	}
-	if n.inside != nil {
-		done("raft-tls-cert", n.inside.Reload())
+	if n.peerCerts != nil {
+		done("raft-tls-cert", n.peerCerts.Reload())
 	}
 	if n.c.SecretsDir != "" {
 		done("secrets-dir", nil) // each file is read when it is needed
@@ -357,17 +357,18 @@ type change struct {
 	do  func() error
 }
 
-// ask requests that the engine is opened again. A second request while one waits is the same one.
-func (n *node) ask(c change) {
+// requestReopen requests that the engine is opened again. A second request while one waits is the
+// same one.
+func (n *node) requestReopen(c change) {
 	select {
-	case n.again <- c:
+	case n.reopens <- c:
 	default:
 	}
 }
 
-// keep forms or finds the cluster if that is still to be done, and opens the engine again when it
-// is asked to.
-func (n *node) keep(ctx context.Context) {
+// keepEngine forms or finds the cluster if that is still to be done, and opens the engine again
+// when it is asked to.
+func (n *node) keepEngine(ctx context.Context) {
 	if n.card.Blank() {
 		err := raft.Bootstrap(ctx, raft.BootstrapOptions{
 			Net: n.peers, Card: n.card, Logger: n.logger,
@@ -388,7 +389,7 @@ func (n *node) keep(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case c := <-n.again:
+		case c := <-n.reopens:
 			if err := n.reopen(c); err != nil {
 				n.fail(fmt.Errorf("%s: %w", c.why, err))
 				return

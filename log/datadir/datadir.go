@@ -31,7 +31,7 @@ const (
 	CheckpointDir  = "checkpoints"
 	RaftDir        = "raft"
 	ProjectionFile = "projections.db"
-	IncomingDir    = "incoming" // what raft/fetch brings, until the next opening puts it in place
+	IncomingDir    = "incoming" // what raft/fetch fetched, until the next opening installs it
 	NodeFile       = "node.json"
 	lockFile       = "lock"
 )

@@ -176,8 +176,7 @@ func (t *edit) deleteWhile(bucket, from []byte, match func([]byte) bool) (keys [
 	return keys
 }
 
-// write brings the file from the state that the batch started at to the one
-// that it ends at.
+// write changes the file from the state that the batch started at to the one that it ends at.
 func (b *batch) write(tx *bolt.Tx) error {
 	t := &edit{Tx: tx}
 	b.writeTimes(t)

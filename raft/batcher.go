@@ -33,13 +33,12 @@ type batcher struct {
 	unavailable func() *event.Problem
 	wake        chan struct{} // of capacity one: something changed that run may act upon
 
-	mu      sync.Mutex
-	queues  queues
-	flight  []*batch // in the order in which they left
-	lead    leadership
-	changes changes // of leadership, of readiness, or of what is in flight
-	rate    rate
-	owed    bool // another node waits to apply the entry that its commands were in
+	mu     sync.Mutex
+	queues queues
+	flight []*batch // in the order in which they left
+	lead   leadership
+	rate   rate
+	owed   bool // another node waits to apply the entry that its commands were in
 }
 
 // commitPause is how long the leader leaves a follower without the commit index that no client
@@ -103,43 +102,20 @@ func (b *batcher) applied() {
 	}
 }
 
-// changedLocked wakes those who wait for a change, and run.
-func (b *batcher) changedLocked() {
-	b.changes.notify()
-	b.signal()
-}
-
-// changes lets any number of goroutines wait for a change of what a lock guards, which its
-// methods need too.
-type changes struct{ next chan struct{} } // closed at the next change; nil: nobody waits
-
-// watch returns a channel that is closed at the next change.
-func (c *changes) watch() <-chan struct{} {
-	if c.next == nil {
-		c.next = make(chan struct{})
-	}
-	return c.next
-}
-
-func (c *changes) notify() {
-	if c.next != nil {
-		close(c.next)
-		c.next = nil
-	}
-}
-
-// until waits for a condition, which is evaluated under the lock, and reports whether
-// it came true before ctx ended.
+// until waits for a condition, which is evaluated under the lock each millisecond, and reports
+// whether it came true before ctx ended. It is for what is rare: so nobody has to signal.
 func (b *batcher) until(ctx context.Context, ok func() bool) bool {
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
 	for {
 		b.mu.Lock()
-		yes, changed := ok(), b.changes.watch()
+		yes := ok()
 		b.mu.Unlock()
 		if yes {
 			return true
 		}
 		select {
-		case <-changed:
+		case <-tick.C:
 		case <-ctx.Done():
 			return false
 		}
@@ -234,7 +210,6 @@ func (b *batcher) enqueue(list ...*pending) {
 			all = p
 		}
 	}
-	b.changes.notify()
 	if !b.gathersLocked() {
 		b.signal()
 	}
@@ -292,7 +267,7 @@ func (b *batcher) abandon(d *pending) event.Answer {
 	defer b.mu.Unlock()
 	if d.queued {
 		b.queues.remove(func(o *pending) bool { return o == d })
-		b.changedLocked()
+		b.signal()
 		if b.troubledLocked() {
 			return event.Answer{Refusal: noLeader()}
 		}
@@ -407,7 +382,6 @@ func (b *batcher) next() (*batch, time.Duration) {
 	for _, d := range e.group {
 		e.class[d.class]++
 	}
-	b.changes.notify()
 	return e, 0
 }
 
@@ -560,7 +534,6 @@ func (b *batcher) finishLocked(e *batch, answers []event.Answer) {
 			b.queues.push(d)
 		}
 	}
-	b.changes.notify()
 }
 
 // expireLocked refuses commands that have waited too long for a leader. Time under load
@@ -573,7 +546,6 @@ func (b *batcher) expireLocked(now time.Time) {
 	late := func(d *pending) bool { return !d.since.After(limit) }
 	if n := b.sendBackLocked(noLeader(), late); n > 0 {
 		b.o.Metrics.Count("no_leader", float64(n))
-		b.changes.notify()
 	}
 }
 
@@ -601,7 +573,7 @@ func (b *batcher) hold() (release func()) {
 		b.lead.holds += n
 		b.sendBackLocked(noLeader(), (*pending).foreign)
 		b.lead.accepted = time.Now() // from here on, waiting commands wait for a leader
-		b.changedLocked()
+		b.signal()
 	}
 	add(1)
 	return func() { add(-1) }
@@ -612,7 +584,7 @@ func (b *batcher) probe() time.Time {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lead.first = true
-	b.changedLocked()
+	b.signal()
 	return time.Now()
 }
 
@@ -621,7 +593,7 @@ func (b *batcher) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.lead.closing = true
-	b.changedLocked()
+	b.signal()
 }
 
 // stop ends the calls to other nodes; nothing leaves this node any more, and what waits is refused.
@@ -630,7 +602,7 @@ func (b *batcher) stop() {
 	b.lead.leader, b.lead.ready, b.lead.closing, b.lead.ended = false, false, true, true
 	b.forward.cancel()
 	b.sendBackLocked(shuttingDown(), func(*pending) bool { return true })
-	b.changedLocked()
+	b.signal()
 	b.mu.Unlock()
 	b.fsm.wake()
 }

@@ -84,7 +84,7 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 			// What the snapshot covers is durable there: the response that the library would get
 			// after it had sent it.
 			resp.Term, resp.Success = args.Term, true
-			r.rollback.evidence.acked(id, args.Term, args.LastLogIndex)
+			r.rollback.evidence.note(id, promise{AckTerm: args.Term, AckIndex: args.LastLogIndex})
 			return nil
 		}
 		began := time.Now()

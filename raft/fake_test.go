@@ -382,19 +382,7 @@ func (n *node) ready() {
 
 // leads waits until the node is ready, and reports false if it dies before.
 func (n *node) leads() bool {
-	for {
-		n.b.mu.Lock()
-		ok, changed := n.b.lead.ready, n.b.changes.watch()
-		n.b.mu.Unlock()
-		if ok {
-			return true
-		}
-		select {
-		case <-changed:
-		case <-n.run.stop:
-			return false
-		}
-	}
+	return n.b.until(n.run.ctx, func() bool { return n.b.lead.ready })
 }
 
 // down stops the node in order.

@@ -53,7 +53,7 @@ type forwarder struct {
 func (b *batcher) movedLocked() {
 	b.lead.failed, b.lead.retryAt = false, time.Time{}
 	b.forward.to = b.forward.target()
-	b.changedLocked()
+	b.signal()
 }
 
 // moved follows a change of leadership between other nodes.
@@ -108,14 +108,14 @@ func (b *batcher) send(e *batch) {
 	}
 	if index > 0 {
 		e.answered = true
-		b.changedLocked()
+		b.signal()
 		b.mu.Unlock()
 		b.awaitApplied(index, answers)
 		b.mu.Lock()
 		b.rate.add(len(e.group), time.Now())
 	}
 	b.finishLocked(e, answers)
-	b.changedLocked()
+	b.signal()
 }
 
 // awaitApplied waits until index is applied here. If it will not be, only complete answers
@@ -209,7 +209,7 @@ func (b *batcher) serveForward(ctx context.Context, _ peer.Identity, body []byte
 			d.answer(event.Answer{Refusal: refused})
 		}
 	}
-	b.changedLocked()
+	b.signal()
 	b.mu.Unlock()
 
 	select {
@@ -224,7 +224,7 @@ func (b *batcher) serveForward(ctx context.Context, _ peer.Identity, body []byte
 	for i := range list {
 		list[i].gone = true
 	}
-	b.changedLocked()
+	b.signal()
 	return nil, ctx.Err()
 }
 

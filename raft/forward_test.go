@@ -121,7 +121,6 @@ func (f *follower) async(ctx context.Context, c *event.Command) <-chan reply {
 	go func() {
 		r, err := f.propose(ctx, c)
 		done <- reply{r, err}
-		f.look(f.changes.notify)
 	}()
 	f.until(context.Background(), func() bool { return f.commands() != before || len(done) > 0 })
 	return done

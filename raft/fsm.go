@@ -30,7 +30,7 @@ type fsm struct {
 
 	mu      sync.Mutex
 	now     progress
-	changes changes
+	changed chan struct{} // closed when now changes; nil: nobody waits
 }
 
 // progress is how far the Machine has come.
@@ -89,14 +89,24 @@ func (f *fsm) progress() progress {
 func (f *fsm) watch() (progress, <-chan struct{}) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.now, f.changes.watch()
+	if f.changed == nil {
+		f.changed = make(chan struct{})
+	}
+	return f.now, f.changed
 }
 
 // wake wakes those who wait for progress: there is some, or there will be none.
 func (f *fsm) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.changes.notify()
+	f.wakeLocked()
+}
+
+func (f *fsm) wakeLocked() {
+	if f.changed != nil {
+		close(f.changed)
+		f.changed = nil
+	}
 }
 
 // results is what an entry's future answers with.
@@ -153,7 +163,7 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 	p = f.look(p)
 	f.mu.Lock()
 	f.now = p
-	f.changes.notify()
+	f.wakeLocked()
 	f.mu.Unlock()
 	f.applied(p)
 	return out
@@ -220,7 +230,7 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	if err != nil {
 		return err
 	}
-	own.store.added(*m)
+	s.fsm.snaps.added(*m)
 	o.Metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
 	return nil
 }

@@ -161,6 +161,10 @@ type load struct{ Waiting, WaitingBytes, InFlight, Entries int }
 func (b *batcher) load() load {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	return b.loadLocked()
+}
+
+func (b *batcher) loadLocked() load {
 	l := load{Waiting: b.queues.n, WaitingBytes: b.queues.bytes, Entries: len(b.flight)}
 	for _, e := range b.flight {
 		for _, d := range e.group {
@@ -177,13 +181,5 @@ func (n *node) load() load { return n.b.load() }
 // waitFor waits until the batcher's load is as wanted.
 func (n *node) waitFor(ok func(load) bool) {
 	n.t.Helper()
-	for {
-		n.b.mu.Lock()
-		changed := n.b.changes.watch()
-		n.b.mu.Unlock()
-		if ok(n.load()) {
-			return
-		}
-		<-changed
-	}
+	n.b.until(context.Background(), func() bool { return ok(n.b.loadLocked()) })
 }

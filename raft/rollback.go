@@ -86,11 +86,6 @@ func (e *evidence) note(id hraft.ServerID, newer promise) {
 	e.of[id] = p
 }
 
-// acked records that a server's log agrees up to index with that of the term's leader.
-func (e *evidence) acked(id hraft.ServerID, term, index uint64) {
-	e.note(id, promise{AckTerm: term, AckIndex: index})
-}
-
 // voted returns once a vote is durable, also if another call is still writing it.
 func (e *evidence) voted(id hraft.ServerID, term uint64) error {
 	e.note(id, promise{VoteTerm: term})

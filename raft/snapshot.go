@@ -100,7 +100,7 @@ func (s *snapshots) Open(id string) (*hraft.SnapshotMeta, io.ReadCloser, error) 
 // Create implements hraft.SnapshotStore.
 func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64,
 	c hraft.Configuration, cIndex uint64, _ hraft.Transport) (hraft.SnapshotSink, error) {
-	return &sink{store: s, meta: checkpoint.Meta{
+	return &sink{meta: checkpoint.Meta{
 		Index: index, Term: term, SnapshotVersion: uint16(version),
 		Configuration: hraft.EncodeConfiguration(c), ConfigurationIndex: cIndex,
 		ClusterID: s.o.ClusterID,
@@ -148,8 +148,7 @@ func (r *Replica) DropCheckpoints(index uint64) error {
 // sink is a checkpoint that frozen.Persist writes.
 type sink struct {
 	hraft.DiscardSnapshotSink
-	store *snapshots
-	meta  checkpoint.Meta
+	meta checkpoint.Meta
 }
 
 var errNoBulk = errors.New("checkpoints are fetched beside Raft")

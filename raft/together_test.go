@@ -98,6 +98,9 @@ func (c *nodes) write(per int, but ...string) *writers {
 					_, err := m.Propose(ctx, put(name))
 					cancel()
 					w.note(c.t, name, err)
+					if err != nil { // else time does not pass where all is refused at once
+						time.Sleep(time.Millisecond)
+					}
 				}
 			})
 		}

@@ -148,7 +148,8 @@ func (t *transport) handle(rpc hraft.RPC) error {
 		if a.LeaderCommitIndex > 0 && a.Term >= t.r.raft.CurrentTerm() {
 			t.r.peers.contact.Store(&contact{time.Now(), a.LeaderCommitIndex})
 		}
-		t.r.rollback.evidence.acked(hraft.ServerID(a.ID), a.Term, lastOf(a))
+		t.r.rollback.evidence.note(hraft.ServerID(a.ID),
+			promise{AckTerm: a.Term, AckIndex: lastOf(a)})
 		t.adapt(a)
 	case *hraft.RequestVoteRequest:
 		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
@@ -249,7 +250,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
 	trim(args)
 	err := t.net.AppendEntries(id, dialled(id, addr), args, resp)
 	if err == nil && resp.Success {
-		t.r.rollback.evidence.acked(id, args.Term, lastOf(args))
+		t.r.rollback.evidence.note(id, promise{AckTerm: args.Term, AckIndex: lastOf(args)})
 	}
 	return err
 }

@@ -39,7 +39,9 @@ func (c *fakeCluster) RefreshMembers(context.Context) {
 }
 
 func (c *fakeCluster) Status() raft.Status {
-	return raft.Status{ClusterID: "c", NodeID: "n1", LeaderID: "n1/01", Term: 3}
+	s := raft.Status{ClusterID: "c", NodeID: "n1", LeaderID: "n1/01"}
+	s.Term = 3
+	return s
 }
 
 func (c *fakeCluster) Members() []raft.MemberStatus {

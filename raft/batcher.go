@@ -167,7 +167,6 @@ func (b *batcher) sendBackLocked(p *event.Problem, match func(*pending) bool) in
 	return len(list)
 }
 
-// propose implements Replica.Propose.
 func (b *batcher) propose(ctx context.Context, c *event.Command) (event.Result, error) {
 	if ctx.Err() != nil {
 		detail := "the request ended before it was proposed"
@@ -178,7 +177,6 @@ func (b *batcher) propose(ctx context.Context, c *event.Command) (event.Result, 
 	return b.wait(ctx, d)
 }
 
-// begin implements Replica.Begin.
 func (b *batcher) begin(commands ...*event.Command) []Wait {
 	list := make([]*pending, len(commands))
 	for i, c := range commands {
@@ -290,7 +288,8 @@ func (b *batcher) underWayLocked() (batches, commands, bytes int) {
 	last := event.Classes - 1
 	if !b.lead.leader {
 		// At the leader, a forwarded command waits behind the classes before its own.
-		last = b.queues.top()
+		waits := func(q []*pending) bool { return len(q) > 0 }
+		last = event.Class(max(0, slices.IndexFunc(b.queues.class[:], waits)))
 	}
 	for _, e := range b.flight {
 		if e.isCall() == b.lead.leader || e.isCall() && e.to != b.forward.to || e.answered {
@@ -588,7 +587,6 @@ func (b *batcher) probe() time.Time {
 	return time.Now()
 }
 
-// close refuses new commands.
 func (b *batcher) close() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -688,22 +686,11 @@ type queues struct {
 	passed [event.Classes]int // batches in a row that had no room for a waiting class
 }
 
-// push appends the command to the queue of its class.
 func (q *queues) push(d *pending) {
 	d.queued = true
 	q.class[d.class] = append(q.class[d.class], d)
 	q.n++
 	q.bytes += len(d.data)
-}
-
-// top returns the first class that has a waiting command.
-func (q *queues) top() event.Class {
-	for c := range event.Classes {
-		if len(q.class[c]) > 0 {
-			return c
-		}
-	}
-	return 0
 }
 
 // remove takes out the commands that match.

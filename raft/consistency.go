@@ -190,7 +190,7 @@ func (r *Replica) markOrUpgrade(others []MemberStatus, p progress) *event.Comman
 	if l := r.b.leading(); !l.ready || l.closing {
 		return nil
 	}
-	if c := r.upgrade(); c != nil {
+	if c := r.upgrade(others, p.rules); c != nil {
 		return c
 	}
 	if len(others) == 0 {
@@ -226,12 +226,9 @@ func digestOf(results []event.Result) (digest [16]byte, ok bool) {
 // upgrade returns the command that brings newer rules into force as soon as this node and all
 // other members, voters or not, know them; else nil. One that does not answer may return with
 // the binary that it had.
-func (r *Replica) upgrade() *event.Command {
-	known, inForce := r.o.Rules, r.fsm.progress().rules
-	if known <= inForce {
-		return nil
-	}
-	for _, m := range r.remotes() {
+func (r *Replica) upgrade(others []MemberStatus, inForce uint16) *event.Command {
+	known := r.o.Rules
+	for _, m := range others {
 		switch {
 		case m.Incarnation == "": // only announced: it has no directory yet
 		case !m.Reachable:

@@ -277,9 +277,9 @@ func marksComeAndGo(t *testing.T) {
 		t.Errorf("%d marks after %d entries", n, 10*every)
 	}
 	time.Sleep(30 * time.Second)
-	was, n := c.leader().Status().LastIndex, marksOf(c.leader())
+	was, n := c.leader().Status().Last, marksOf(c.leader())
 	time.Sleep(30 * time.Second)
-	if now := c.leader().Status().LastIndex; now != was {
+	if now := c.leader().Status().Last; now != was {
 		t.Errorf("an idle cluster's log has grown from %d to %d", was, now)
 	}
 	_, f := c.pick()

@@ -115,7 +115,6 @@ type results struct {
 	results []event.Result // nil: skipped
 }
 
-// Apply implements hraft.FSM.
 func (f *fsm) Apply(l *hraft.Log) any { return f.ApplyBatch([]*hraft.Log{l})[0] }
 
 // ApplyBatch implements hraft.BatchingFSM. hashicorp/raft hands over commands
@@ -235,7 +234,6 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 	return nil
 }
 
-// Release implements hraft.FSMSnapshot.
 func (s *frozen) Release() { s.state.Release() }
 
 // waitApplied returns when this node has applied index. The error is ctx's, or an

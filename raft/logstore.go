@@ -39,19 +39,16 @@ var (
 	_ hraft.MonotonicLogStore = (*logStore)(nil)
 )
 
-// IsMonotonic implements hraft.MonotonicLogStore.
 func (s *logStore) IsMonotonic() bool { return true } // raft-wal is
 
 var errBroken = errors.New("the Raft log failed before; what it holds on disk is unknown")
 
-// FirstIndex implements hraft.LogStore.
 func (s *logStore) FirstIndex() (uint64, error) {
 	s.walMu.RLock()
 	defer s.walMu.RUnlock()
 	return s.wal.FirstIndex()
 }
 
-// LastIndex implements hraft.LogStore.
 func (s *logStore) LastIndex() (uint64, error) {
 	s.walMu.RLock()
 	defer s.walMu.RUnlock()
@@ -138,7 +135,6 @@ func unseallog(index uint64, l *hraft.Log) error {
 	return nil
 }
 
-// StoreLog implements hraft.LogStore.
 func (s *logStore) StoreLog(l *hraft.Log) error { return s.StoreLogs([]*hraft.Log{l}) }
 
 // storeAtOnce bounds the bytes that raft-wal gets in one batch, except for a single larger
@@ -179,7 +175,6 @@ func (s *logStore) delivered(index uint64) uint64 {
 	return index
 }
 
-// DeleteRange implements hraft.LogStore.
 func (s *logStore) DeleteRange(from, to uint64) error {
 	first, last, err := s.bounds()
 	if err != nil {

@@ -72,9 +72,9 @@ func TestShed(t *testing.T) {
 				n.put("yet more")
 				assert.Equal(t, len(n.m.names()), len(want)+1, "entries")
 				// Again is done at once.
-				before := n.Status().LastIndex
-				if err := n.PurgeLog(context.Background(), last); err != nil || n.Status().LastIndex != before {
-					t.Errorf("%v, last %d, then %d", err, before, n.Status().LastIndex)
+				before := n.Status().Last
+				if err := n.PurgeLog(context.Background(), last); err != nil || n.Status().Last != before {
+					t.Errorf("%v, last %d, then %d", err, before, n.Status().Last)
 				}
 			})
 		}

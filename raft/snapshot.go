@@ -1,9 +1,11 @@
 package raft
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -73,7 +75,6 @@ func (s *snapshots) floor() uint64 {
 	return metas[1].Index - 1
 }
 
-// List implements hraft.SnapshotStore.
 func (s *snapshots) List() (out []*hraft.SnapshotMeta, err error) {
 	for _, m := range s.metas() {
 		out = append(out, &hraft.SnapshotMeta{
@@ -97,7 +98,6 @@ func (s *snapshots) Open(id string) (*hraft.SnapshotMeta, io.ReadCloser, error) 
 	return nil, nil, fmt.Errorf("checkpoint %s was removed", id)
 }
 
-// Create implements hraft.SnapshotStore.
 func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64,
 	c hraft.Configuration, cIndex uint64, _ hraft.Transport) (hraft.SnapshotSink, error) {
 	return &sink{meta: checkpoint.Meta{
@@ -153,7 +153,6 @@ type sink struct {
 
 var errNoBulk = errors.New("checkpoints are fetched beside Raft")
 
-// ID implements hraft.SnapshotSink.
 func (s *sink) ID() string { return s.meta.Name() }
 
 // snapshotDue reports whether enough entries, or bytes of them, were applied since the last
@@ -166,16 +165,12 @@ func (o *Options) snapshotDue(entries, bytes uint64, newest int64) bool {
 // takeSnapshots writes a checkpoint when enough was applied since the last, or when the
 // interval has passed and anything was applied.
 func (r *Replica) takeSnapshots() {
-	var interval <-chan time.Time
-	if r.o.SnapshotInterval > 0 {
-		t := time.NewTicker(r.o.SnapshotInterval)
-		defer t.Stop()
-		interval = t.C
-	}
+	interval := time.NewTicker(cmp.Or(max(r.o.SnapshotInterval, 0), math.MaxInt64)) // or never
+	defer interval.Stop()
 	for {
 		select {
 		case <-r.snapNow:
-		case <-interval:
+		case <-interval.C:
 		case <-r.run.stop:
 			return
 		}

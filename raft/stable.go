@@ -113,7 +113,6 @@ func (v *votes) set(key string, value []byte) error {
 	return err
 }
 
-// Set implements hraft.StableStore.
 func (v *votes) Set(key, value []byte) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -127,7 +126,6 @@ func (v *votes) Set(key, value []byte) error {
 	return v.set(keyVote, append(binary.BigEndian.AppendUint64(nil, v.voteTerm), value...))
 }
 
-// SetUint64 implements hraft.StableStore.
 func (v *votes) SetUint64(key []byte, n uint64) error {
 	if string(key) == keyCurrentTerm {
 		if v.current.Load() == n {

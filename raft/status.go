@@ -34,10 +34,10 @@ type peerStatus struct {
 	Held    bool             `json:"held,omitempty"`  // takes no part in Raft yet
 	Lacking bool             `json:"lacking,omitempty"`
 	Full    bool             `json:"full,omitempty"` // its disk takes no produce
-	Last    uint64           `json:"last"`
-	Commit  uint64           `json:"commit"`
-	Applied uint64           `json:"applied"`
-	Head    uint64           `json:"head"`
+	Last    uint64           `json:"last"`    // of the Raft log, or of the newest snapshot
+	Commit  uint64           `json:"commit"`  // as far as it knows
+	Applied uint64           `json:"applied"` // of the newest entry applied in this process
+	Head    uint64           `json:"head"`    // of the event log
 	Chain   checkpoint.Chain `json:"chain"`
 	Wall    int64            `json:"wall"`  // its wall clock, Unix ms
 	Clock   int64            `json:"clock"` // the log's time there, Unix ms
@@ -324,23 +324,16 @@ func (r *Replica) handle(on bool) {
 // Status is the state of a replica.
 type Status struct {
 	NodeID, ClusterID string
-	Term              uint64
 	LeaderID          string            // Raft's server id; "": not known
-	LastIndex         uint64            // of the Raft log, or of the newest snapshot
-	CommitIndex       uint64            // as far as this node knows
-	AppliedIndex      uint64            // of the newest entry that was applied in this process
-	Head              uint64            // of the event log
 	Checkpoints       []checkpoint.Meta // newest first
+	peerStatus
 }
 
 // Status returns the state of the replica.
 func (r *Replica) Status() Status {
 	_, leader := r.raft.LeaderWithID()
-	p := r.fsm.progress()
 	return Status{
-		NodeID: r.o.NodeID, ClusterID: r.o.ClusterID, Term: r.raft.CurrentTerm(),
-		LeaderID: string(leader), LastIndex: r.raft.LastIndex(), CommitIndex: r.raft.CommitIndex(),
-		AppliedIndex: p.index, Head: p.head, Checkpoints: r.stores.snaps.metas(),
+		r.o.NodeID, r.o.ClusterID, string(leader), r.stores.snaps.metas(), r.ownStatus(),
 	}
 }
 

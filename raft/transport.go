@@ -15,14 +15,8 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// transport is hashicorp/raft's NetworkTransport with this package's guards:
-//
-//	only admitted nodes take part               handle, RequestVote: see rollback.go
-//	no bulk through the library                 InstallSnapshot: see catchup.go
-//	what others acknowledge is recorded         evidence: see rollback.go
-//	a follower that begins at a snapshot        adapt
-//	a term changes on the main loop alone       fastPath
-//	no back-off after a node has returned       AppendEntries
+// transport is hashicorp/raft's NetworkTransport with this package's guards: see its methods. What
+// concerns admission and evidence is in rollback.go.
 type transport struct {
 	r         *Replica
 	net       *hraft.NetworkTransport
@@ -94,7 +88,6 @@ func (t *transport) Close() error {
 // wait returns when no request of another node is handled any more, after Close.
 func (t *transport) wait() { t.running.Lock() } // and never unlocked
 
-// LocalAddr implements hraft.Transport.
 func (t *transport) LocalAddr() hraft.ServerAddress { return t.local }
 
 // EncodePeer implements hraft.Transport. Votes are recorded by what it returns, so the
@@ -103,13 +96,11 @@ func (t *transport) EncodePeer(id hraft.ServerID, addr hraft.ServerAddress) []by
 	return []byte(string(id) + " " + string(addr))
 }
 
-// DecodePeer implements hraft.Transport.
 func (t *transport) DecodePeer(b []byte) hraft.ServerAddress {
 	_, addr, _ := strings.Cut(string(b), " ")
 	return hraft.ServerAddress(addr)
 }
 
-// Consumer implements hraft.Transport.
 func (t *transport) Consumer() <-chan hraft.RPC { return t.in }
 
 // take handles a request, or answers it with an error.
@@ -193,7 +184,6 @@ func (t *transport) fastPath(rpc hraft.RPC, term uint64) bool {
 	})
 }
 
-// SetHeartbeatHandler implements hraft.Transport.
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) { t.heartbeat.Store(&handle) }
 
 var (
@@ -301,7 +291,6 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress,
 	return err
 }
 
-// RequestPreVote implements hraft.WithPreVote.
 func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse) error {
 	if !t.r.admitted() {
@@ -310,7 +299,6 @@ func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress,
 	return t.net.RequestPreVote(id, dialled(id, addr), args, resp)
 }
 
-// TimeoutNow implements hraft.Transport.
 func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
 	return t.net.TimeoutNow(id, dialled(id, addr), args, resp)

@@ -30,7 +30,6 @@ var zeros [preallocated]byte
 
 var _ waltypes.VFS = walFS{}
 
-// ListDir implements waltypes.VFS.
 func (w walFS) ListDir(dir string) ([]string, error) { return w.fsys.List(dir) }
 
 // Create implements waltypes.VFS. The file gets its full size at once, so that an append does
@@ -47,10 +46,8 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 	return file, nil
 }
 
-// Delete implements waltypes.VFS.
 func (w walFS) Delete(dir, name string) error { return vfs.Remove(w.fsys, dir, name) }
 
-// OpenReader implements waltypes.VFS.
 func (w walFS) OpenReader(dir, name string) (waltypes.ReadableFile, error) {
 	return w.fsys.OpenRead(path.Join(dir, name))
 }

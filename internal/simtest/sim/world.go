@@ -339,7 +339,7 @@ func (w *world) illness() string {
 			}
 			s := e.replica.Status()
 			leaders[s.LeaderID] = true
-			lowest, highest = min(lowest, s.AppliedIndex), max(highest, s.CommitIndex)
+			lowest, highest = min(lowest, s.Applied), max(highest, s.Commit)
 			voters, members := 0, e.replica.Members()
 			for _, m := range members {
 				for _, o := range w.nodes {

@@ -34,10 +34,10 @@ type peerStatus struct {
 	Held    bool             `json:"held,omitempty"`  // takes no part in Raft yet
 	Lacking bool             `json:"lacking,omitempty"`
 	Full    bool             `json:"full,omitempty"` // its disk takes no produce
-	Last    uint64           `json:"last"`    // of the Raft log, or of the newest snapshot
-	Commit  uint64           `json:"commit"`  // as far as it knows
-	Applied uint64           `json:"applied"` // of the newest entry applied in this process
-	Head    uint64           `json:"head"`    // of the event log
+	Last    uint64           `json:"last"`           // of the Raft log, or of the newest snapshot
+	Commit  uint64           `json:"commit"`         // as far as it knows
+	Applied uint64           `json:"applied"`        // of the newest entry applied in this process
+	Head    uint64           `json:"head"`           // of the event log
 	Chain   checkpoint.Chain `json:"chain"`
 	Wall    int64            `json:"wall"`  // its wall clock, Unix ms
 	Clock   int64            `json:"clock"` // the log's time there, Unix ms

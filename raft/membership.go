@@ -181,8 +181,8 @@ func (r *Replica) AddMember(ctx context.Context, m Member) error {
 	return r.change(ctx, adminRequest{Do: "add", Member: m})
 }
 
-// RemoveMember removes a node: without force not one without which the voters would lack a
-// majority within reach, and never the last voter.
+// RemoveMember removes a node. It refuses if the remaining voters would have no reachable majority,
+// unless forced, and always for the last voter.
 func (r *Replica) RemoveMember(ctx context.Context, id string, force bool) error {
 	return r.change(ctx, adminRequest{Do: "remove", ID: id, Force: force})
 }

@@ -102,8 +102,8 @@ const (
 	readRetry   = 10 * time.Millisecond // between two attempts
 )
 
-// readIndex asks who leads, be it this node, until somebody has confirmed that he
-// does or the round has taken as long as a request may wait for a leader.
+// readIndex asks the leader, be it this node, until one has confirmed that it leads or the round
+// has taken as long as a request may wait for a leader.
 func (r *Replica) readIndex() (uint64, error) {
 	all, cancel := r.within(r.o.LeaderWait)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package wire has the requests and answers of qlogd's HTTP API and their codecs. It is a leaf:
-// it knows nothing of the server, so that clients can use it too.
+// Package wire has the requests and answers of qlogd's HTTP API and their codecs. It knows nothing
+// of the server, so that clients can use it too.
 //
 // Times are RFC 3339 in UTC with milliseconds, durations whole numbers with the unit in the name.
 package wire

@@ -54,12 +54,20 @@ type offerAnswer struct {
 // errFetching is returned to hashicorp/raft for a snapshot that is not sent.
 var errFetching = errors.New("the other node is fetching the checkpoint")
 
+// While a node fetches, and opens its directory again, the leader writes no checkpoint unless it is
+// asked to: with the next but one, the node would lack the beginning of the Raft log that is left,
+// and have to fetch again, and so on for ever where that takes longer than two checkpoints.
+const (
+	holdFor  = 2 * time.Minute  // after the last offer that the node has answered
+	holdMost = 30 * time.Minute // after the first one
+)
+
 // offer replaces hashicorp/raft's sending of a snapshot, during which the receiver's main loop is
 // blocked, under one deadline (I17): it is offered the newest checkpoint, fetches what it lacks in
 // the background, and opens its directory again. This call returns when it has done that.
 func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse) error {
-	for {
+	for first := time.Now(); ; {
 		meta := r.stores.snaps.newest()
 		if meta.Index == 0 {
 			return errors.New("there is no checkpoint")
@@ -86,6 +94,9 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 			resp.Term, resp.Success = args.Term, true
 			r.rollback.evidence.note(id, promise{AckTerm: args.Term, AckIndex: args.LastLogIndex})
 			return nil
+		case time.Since(first) < holdMost:
+			until := time.Now().Add(holdFor)
+			r.holdUntil.Store(&until)
 		}
 		began := time.Now()
 		waited := func() bool { return time.Since(began) >= time.Second }

@@ -56,6 +56,7 @@ func TestCluster(t *testing.T) {
 		"OneClockYearsBehind":                oneClockYearsOff(-5 * year),
 		"HeartbeatThatDeposes":               heartbeatThatDeposes,
 		"DeposedLeaderComesBack":             deposedLeaderComesBack,
+		"OneFetchIsEnough":                   oneFetchIsEnough,
 		"FollowersKnowWhatIsCommitted":       followersKnowWhatIsCommitted,
 	} {
 		t.Run(name, func(t *testing.T) { synctest.Test(t, scenario) })

@@ -57,9 +57,10 @@ type Replica struct {
 	membership membership
 	rollback   rollback
 	agreement  agreement
-	lacking    atomic.Pointer[Offer] // catchup.go; nil: nothing
-	offers     chan Offer            // of capacity one
-	snapNow    chan struct{}         // of capacity one: a checkpoint is due
+	lacking    atomic.Pointer[Offer]     // catchup.go; nil: nothing
+	offers     chan Offer                // of capacity one
+	snapNow    chan struct{}             // of capacity one: a checkpoint is due
+	holdUntil  atomic.Pointer[time.Time] // no checkpoint before; nil: at any time
 	run        lifecycle
 }
 

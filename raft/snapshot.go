@@ -64,9 +64,8 @@ func (s *snapshots) newest() (newest checkpoint.Meta) {
 
 // floor returns the index up to which the Raft log may be truncated: before the newest checkpoint
 // but one. If the newest turns out to be damaged, the one before it and the Raft log still contain
-// everything. And a node that fetches the newest has until the next but one is written: else it
-// fetches again, but only what has come since. The entry at a checkpoint's index stays, because
-// the leader sends its term with those after it.
+// everything. And a node that fetches the newest has until the next but one is written: see holdFor.
+// The entry at a checkpoint's index stays, because the leader sends its term with those after it.
 func (s *snapshots) floor() uint64 {
 	metas := s.metas()
 	if len(metas) < 2 {
@@ -163,7 +162,7 @@ func (o *Options) snapshotDue(entries, bytes uint64, newest int64) bool {
 }
 
 // takeSnapshots writes a checkpoint when enough was applied since the last, or when the
-// interval has passed and anything was applied.
+// interval has passed and anything was applied, but none while another node fetches one (holdFor).
 func (r *Replica) takeSnapshots() {
 	interval := time.NewTicker(cmp.Or(max(r.o.SnapshotInterval, 0), math.MaxInt64)) // or never
 	defer interval.Stop()
@@ -174,7 +173,8 @@ func (r *Replica) takeSnapshots() {
 		case <-r.run.stop:
 			return
 		}
-		if r.fsm.progress().entries == 0 {
+		held := r.holdUntil.Load()
+		if r.fsm.progress().entries == 0 || held != nil && time.Now().Before(*held) {
 			continue
 		}
 		if err := r.Snapshot(); err != nil {

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	hraft "github.com/hashicorp/raft"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -105,6 +107,39 @@ func deposedLeaderComesBack(t *testing.T) {
 				"%s applied %s, which was never committed", m.name, name)
 		}
 	}
+}
+
+// A node that takes long to fetch and to open its directory is not behind again when it has: the
+// leader, on which much is written meanwhile, keeps what follows the checkpoint.
+func oneFetchIsEnough(t *testing.T) {
+	c := cluster(t, 3, func(o *Options) {
+		o.TrailingLogs, o.KeepCheckpoints, o.SnapshotThreshold = 1, 2, 5
+	})
+	much := func(what string, but ...string) {
+		for i := range 40 {
+			c.put(fmt.Sprint(what, i), but...)
+		}
+	}
+	much("first")
+	l := c.leader()
+	m := c.others(l)[0]
+	c.isolate(m.name, true)
+	much("on", m.name)
+	c.isolate(m.name, false)
+	<-m.Offers()
+	synctest.Wait() // the leader knows that it fetches
+	m.stop()
+	fetched(t, m.disk, l.disk, l.node)
+	much("meanwhile", m.name)
+	time.Sleep(time.Minute)
+	c.start(m)
+	c.level()
+	assert.Equal(t, len(m.Offers()), 0, "offers after it has fetched")
+	// A node that fetches no more holds up nothing.
+	time.Sleep(holdFor)
+	before := l.Status().Checkpoints[0].Index
+	much("later")
+	until(t, "another checkpoint", func() bool { return l.Status().Checkpoints[0].Index > before })
 }
 
 // rejoin lets a node that was cut off come back: it is offered what it lacks,

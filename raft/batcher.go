@@ -229,8 +229,11 @@ func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
 	case n >= share(l.Waiting, d.class), n > 0 && bytes+size > share(l.WaitingBytes, d.class):
 		return b.overloadedLocked("too many writes wait; this one was not proposed")
 	}
-	if full := b.disk.refuses(d.class, free); full != nil {
-		return full
+	// The leader's disk decides, not that of a node that forwards: see Replica.makeRoom.
+	if b.lead.leader || b.forward.to == (peer.Target{}) {
+		if full := b.disk.refuses(d.class, free); full != nil {
+			return full
+		}
 	}
 	b.queues.push(d)
 	return nil

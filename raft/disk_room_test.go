@@ -13,7 +13,7 @@ import (
 )
 
 // One full disk of three stops nobody: a leader whose disk takes no produce
-// hands over to a node that has room.
+// hands over to a node that has room, and still forwards what its own clients write.
 func leaderWithoutRoomHandsOver(t *testing.T) {
 	var full atomic.Pointer[string]
 	c := cluster(t, 3, func(o *Options) {
@@ -30,6 +30,10 @@ func leaderWithoutRoomHandsOver(t *testing.T) {
 	full.Store(&l.name)
 	c.put("through another one", l.name)
 	assert.NotEqual(t, c.leader(), l, "the node without room leads again")
+	until(t, "the node without room forwards", func() bool {
+		_, err := l.Propose(t.Context(), put("through the full one"))
+		return err == nil
+	})
 	c.level()
 }
 

@@ -10,6 +10,16 @@ import (
 	"slices"
 )
 
+// rawBlock is what one entry of the Raft log has left.
+type rawBlock struct {
+	Index   uint64
+	Time    int64 // the entry's stamp, Unix milliseconds
+	Records []record
+	// Chain is SHA-256 over the chain before and this block's headers; set by
+	// append and by readers.
+	Chain [32]byte
+}
+
 // damage is the error for invalid bytes of a block: the extent of the piece whose checksum
 // fails. Invariant: final damage is in bytes whose checksums hold, so no torn write
 // explains it, and nothing is ever cut because of it.

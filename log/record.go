@@ -7,6 +7,22 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
+// record is one event as the log keeps it. The slices of a record that was read belong to the log
+// and must not be changed; they stay valid for as long as they are kept.
+type record struct {
+	ID      [16]byte  // a ULID; opaque, but append wants it to rise strictly
+	Subject [16]byte  // a key to find the record by; zero = none
+	Alias   [16]byte  // another key to find it by; zero = none
+	Prev    event.Ref // the subject's record before this one; zero = none
+	// Digest is the SHA-256 of Content, made by the caller; zero without content.
+	Digest [32]byte
+	Header []byte
+	// Content is nil for none; a content of no bytes is not nil. Of an erased
+	// one only the length is true.
+	Content []byte
+	Erased  bool // set by readers
+}
+
 // layout is a record's extent. One that was read is only to be trusted after the header's
 // checksum.
 type layout struct {

@@ -71,19 +71,18 @@ func (v *MemberStatus) level() bool {
 // refresh asks the other servers that have not answered since an instant, and returns when each
 // has, or ctx ends. It forgets those that are no longer members.
 func (r *Replica) refresh(ctx context.Context, since time.Time) {
-	servers, p := r.otherServers(), &r.peers
-	var asking sync.WaitGroup
-	defer asking.Wait() // not under the lock: it is released first
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	maps.DeleteFunc(p.seen, func(id hraft.ServerID, _ MemberStatus) bool {
-		return !slices.ContainsFunc(servers, func(s hraft.Server) bool { return s.ID == id })
+	r.peers.mu.Lock()
+	maps.DeleteFunc(r.peers.seen, func(id hraft.ServerID, _ MemberStatus) bool {
+		return !r.member(id)
 	})
-	for _, s := range servers {
-		if !p.seen[s.ID].Seen.After(since) && !announced(s.ID) {
-			asking.Go(func() { r.askStatus(ctx, s) })
+	r.peers.mu.Unlock()
+	var asking sync.WaitGroup
+	for _, m := range r.remotes() {
+		if !m.Seen.After(since) && m.Incarnation != "" {
+			asking.Go(func() { r.askStatus(ctx, m) })
 		}
 	}
+	asking.Wait()
 }
 
 // answer returns a server's last answer.
@@ -91,12 +90,6 @@ func (p *peers) answer(id hraft.ServerID) MemberStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen[id]
-}
-
-// otherServers are the servers of the newest configuration except this one.
-func (r *Replica) otherServers() []hraft.Server {
-	self := func(s hraft.Server) bool { return s.ID == r.id }
-	return slices.DeleteFunc(slices.Clone(r.servers()), self)
 }
 
 // Members returns the members of the newest configuration, as far as this node knows them,
@@ -127,17 +120,16 @@ func (r *Replica) askPeers() {
 	r.run.wg.Go(func() { r.refresh(r.run.ctx, time.Now()) })
 }
 
-func (r *Replica) askStatus(ctx context.Context, s hraft.Server) {
+func (r *Replica) askStatus(ctx context.Context, m MemberStatus) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	var a peerStatus
 	own := r.ownStatus()
-	_, err := peer.Ask(ctx, r.o.Net, memberOf(s.ID, s.Address).target(), rpcStatus, own, &a)
-	if err != nil {
+	if _, err := peer.Ask(ctx, r.o.Net, m.target(), rpcStatus, own, &a); err != nil {
 		return
 	}
 	r.peers.mu.Lock()
-	r.peers.seen[s.ID] = MemberStatus{Status: a, Seen: time.Now(), asked: own.Commit}
+	r.peers.seen[m.serverID()] = MemberStatus{Status: a, Seen: time.Now(), asked: own.Commit}
 	r.peers.mu.Unlock()
 	signal(r.agreement.wake)
 	r.heardOf(a)

@@ -338,7 +338,10 @@ func (r *Replica) notifyCommits() {
 		if r.raft.State() != hraft.Leader || r.b.busy() || p.term == 0 {
 			continue // the next entry carries it
 		}
-		for _, s := range r.otherServers() {
+		for _, s := range r.servers() {
+			if s.ID == r.id {
+				continue
+			}
 			r.trans.ping(&sending, s, hraft.AppendEntriesRequest{
 				Term: term, PrevLogEntry: p.index, PrevLogTerm: p.term, LeaderCommitIndex: p.index,
 			}, func(bool) { // after a failure hashicorp/raft continues

@@ -68,7 +68,7 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64) (purged bool, err 
 	}
 	// Also if a full file stays that is no longer valid: raft-wal deletes one when nobody reads
 	// it, and does not report if that fails.
-	r.o.Logger.Info("rewriting the Raft log without deleted entries", "up-to", h.to)
+	r.o.Logger.Info("rewriting the Raft log without deleted entries", "up_to", h.to)
 	return false, log.reopen()
 }
 

@@ -329,10 +329,10 @@ func CheckAddr(a netip.Addr, allowPrivate bool) error {
 	case within(a, carriers):
 		v4 := netip.AddrFrom4([4]byte(b[12:]))
 		if !allowPrivate {
-			return refuse("%s stands for the IPv4 address %s", a, v4)
+			return refuse("%s embeds the IPv4 address %s", a, v4)
 		}
 		if err := CheckAddr(v4, true); err != nil {
-			return refuse("%s stands for an address that is refused: %v", a, err)
+			return refuse("%s embeds an address that is refused: %v", a, err)
 		}
 		return nil
 	case a.Is6() && b[8]&^0x02 == 0 && string(b[9:12]) == "\x00\x5e\xfe":

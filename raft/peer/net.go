@@ -234,7 +234,7 @@ func (n *Net) enter(c *conn) error {
 	n.conns = append(n.conns, c)
 	strange := slices.IndexFunc(n.conns, func(o *conn) bool { return !o.greeted })
 	if len(n.conns) > maxConns && strange >= 0 {
-		n.conns[strange].raw.Close() // whoever reads from it does the rest
+		n.conns[strange].raw.Close() // its reader ends with an error
 		n.conns = slices.Delete(n.conns, strange, strange+1)
 	}
 	return nil

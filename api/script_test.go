@@ -60,14 +60,10 @@ import (
 // {{x*257}} is a text of 257 x; a request with {{a|b}} is made with a, and then with b: $it.
 // So is a case whose name has them: $case.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/scripts/*.txt")
-	require.NoError(t, err)
-	for _, name := range files {
-		for _, c := range script.Cases(t, name) {
-			for _, which := range alternatives(c.Title) {
-				name := strings.TrimSuffix(filepath.Base(name), ".txt") + "/" + which[0]
-				t.Run(name, func(t *testing.T) { runScript(t, c.Lines, which[1]) })
-			}
+	for _, c := range script.Cases(t, "testdata/scripts/*.txt") {
+		for _, which := range alternatives(c.Title) {
+			name := strings.TrimSuffix(filepath.Base(c.File), ".txt") + "/" + which[0]
+			t.Run(name, func(t *testing.T) { runScript(t, c.Lines, which[1]) })
 		}
 	}
 }

@@ -3,7 +3,6 @@ package fsm
 import (
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"reflect"
 	"strconv"
 	"strings"
@@ -31,28 +30,24 @@ import (
 //
 // Without a "!" no command may be refused. In the end the fold of the log must be the live state.
 func TestScripts(t *testing.T) {
-	files, err := filepath.Glob("testdata/script/*.txt")
-	must(t, err)
-	for _, file := range files {
-		for _, c := range script.Cases(t, file) {
-			t.Run(c.Title, func(t *testing.T) {
-				t.Parallel()
-				s := &player{bench: setup(t)}
-				for line := range strings.SplitSeq(c.Lines, "\n") {
-					t.Log(line)
-					switch {
-					case line == "" || line[0] == '#':
-					case line[0] == ' ':
-						s.expect(strings.TrimSpace(line))
-					default:
-						s.settled()
-						s.play(line)
-					}
+	for _, c := range script.Cases(t, "testdata/script/*.txt") {
+		t.Run(c.Title, func(t *testing.T) {
+			t.Parallel()
+			s := &player{bench: setup(t)}
+			for line := range strings.SplitSeq(c.Lines, "\n") {
+				t.Log(line)
+				switch {
+				case line == "" || line[0] == '#':
+				case line[0] == ' ':
+					s.expect(strings.TrimSpace(line))
+				default:
+					s.settled()
+					s.play(line)
 				}
-				s.settled()
-				s.refold()
-			})
-		}
+			}
+			s.settled()
+			s.refold()
+		})
 	}
 }
 

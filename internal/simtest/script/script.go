@@ -3,6 +3,7 @@ package script
 
 import (
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -10,16 +11,21 @@ import (
 )
 
 // Case is one case of a file: the lines behind "== title".
-type Case struct{ Title, Lines string }
+type Case struct{ File, Title, Lines string }
 
-// Cases returns the cases of a file, in their order.
-func Cases(t testing.TB, file string) (all []Case) {
+// Cases returns the cases of the files that match a pattern, in their order.
+func Cases(t testing.TB, pattern string) (all []Case) {
 	t.Helper()
-	text, err := os.ReadFile(file)
+	files, err := filepath.Glob(pattern)
 	require.NoError(t, err)
-	for _, part := range strings.Split("\n"+string(text), "\n== ")[1:] {
-		title, lines, _ := strings.Cut(part, "\n")
-		all = append(all, Case{title, lines})
+	require.True(t, len(files) > 0, "no file %s", pattern)
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, part := range strings.Split("\n"+string(text), "\n== ")[1:] {
+			title, lines, _ := strings.Cut(part, "\n")
+			all = append(all, Case{file, title, lines})
+		}
 	}
 	return all
 }

@@ -251,7 +251,7 @@ func (s *Server) getDead(q *request) error {
 		if err != nil {
 			return nil, err
 		}
-		if t.live != nil && dead.IsDeadIn(t.live, name) {
+		if t.live != nil && t.live.DiedIn(name) {
 			m = &wire.Message{}
 			*m, err = s.message(t.live)
 			return m, err

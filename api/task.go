@@ -91,8 +91,7 @@ func (q *request) changeableTask(done string) event.ID {
 	t := get(q, func() (event.TaskView, error) {
 		return currently(q, id, q.s.deps.State.Task, taskNotFound)
 	})
-	ended := t.Status == event.TaskCompleted || t.Status == event.TaskFailed
-	if q.err == nil && ended && !q.keyed() {
+	if q.err == nil && t.Status.Final() && !q.keyed() {
 		q.err = event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s",
 			id, t.Status, wire.Time(t.EndedAt), done)
 	}

@@ -172,6 +172,9 @@ var taskStatusNames = [...]string{"running", "cancelled", "completed", "failed"}
 
 func (s TaskStatus) String() string { return nameOf(taskStatusNames[:], s) }
 
+// Final reports whether a task has ended for good.
+func (s TaskStatus) Final() bool { return s == TaskCompleted || s == TaskFailed }
+
 // Blob is what users wrote, in Content's encoding, with its SHA-256. The zero
 // Blob is no content. The node that took the request computes the digest, once.
 type Blob struct {

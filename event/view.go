@@ -54,6 +54,11 @@ type MessageView struct {
 	SourceID       string
 }
 
+// DiedIn reports whether it is a dead letter that died in a queue.
+func (v *MessageView) DiedIn(queue string) bool {
+	return v.Dead != nil && v.Dead.Queue == queue && v.State.Live()
+}
+
 // OriginView says where a message that was replayed or resurrected came from.
 type OriginView struct {
 	First   ID     // the id under which it was first enqueued

@@ -4,29 +4,13 @@ import "github.com/qlogd/qlogd/event"
 
 // purgeDead discards dead messages.
 func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
-	if !d.runs(c.Task) {
-		return event.Result{Moved: skipped(c.IDs, func(id *event.ID) event.ID { return *id },
-			event.SkipTask)}
-	}
-	for _, id := range c.IDs {
-		d.endOverdue(id)
-	}
-	out := make([]event.Moved, len(c.IDs))
-	var take []event.MessageView
-	found := deadFinder{d: d, queue: c.Queue, strict: c.Strict}
-	for i, id := range c.IDs {
-		m, code, p := found.find(id, i)
-		if p != nil {
-			return problem(p)
-		}
-		out[i] = event.Moved{ID: id, Code: code}
-		if code == "" {
-			take = append(take, m)
-		}
+	take, out, p := d.deadLetters(c.IDs, c.Queue, c.Strict, 0, c.Task)
+	if p != nil {
+		return problem(p)
 	}
 	d.expect(len(take))
 	for i := range take {
-		e := about(event.Discarded, &take[i])
+		e := about(event.Discarded, &take[i].MessageView)
 		e.Reason, e.DiedIn, e.Task = event.ReasonPurged, c.Queue, c.Task
 		d.emit(e)
 	}
@@ -47,36 +31,50 @@ func (d *decision) endOverdue(id event.ID) {
 	}
 }
 
-// deadFinder finds the dead messages that a command names.
-type deadFinder struct {
-	d      *decision
-	queue  string // in which they must have died
-	strict bool   // a missing one is a problem
-	seen   map[event.ID]bool
+// deadLetter is a dead message that a command moves, and its position in the command.
+type deadLetter struct {
+	event.MessageView
+	at int
 }
 
-// find returns a dead message, or why it is passed over.
-func (c *deadFinder) find(id event.ID, i int) (m event.MessageView, code string, p *event.Problem) {
-	if c.seen[id] {
-		if c.strict {
-			return m, "", invalid("message_ids", "message %s is named twice", id).At(i)
+// deadLetters finds the messages that a command names, of those that died in a queue. The answer
+// to each says why it is passed over, if it is not among those to take: it is not dead there (with
+// strict that refuses the command), is leased, or was replayed at least most times (0: no limit).
+// All are passed over if the command's task does not run any more.
+func (d *decision) deadLetters(
+	ids []event.ID, queue string, strict bool, most uint32, task event.ID,
+) (take []deadLetter, out []event.Moved, p *event.Problem) {
+	runs := d.runs(task)
+	for _, id := range ids {
+		if runs {
+			d.endOverdue(id)
 		}
-		return m, event.SkipGone, nil
 	}
-	if c.seen == nil {
-		c.seen = map[event.ID]bool{}
+	out = make([]event.Moved, len(ids))
+	seen := make(map[event.ID]bool, len(ids))
+	for i, id := range ids {
+		m, ok := d.s.Message(id)
+		gone := !ok || !m.DiedIn(queue) || seen[id]
+		switch {
+		case !runs:
+			out[i].Code = event.SkipTask
+		case strict && seen[id]:
+			p = invalid("message_ids", "message %s is named twice", id)
+			return nil, nil, p.At(i)
+		case strict && gone:
+			p = event.Problemf(event.CodeMessageNotFound, "message_ids",
+				"message %s is not dead in queue %q", id, queue)
+			return nil, nil, p.At(i)
+		case gone:
+			out[i].Code = event.SkipGone
+		case m.State == event.StateLeased:
+			out[i].Code = event.SkipLeased
+		case most > 0 && m.Dead.ReplayCount >= most:
+			out[i].Code = event.SkipMaxReplays
+		default:
+			take = append(take, deadLetter{m, i})
+		}
+		out[i].ID, seen[id] = id, true
 	}
-	c.seen[id] = true
-	m, ok := c.d.s.Message(id)
-	ok = ok && m.Dead != nil && m.Dead.Queue == c.queue && m.State.Live()
-	switch {
-	case !ok && c.strict:
-		return m, "", event.Problemf(event.CodeMessageNotFound, "message_ids",
-			"message %s is not dead in queue %q", id, c.queue).At(i)
-	case !ok:
-		return m, event.SkipGone, nil
-	case m.State == event.StateLeased:
-		return m, event.SkipLeased, nil
-	}
-	return m, "", nil
+	return take, out, nil
 }

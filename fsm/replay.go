@@ -24,46 +24,26 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	if p := schemaChanged(&q, c.Revision); p != nil {
 		return problem(p)
 	}
-	if !d.runs(c.Task) {
-		return event.Result{Moved: skipped(c.Items,
-			func(it *event.ReplayItem) event.ID { return it.ID }, event.SkipTask)}
-	}
-
+	ids := make([]event.ID, len(c.Items))
 	for i := range c.Items {
-		d.endOverdue(c.Items[i].ID)
+		ids[i] = c.Items[i].ID
 	}
-	type deadLetter struct {
-		event.MessageView
-		item int
+	take, out, p := d.deadLetters(ids, c.Queue, c.Strict, c.MaxReplays, c.Task)
+	if p != nil {
+		return problem(p)
 	}
-	out := make([]event.Moved, len(c.Items))
-	var take []deadLetter
 	var add load
-	seen := deadFinder{d: d, queue: c.Queue, strict: c.Strict}
-	for i := range c.Items {
-		it := &c.Items[i]
-		out[i].ID = it.ID
-		m, code, p := seen.find(it.ID, i)
-		if p != nil {
-			return problem(p)
-		}
-		if code == "" && c.MaxReplays > 0 && m.Dead.ReplayCount >= c.MaxReplays {
-			code = event.SkipMaxReplays
-		}
-		if out[i].Code = code; code != "" {
-			continue
-		}
-		size := m.Size
+	for i := range take {
+		m, it := &take[i], &c.Items[take[i].at]
+		add.bytes += int64(m.Size)
 		if it.Edited {
-			size = it.Size
+			add.bytes += int64(it.Size) - int64(m.Size)
 		}
-		add.bytes += int64(size)
-		if m.Queue != to {
-			add.count++
-		} else {
+		if m.Queue == to {
 			add.bytes -= int64(m.Size)
+		} else {
+			add.count++
 		}
-		take = append(take, deadLetter{m, i})
 	}
 	q, _ = d.s.Look(to) // expired messages may have been moved there
 	if p := room(&q, &q.Policy, add); p != nil {
@@ -90,19 +70,10 @@ func (d *decision) replay(c *event.Replay) event.Result {
 			Type: event.Replayed, Subject: m.ID, Prev: m.Last, Queue: m.Queue, ToQueue: to,
 			DiedIn: c.Queue, Order: order, Task: c.Task,
 		}
-		if it := &c.Items[m.item]; it.Edited {
+		if it := &c.Items[m.at]; it.Edited {
 			e.Edited, e.Size, e.Content = true, it.Size, it.Content
 		}
-		out[m.item].To = d.emit(e)
+		out[m.at].To = d.emit(e)
 	}
 	return event.Result{Moved: out, Count: int64(len(take))}
-}
-
-// skipped answers items that are all skipped.
-func skipped[T any](items []T, id func(*T) event.ID, code string) []event.Moved {
-	out := make([]event.Moved, len(items))
-	for i := range items {
-		out[i] = event.Moved{ID: id(&items[i]), Code: code}
-	}
-	return out
 }

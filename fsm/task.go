@@ -37,36 +37,35 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 		return problem(event.Problemf(event.CodeTaskNotFound, "id",
 			"task %s does not exist, or ended long ago", c.ID))
 	}
-	running := t.Status == event.TaskRunning
+	changes := t.Status == event.TaskRunning
 	e := event.Event{Task: t.ID, Queue: t.Queue}
 	switch c.Op {
 	case event.TaskOpCancel:
-		if t.Sealed && running {
+		if t.Sealed && changes {
 			return problem(conflict("id",
 				"task %s can't be cancelled any more: the nodes are erasing already", t.ID))
 		}
-		if t.Status == event.TaskCompleted || t.Status == event.TaskFailed {
+		if t.Status.Final() {
 			return problem(conflict("id", "task %s is %s: it can't be cancelled", t.ID, t.Status))
 		}
 		e.Type = event.TaskCancelled
 	case event.TaskOpResume:
-		if t.Status == event.TaskCompleted || t.Status == event.TaskFailed {
+		if t.Status.Final() {
 			return problem(conflict("id", "task %s is %s; only a cancelled one can be resumed",
 				t.ID, t.Status))
 		}
-		if t.Status == event.TaskIsCancelled {
+		if changes = t.Status == event.TaskIsCancelled; changes {
 			if p := d.roomForTask(); p != nil {
 				return problem(p)
 			}
-			d.emit(event.Event{Type: event.TaskResumed, Task: t.ID, Queue: t.Queue})
 		}
-		return event.Result{}
+		e.Type = event.TaskResumed
 	case event.TaskOpSeal:
 		if t.Kind != event.TaskErase {
 			return problem(invalid("id", "task %s is a %s: only an erasure is sealed", t.ID,
 				t.Kind))
 		}
-		running = running && !t.Sealed
+		changes = changes && !t.Sealed
 		e.Type = event.TaskSealed
 	case event.TaskOpReport:
 		if !t.Sealed {
@@ -74,7 +73,7 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 				"task %s is not sealed: nothing can have been carried out", t.ID))
 		}
 		for _, n := range t.Nodes {
-			running = running && n.Node != c.Node
+			changes = changes && n.Node != c.Node
 		}
 		e.Type, e.Node = event.TaskReported, c.Node
 	case event.TaskOpComplete:
@@ -84,7 +83,7 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 	default:
 		return problem(invalid("op", "there is no such change of a task"))
 	}
-	if running {
+	if changes {
 		d.emit(e)
 	}
 	return event.Result{}

@@ -49,7 +49,7 @@ func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
 	}
 	if s.Filter == nil {
 		for _, id := range s.IDs {
-			if v, ok := m.State.Message(id); ok && IsDeadIn(&v, t.Queue) {
+			if v, ok := m.State.Message(id); ok && v.DiedIn(t.Queue) {
 				out = append(out, letter{v.ID, v.Dead.First})
 			}
 		}
@@ -63,12 +63,6 @@ func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
 		out = append(out, letter{v.ID, v.Dead.First})
 	}
 	return s, out, nil
-}
-
-// IsDeadIn reports whether a live message is one that died in queue.
-func IsDeadIn(v *event.MessageView, queue string) bool {
-	return v.Dead != nil && v.Dead.Queue == queue && (v.State == event.StateReady ||
-		v.State == event.StateScheduled || v.State == event.StateLeased)
 }
 
 // InOrder reports whether a replay into q takes messages in the order of their first enqueue.
@@ -196,7 +190,7 @@ func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.Queu
 	size := 0
 	for took < len(left) && len(c.Items) < most && bytes > 0 && size < chunkBytes {
 		v, ok := m.State.Message(left[took].id)
-		if !ok || !IsDeadIn(&v, c.Queue) {
+		if !ok || !v.DiedIn(c.Queue) {
 			took++
 			continue
 		}

@@ -257,14 +257,19 @@ func (e *engine) warnOfDiscarded() {
 	}
 }
 
-// followAgain is the pause after an error of the read models.
-const followAgain = 10 * time.Second
+// The read models catch up with the log every followEvery; after an error they pause longer.
+const (
+	followEvery = time.Second
+	followAgain = 10 * time.Second
+)
 
 // follow keeps the read models up to date with the log. They can be rebuilt, so an error of theirs
 // (a full disk) stops nothing else.
 func (e *engine) follow(ctx context.Context) {
-	work := func(ctx context.Context) error { return e.models.Follow(ctx, e.log) }
-	loop.New(followAgain, followAgain).Run(ctx, work, e.logger.Error,
+	work := func(ctx context.Context) error {
+		return e.models.CatchUp(ctx, e.log, func(uint64) {})
+	}
+	loop.New(followEvery, followAgain).Run(ctx, work, e.logger.Error,
 		"projection store stopped, retrying")
 }
 

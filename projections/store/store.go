@@ -67,13 +67,11 @@ type Source interface {
 }
 
 // Store holds the read models of one node. Its methods may be called from any
-// goroutine; Follow from one at a time.
+// goroutine; CatchUp from one at a time.
 type Store struct {
 	path, cluster string
 	logger        *slog.Logger
 
-	// interval is the time between two transactions while the log grows slowly.
-	interval time.Duration
 	// maxEvents ends a batch, so that catching up takes bounded memory; an operation, of which
 	// each takes some, counts as several.
 	maxEvents int
@@ -97,7 +95,7 @@ const waitForFile = time.Second
 func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 	s := &Store{
 		path: path, cluster: cluster, logger: logger,
-		interval: time.Second, maxEvents: 500_000, maxRows: 200_000,
+		maxEvents: 500_000, maxRows: 200_000,
 	}
 	err := s.open()
 	if err == nil && s.at.Cluster != cluster {
@@ -167,7 +165,7 @@ func (s *Store) begin() error {
 	return s.open()
 }
 
-// Rebuild discards the file; Follow soon reads the log again. Until it has reached the head,
+// Rebuild discards the file; CatchUp then reads the log again. Until it has reached the head,
 // the answers are those of an older log.
 func (s *Store) Rebuild() error { return s.discard(nil, errors.New("requested")) }
 
@@ -188,7 +186,7 @@ func (s *Store) discard(db *bolt.DB, reason error) error {
 
 var errClosed = errors.New("the read models are closed")
 
-// Close closes the file. Follow must have returned.
+// Close closes the file. CatchUp must have returned.
 func (s *Store) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -200,63 +198,17 @@ func (s *Store) Close() error {
 	return err
 }
 
-// Follow counts the log's blocks as they come, until ctx ends; its error is ctx's, or
-// that of reading the log or writing the file. The node can continue without it: the read
-// models then stay as they are.
-func (s *Store) Follow(ctx context.Context, src Source) error {
-	err := s.compare(ctx, src)
-	for err == nil {
-		var more bool
-		if more, err = s.catchUp(ctx, src); err == nil && !more {
-			err = s.pause(ctx)
-		}
-	}
-	return fmt.Errorf("read models: %w", err)
-}
-
-// CatchUp is Follow up to the log's end, and calls counted with each position on the way.
+// CatchUp counts what the log holds beyond the position, and calls counted with each new position.
+// A file that is damaged, or does not lie in this log, is discarded, and all is counted again. After
+// an error the node can continue: the read models stay as they are.
 func (s *Store) CatchUp(ctx context.Context, src Source, counted func(index uint64)) error {
-	more, err := true, s.compare(ctx, src)
+	more, err := true, error(nil)
 	for more && err == nil {
 		more, err = s.catchUp(ctx, src)
 		index, _ := s.Position()
 		counted(index)
 	}
 	return err
-}
-
-// pause waits for the interval.
-func (s *Store) pause(ctx context.Context) error {
-	select {
-	case <-time.After(s.interval):
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// compare discards the file if its position does not lie in this log.
-func (s *Store) compare(ctx context.Context, src Source) error {
-	s.mu.RLock()
-	at, db := s.at, s.db
-	s.mu.RUnlock()
-	if at.Position == 0 {
-		return nil
-	}
-	if head := src.Head(); head < at.Position {
-		return s.discard(db, fmt.Errorf("its position %d is beyond the log's end %d", at.Position,
-			head))
-	}
-	// Retention may have taken the block.
-	for b, err := range src.Blocks(ctx, at.Position, at.Position) {
-		if err != nil {
-			return fmt.Errorf("read block %d: %w", at.Position, err)
-		}
-		if b.Chain != at.Chain {
-			return s.discard(db, fmt.Errorf("block %d has another chain in the log", at.Position))
-		}
-	}
-	return nil
 }
 
 // catchUp counts a batch, and reports whether the log may hold more already.
@@ -267,23 +219,35 @@ func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) 
 	if b.Position == 0 {
 		_, b.Clock = src.Begins()
 	}
-	if more, err = b.read(ctx, src, s.maxEvents); err != nil || b.Position == b.from {
-		return false, err
+	if more, err = b.read(ctx, src, s.maxEvents); err == nil && b.Position > b.from {
+		err = s.commit(b)
 	}
-	if err = s.commit(b); errors.Is(err, errCorrupt) {
-		_ = s.pause(ctx) // it may be damaged again
-		return true, s.discard(b.db, err)
+	if errors.Is(err, errCorrupt) {
+		discarded := s.discard(b.db, err)
+		if b.from > 0 {
+			return true, discarded
+		}
+		err = errors.Join(err, discarded) // it is damaged again, and may be the next time too
 	}
 	return more, err
 }
 
 // read counts blocks until the log ends, or the batch is full (more).
 func (b *batch) read(ctx context.Context, src Source, maxEvents int) (more bool, err error) {
-	for k, err := range src.Blocks(ctx, b.Position+1, math.MaxUint64, detailed...) {
-		if err != nil {
+	if head := src.Head(); head < b.Position {
+		return false, fmt.Errorf("%w: its position %d is beyond the log's end %d", errCorrupt,
+			b.Position, head)
+	}
+	for k, err := range src.Blocks(ctx, b.Position, math.MaxUint64, detailed...) {
+		switch {
+		case err != nil:
 			return false, fmt.Errorf("read block after %d: %w", b.Position, err)
+		case k.Index > b.Position:
+			b.add(k)
+		case k.Chain != b.Chain: // the block at the position, unless retention has deleted it
+			return false, fmt.Errorf("%w: block %d has another chain in the log", errCorrupt,
+				b.Position)
 		}
-		b.add(k)
 		if b.events >= maxEvents {
 			return true, nil
 		}

@@ -247,26 +247,32 @@ func same(t testing.TB, s *Store, blocks []*event.Block) {
 
 const cluster = "cluster-1"
 
-// openStore opens read models that are written nearly without pauses.
+// openStore opens read models.
 func openStore(t testing.TB, path string) *Store {
 	t.Helper()
 	s, err := Open(path, cluster, slog.New(slog.DiscardHandler))
 	must(t, err)
-	s.interval = time.Millisecond
 	return s
 }
 
 // catchUp counts all that src holds.
 func catchUp(t testing.TB, s *Store, src *memLog) {
 	t.Helper()
-	must(t, s.compare(t.Context(), src))
-	for {
-		more, err := s.catchUp(context.Background(), src)
-		must(t, err)
-		if !more {
-			return
+	must(t, s.CatchUp(context.Background(), src, func(uint64) {}))
+}
+
+// pause is the time between two batches of follow.
+const pause = time.Millisecond
+
+// follow counts what src holds, nearly without pauses, until ctx ends.
+func follow(ctx context.Context, s *Store, src *memLog) error {
+	for ctx.Err() == nil {
+		if err := s.CatchUp(ctx, src, func(uint64) {}); err != nil {
+			return err
 		}
+		time.Sleep(pause)
 	}
+	return ctx.Err()
 }
 
 // history draws blocks whose clock now and then leaps, stands or falls back.
@@ -364,7 +370,7 @@ func TestRebuildWhileFollowing(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- s.Follow(ctx, src) }()
+	go func() { done <- follow(ctx, s, src) }()
 	for i := range uint64(60) {
 		src.append(block(i+1, start+int64(i)*500, 0, enqueued("a", 2)...))
 		if i%7 == 0 {
@@ -601,7 +607,7 @@ func TestHistoryDeleted(t *testing.T) {
 }
 
 // TestFlippedBit: a value that changed on disk is noticed by whoever reads it,
-// and Follow counts anew.
+// and CatchUp counts anew.
 func TestFlippedBit(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.db")
 	src := newLog(block(1, start, 0, enqueued("needle-in-the-file", 2)...))
@@ -632,7 +638,7 @@ func TestFlippedBit(t *testing.T) {
 	ctx, stop := context.WithCancel(context.Background())
 	defer stop()
 	done := make(chan error, 1)
-	go func() { done <- s.Follow(ctx, src) }()
+	go func() { done <- follow(ctx, s, src) }()
 	waitFor(t, s, 1)
 	src.append(block(2, start, 0, enqueued("needle-in-the-file", 1)...))
 	waitFor(t, s, 2)
@@ -642,7 +648,7 @@ func TestFlippedBit(t *testing.T) {
 }
 
 // TestFlippedFreelist: a free page far beyond the file's end cannot be written. The file is
-// damaged, not the disk full, so Follow counts again.
+// damaged, not the disk full, so CatchUp counts again.
 func TestFlippedFreelist(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "p.db")
 	src := newLog(block(1, start, 0, enqueued("q", 2)...))
@@ -673,7 +679,7 @@ func TestFlippedFreelist(t *testing.T) {
 	same(t, s, src.blocks)
 }
 
-// TestSourceFails: a log that can't be read ends Follow, and what was counted
+// TestSourceFails: a log that can't be read ends CatchUp, and what was counted
 // stays.
 func TestSourceFails(t *testing.T) {
 	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
@@ -681,7 +687,8 @@ func TestSourceFails(t *testing.T) {
 	src := newLog(block(1, start, 0, enqueued("a", 1)...))
 	catchUp(t, s, src)
 	src.fail = errors.New("segment 1 is damaged")
-	require.ErrorIs(t, s.Follow(context.Background(), src), src.fail)
+	err := s.CatchUp(context.Background(), src, func(uint64) {})
+	require.ErrorIs(t, err, src.fail)
 	same(t, s, src.blocks)
 }
 
@@ -698,7 +705,7 @@ func TestClosed(t *testing.T) {
 func waitFor(t *testing.T, s *Store, index uint64) {
 	t.Helper()
 	for at := uint64(0); at < index && t.Context().Err() == nil; at, _ = s.Position() {
-		time.Sleep(s.interval)
+		time.Sleep(pause)
 	}
 }
 

@@ -37,14 +37,13 @@ type movement struct {
 	spec  dead.Spec // for a task
 
 	// Of the newest attempt.
-	target  event.QueueView       // of a replay
-	index   map[event.ID]int      // by id in the dead-letter queue: position in names
-	found   []event.MessageView   // the first maxAtOnce+1; all that are named
-	total   int64                 // how many were found in all
-	skipped []wire.Skipped        // without being proposed, at most maxAtOnce
-	passed  int64                 // how many a dry run skips
-	would   []event.MessageView   // some of what a dry run would move
-	unused  map[event.ID]struct{} // messages with an edit that are not found yet
+	target event.QueueView         // of a replay
+	index  map[event.ID]int        // of what is named: position in names
+	total  int64                   // how many were found
+	found  []event.MessageView     // the first of them; in a dry run the first that would move
+	moved  []event.Moved           // without being proposed
+	passed int64                   // how many were passed over so
+	unused map[event.ID]*dead.Edit // of messages that are not found yet
 }
 
 // movement starts to read a replay or a purge.
@@ -189,12 +188,12 @@ func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err
 		return nil, bad(field, "%s needs a payload, a payload_base64 or headers", field)
 	case in.ContentType != "" && !out.Binary:
 		return nil, bad(field+".content_type", "%s.content_type goes with payload_base64", field)
-	case len(in.ContentType) > maxContentType || !printable(in.ContentType):
-		return nil, bad(field+".content_type",
-			"%s.content_type must be a media type of at most %d bytes", field, maxContentType)
 	case int64(n) > s.opts.MaxPayload:
 		return nil, event.Problemf(codePayloadTooLarge, field+".payload",
 			"the payload has %d bytes, more than %d", n, s.opts.MaxPayload)
+	}
+	if err := mediaType(field+".content_type", in.ContentType); err != nil {
+		return nil, err
 	}
 	if out.Headers, err = messageHeaders(in.Headers.Value); err != nil {
 		p := *err.(*event.Problem)
@@ -205,9 +204,9 @@ func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err
 }
 
 // choose finds the messages that are named or that the filter selects, in the state as it is now.
-func (m *movement) choose() (err error) {
-	s, st := m.q.s, m.q.s.deps.State
-	m.index, m.found, m.total, m.skipped, m.passed, m.would = nil, nil, 0, nil, 0, nil
+func (m *movement) choose() error {
+	st := m.q.s.deps.State
+	m.index, m.total, m.found, m.moved, m.passed = map[event.ID]int{}, 0, nil, nil, 0
 	if m.kind == event.TaskReplay {
 		var ok bool
 		if m.target, ok = st.Queue(m.to()); !ok {
@@ -217,11 +216,12 @@ func (m *movement) choose() (err error) {
 	if err := m.findEdits(); err != nil {
 		return err
 	}
+	var err error
 	if m.spec.Filter == nil {
 		err = m.chooseNamed()
 	} else if err = died(st, m.queue); err == nil {
 		search := &dead.Search{Queue: m.queue, Filter: *m.spec.Filter}
-		for v, err := range s.DeadLetters().Select(m.q.Context(), search) {
+		for v, err := range m.q.s.DeadLetters().Select(m.q.Context(), search) {
 			if err == nil {
 				err = m.take(v)
 			}
@@ -249,7 +249,7 @@ func (m *movement) noTarget(name string) *event.Problem {
 
 // findEdits checks the edits and finds their messages.
 func (m *movement) findEdits() error {
-	m.spec.Edit, m.unused = map[event.ID]*dead.Edit{}, map[event.ID]struct{}{}
+	m.spec.Edit = map[event.ID]*dead.Edit{}
 	for _, name := range slices.Sorted(maps.Keys(m.edits)) {
 		id, err := ulid("edit", name)
 		if err != nil {
@@ -267,14 +267,15 @@ func (m *movement) findEdits() error {
 		if err != nil {
 			return err
 		}
-		m.spec.Edit[v.ID], m.unused[v.ID] = edit, struct{}{}
+		m.spec.Edit[v.ID] = edit
 	}
+	m.unused = maps.Clone(m.spec.Edit)
 	return nil
 }
 
 // chooseNamed finds messages by any ids that they ever had.
 func (m *movement) chooseNamed() error {
-	m.index, m.spec.IDs = map[event.ID]int{}, nil
+	m.spec.IDs = nil
 	for i, id := range m.names {
 		v, err := m.find("", id)
 		if err != nil {
@@ -296,30 +297,25 @@ func (m *movement) chooseNamed() error {
 func (m *movement) take(v *event.MessageView) (err error) {
 	m.total++
 	delete(m.unused, v.ID)
-	if m.index != nil || len(m.found) <= maxAtOnce {
-		m.found = append(m.found, *v)
-	}
-	if !m.dry {
-		return nil
-	}
-	ok := true
-	switch replay, most := m.kind == event.TaskReplay, m.spec.MaxReplays; {
+	moves, most := true, m.spec.MaxReplays
+	switch replay := m.kind == event.TaskReplay; {
+	case !m.dry:
 	case v.State == event.StateLeased:
-		ok = m.skip(v.ID, event.SkipLeased)
+		moves = m.skip(v.ID, event.SkipLeased)
 	case replay && most > 0 && v.Dead.ReplayCount >= most:
-		ok = m.skip(v.ID, event.SkipMaxReplays)
+		moves = m.skip(v.ID, event.SkipMaxReplays)
 	case replay:
-		_, ok, err = m.item(v)
+		_, moves, err = m.item(v)
 	}
-	if ok && len(m.would) < dryMessages {
-		m.would = append(m.would, *v)
+	if moves && len(m.found) < maxAtOnce {
+		m.found = append(m.found, *v)
 	}
 	return err
 }
 
 func (m *movement) skip(id event.ID, code string) (moves bool) {
-	if m.passed++; len(m.skipped) < maxAtOnce {
-		m.skipped = append(m.skipped, wire.Skipped{MessageID: id.String(), Code: code})
+	if m.passed++; len(m.moved) < maxAtOnce {
+		m.moved = append(m.moved, event.Moved{ID: id, Code: code})
 	}
 	return false
 }
@@ -327,7 +323,7 @@ func (m *movement) skip(id event.ID, code string) (moves bool) {
 // item returns a message's part of a replay. A misfit that a filter selected is skipped.
 func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, err error) {
 	item, err = m.q.s.DeadLetters().Item(v, m.spec.Edit[v.ID], &m.target)
-	if p, misfit := err.(*event.Problem); misfit && m.index == nil {
+	if p, misfit := err.(*event.Problem); misfit && m.spec.Filter != nil {
 		return item, m.skip(v.ID, p.Code), nil
 	}
 	return item, err == nil, m.at(m.index[v.ID], err)
@@ -337,40 +333,36 @@ func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, e
 // a repeated request as the first one was, however it would be done by now.
 func (m *movement) execute() error {
 	q, out := m.q, wire.DeadMoved{DryRun: m.dry}
-	var n int64
 	if m.dry {
 		q.do(m.choose)
-		n = m.total - m.passed
-		out.Count, out.Skipped = &n, m.skipped
-		for i := range m.would {
-			moved := wire.ReplayedMessage{MessageID: m.would[i].ID.String()}
-			out.Messages = append(out.Messages, moved)
+		for _, v := range m.found[:min(dryMessages, len(m.found))] {
+			m.moved = append(m.moved, event.Moved{ID: v.ID})
 		}
-		sample := m.would[:min(drySample, len(m.would))]
+		sample := m.found[:min(drySample, len(m.found))]
 		out.Sample = get(q, func() ([]wire.Message, error) { return q.s.messages(sample) })
+		out.Count = new(m.total - m.passed)
 	} else {
 		res := m.commit()
 		if !res.ID.IsZero() {
 			return q.accepted(res.ID)
 		}
-		out.Skipped = m.skipped
-		for _, r := range res.Moved {
-			moved := wire.ReplayedMessage{MessageID: r.ID.String()}
-			if r.Code != "" {
-				out.Skipped = append(out.Skipped, wire.Skipped{
-					MessageID: moved.MessageID, Code: r.Code,
-				})
-				continue
-			}
-			if m.kind == event.TaskReplay {
-				moved.NewMessageID = r.To.String()
-			}
-			out.Messages = append(out.Messages, moved)
-		}
-		n = int64(len(out.Messages))
+		m.moved = append(m.moved, res.Moved...)
 	}
-	if out.Replayed = &n; m.kind == event.TaskPurge {
-		out.Replayed, out.Purged = nil, &n
+	for _, r := range m.moved {
+		id := r.ID.String()
+		if r.Code != "" {
+			out.Skipped = append(out.Skipped, wire.Skipped{MessageID: id, Code: r.Code})
+			continue
+		}
+		moved := wire.ReplayedMessage{MessageID: id}
+		if !r.To.IsZero() {
+			moved.NewMessageID = r.To.String()
+		}
+		out.Messages = append(out.Messages, moved)
+	}
+	n := cmp.Or(out.Count, new(int64(len(out.Messages))))
+	if out.Replayed = n; m.kind == event.TaskPurge {
+		out.Replayed, out.Purged = nil, n
 	}
 	return q.answer(http.StatusOK, &out)
 }
@@ -393,7 +385,6 @@ func (m *movement) command() (*event.Command, error) {
 	if err := m.choose(); err != nil {
 		return nil, err
 	}
-	named := m.index != nil
 	if m.total > maxAtOnce || m.spec.Rate > 0 && m.total > m.spec.Rate {
 		spec, err := m.spec.Encode()
 		return &event.Command{CreateTask: &event.CreateTask{
@@ -401,12 +392,14 @@ func (m *movement) command() (*event.Command, error) {
 			Content: event.EncodeContent(&event.Content{Spec: spec}),
 		}}, err
 	}
+	named := m.spec.Filter == nil
 	purge := &event.PurgeDead{Queue: m.queue, Strict: named}
 	replay := &event.Replay{
 		Queue: m.queue, To: m.spec.To, Order: m.order, MaxReplays: m.spec.MaxReplays,
 		Strict: named, Revision: m.target.Revision,
 	}
-	if m.kind == event.TaskReplay && dead.InOrder(m.order, &m.target) {
+	inOrder := m.order.In(m.target.Policy.Ordering) != event.OrderAppend
+	if m.kind == event.TaskReplay && inOrder {
 		slices.SortStableFunc(m.found, func(a, b event.MessageView) int {
 			return a.Dead.First.Compare(b.Dead.First)
 		})

@@ -144,6 +144,17 @@ var orderNames = [...]string{"", "original", "append", "head"}
 
 func (o Order) String() string { return nameOf(orderNames[:], o) }
 
+// In returns the order in a queue of this ordering: what the default is there.
+func (o Order) In(queue Ordering) Order {
+	switch {
+	case o != OrderDefault:
+		return o
+	case queue == Unordered:
+		return OrderAppend
+	}
+	return OrderOriginal
+}
+
 // TaskKind says what a task does.
 type TaskKind uint8
 

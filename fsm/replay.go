@@ -49,14 +49,7 @@ func (d *decision) replay(c *event.Replay) event.Result {
 	if p := room(&q, &q.Policy, add); p != nil {
 		return problem(p)
 	}
-	order := c.Order
-	switch {
-	case order != event.OrderDefault:
-	case q.Policy.Ordering == event.Unordered:
-		order = event.OrderAppend
-	default:
-		order = event.OrderOriginal
-	}
+	order := c.Order.In(q.Policy.Ordering)
 	if order != event.OrderAppend {
 		// The result is the same in any order; in this one each place is found at once.
 		slices.SortFunc(take, func(a, b deadLetter) int {

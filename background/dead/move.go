@@ -65,12 +65,6 @@ func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
 	return s, out, nil
 }
 
-// InOrder reports whether a replay into q takes messages in the order of their first enqueue.
-func InOrder(o event.Order, q *event.QueueView) bool {
-	return o == event.OrderOriginal || o == event.OrderHead ||
-		o == event.OrderDefault && q.Policy.Ordering != event.Unordered
-}
-
 // Item returns a message's part of a replay into target, with its edit, nil for none.
 // What is edited, or goes to another queue, must fit the target's message_schema: an
 // *event.Problem says why it does not.
@@ -111,7 +105,8 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 	}
 	order, _ := event.Parse[event.Order](s.Order)
 	to := cmp.Or(s.To, t.Queue)
-	if target, ok := m.State.Queue(to); ok && InOrder(order, &target) {
+	target, ok := m.State.Queue(to)
+	if ok && order.In(target.Policy.Ordering) != event.OrderAppend {
 		slices.SortStableFunc(left, func(a, b letter) int { return a.first.Compare(b.first) })
 	}
 	pace, most := rate.NewLimiter(rate.Inf, 0), chunkItems

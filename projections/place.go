@@ -101,44 +101,29 @@ func (s *State) spotOriginal(l *partition, m *message) handle {
 	return at
 }
 
-// intoReady inserts a message into the ready list of an unordered queue.
+// intoReady inserts a message into the ready list of an unordered queue, and into that of its kind.
 func (s *State) intoReady(b *backlog, h handle, to where) {
 	m := s.messages.get(h)
-	lists, kinds := b.ready1(m.priority), (*list)(nil)
-	if m.kind != 0 {
-		kinds = &b.kindLists(m.kind)[m.priority]
-	}
-	before, returned := handle(0), false // at the end
-	switch {
-	case to == inFront && s.orderOf(m) != m.id:
-		returned = true
-	case to == inFront:
-		before, _ = s.spot(lists, m, orderLink)
-	case to == byOrder:
+	lists, before := b.ready1(m.priority), handle(0)
+	returned := to == inFront && s.orderOf(m) != m.id || to == byOrder &&
+		s.leads(lists, m, func(m, o *message) bool { return later(o, m) })
+	if !returned {
 		var found bool
-		returned = s.leads(lists, m, func(m, o *message) bool { return later(o, m) })
-		if !returned {
-			before, found = s.spotBoth(lists, m, orderLink)
-			// Too deep to search for: then before all, in order with the other replayed
-			// ones.
-			returned = !found
-		}
+		before, found = s.spot(lists, m, orderLink, to)
+		// Too deep to search for: then before all, in order with the other replayed ones.
+		returned = !found
 	}
 	if returned {
 		insertReturned[messageOrder](s, lists, h, orderLink)
-		if kinds != nil {
-			insertReturned[messageKind](s, kinds, h, kindLink)
-		}
 	} else {
 		insert[messageOrder](s, lists, h, before)
-		if kinds != nil {
-			before = 0
-			switch to {
-			case inFront:
-				before, _ = s.spot(kinds, m, kindLink)
-			case byOrder:
-				before, _ = s.spotBoth(kinds, m, kindLink)
-			}
+	}
+	if m.kind != 0 {
+		kinds := &b.kindLists(m.kind)[m.priority]
+		if returned {
+			insertReturned[messageKind](s, kinds, h, kindLink)
+		} else {
+			before, _ = s.spot(kinds, m, kindLink, to)
 			insert[messageKind](s, kinds, h, before)
 		}
 	}
@@ -149,10 +134,13 @@ func (s *State) intoReady(b *backlog, h handle, to where) {
 // when it was leased. A call can release MaxBatch in a row.
 const nearFront = 1024
 
-// spot finds the message of a list before which m belongs by (availability,
-// id), 0 the end, among the first of those that did not come back to the front;
-// found says that it was not too deep for that.
-func (s *State) spot(l *list, m *message, of func(*message) link) (at handle, found bool) {
+// spot finds the message of an unordered queue's list before which m belongs by (availability, id),
+// 0 the end. In front that is among the first of those that did not return there. In the original
+// order it is searched from both ends; found is false if it is too deep for that.
+func (s *State) spot(l *list, m *message, of func(*message) link, to where) (at handle, found bool) {
+	if to == behind {
+		return 0, true
+	}
 	at = s.others(l, of)
 	for i := 0; i < nearFront && at != 0; i++ {
 		o := s.messages.get(at)
@@ -161,12 +149,7 @@ func (s *State) spot(l *list, m *message, of func(*message) link) (at handle, fo
 		}
 		at = of(o).next
 	}
-	return at, at == 0
-}
-
-// spotBoth searches from the front, and then from the end.
-func (s *State) spotBoth(l *list, m *message, of func(*message) link) (at handle, found bool) {
-	if at, found = s.spot(l, m, of); found {
+	if to == inFront || at == 0 {
 		return at, true
 	}
 	back, at := l.tail, handle(0)

@@ -74,41 +74,28 @@ func (s *State) DeadCount(queue string) int64 {
 // of those that match the filter (0: all), and whether there are more. The queue may be
 // deleted.
 func (s *State) Dead(queue string, f event.DeadFilter) (out []event.MessageView, more bool) {
-	var heads []handle // of the lists, most often one
-	for _, b := range s.died[queue] {
+	for _, b := range s.died[queue] { // most often one
 		h := b.dead[queue].head
 		if after, ok := s.find(f.After); ok && s.diedIn(after, queue) &&
 			s.messages.get(after).backlog == b.number {
 			h = s.nextDead(after)
 		}
-		if h != 0 {
-			heads = append(heads, h)
-		}
-	}
-	for len(heads) > 0 {
-		i := 0
-		for j := range heads {
-			if s.messages.get(heads[j]).id.Compare(s.messages.get(heads[i]).id) < 0 {
-				i = j
+		begin := len(out)
+		for ; h != 0 && (f.Limit == 0 || len(out)-begin <= f.Limit); h = s.nextDead(h) {
+			m := s.messages.get(h)
+			failed := s.extras.get(m.extra).dead.FailedAt
+			if f.Before != (event.ID{}) && m.id.Compare(f.Before) >= 0 ||
+				f.To != 0 && failed > f.To {
+				break // so are all that follow: an id says when it failed
+			}
+			if m.id.Compare(f.After) > 0 && !s.deleted(m) {
+				out = append(out, s.viewMessage(h))
 			}
 		}
-		h := heads[i]
-		if heads[i] = s.nextDead(h); heads[i] == 0 {
-			heads = slices.Delete(heads, i, i+1)
-		}
-		m := s.messages.get(h)
-		d := s.extras.get(m.extra).dead
-		if f.Before != (event.ID{}) && m.id.Compare(f.Before) >= 0 ||
-			f.To != 0 && d.FailedAt > f.To {
-			break // so are all that follow: an id says when it failed
-		}
-		if m.id.Compare(f.After) <= 0 || s.deleted(m) {
-			continue
-		}
-		if f.Limit > 0 && len(out) == f.Limit {
-			return out, true
-		}
-		out = append(out, s.viewMessage(h))
+	}
+	slices.SortFunc(out, func(a, b event.MessageView) int { return a.ID.Compare(b.ID) })
+	if f.Limit > 0 && len(out) > f.Limit {
+		return out[:f.Limit], true
 	}
 	return out, false
 }

@@ -80,18 +80,29 @@ func newTracker() *tracker {
 	return &tracker{pending: map[*operation]struct{}{}, stats: map[statKey]stat{}}
 }
 
-// commandKind names what a command does.
+// commandKind names what a client's command does.
 func commandKind(c *event.Command) string {
-	switch name := c.Name(); name {
-	case "put_queue", "delete_queue", "purge_queue", "produce", "lease", "settle", "transaction":
-		return name
-	case "delete":
+	switch {
+	case c.Produce != nil:
+		return "produce"
+	case c.Lease != nil:
+		return "lease"
+	case c.Settle != nil:
+		return "settle"
+	case c.Transaction != nil:
+		return "transaction"
+	case c.PutQueue != nil:
+		return "put_queue"
+	case c.DeleteQueue != nil:
+		return "delete_queue"
+	case c.PurgeQueue != nil:
+		return "purge_queue"
+	case c.PauseQueue != nil && c.PauseQueue.Paused:
+		return "pause_queue"
+	case c.PauseQueue != nil:
+		return "resume_queue"
+	case c.Delete != nil:
 		return "delete_message"
-	case "pause_queue":
-		if !c.PauseQueue.Paused {
-			return "resume_queue"
-		}
-		return name
 	}
 	return "other"
 }

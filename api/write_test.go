@@ -5,6 +5,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -55,5 +56,19 @@ func TestLifeWhoseBeginningIsGone(t *testing.T) {
 	}
 	if lifeOf(history, id(99)) != nil || lifeOf(history, id(16)) != nil {
 		t.Error("a life of no message")
+	}
+}
+
+func TestCommandKinds(t *testing.T) {
+	for _, c := range []struct {
+		want    string
+		command event.Command
+	}{
+		{"other", event.Command{}}, {"put_queue", event.Command{PutQueue: &event.PutQueue{}}},
+		{"delete_message", event.Command{Delete: &event.DeleteMessage{}}},
+		{"resume_queue", event.Command{PauseQueue: &event.PauseQueue{}}},
+		{"other", event.Command{Request: &event.Request{}, PurgeDead: &event.PurgeDead{}}},
+	} {
+		assert.Equal(t, commandKind(&c.command), c.want, "is called")
 	}
 }

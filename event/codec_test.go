@@ -215,12 +215,3 @@ func TestNames(t *testing.T) {
 		assert.Equal(t, ValidNode(s), want, "a node called %q: taken %v", s, !want)
 	}
 }
-
-func TestCommandNames(t *testing.T) {
-	for want, c := range map[string]*Command{
-		"none": {}, "put_queue": {PutQueue: &PutQueue{}}, "delete": {Delete: &DeleteMessage{}},
-		"purge_dead": {Request: &Request{}, PurgeDead: &PurgeDead{}},
-	} {
-		assert.Equal(t, c.Name(), want, "is called")
-	}
-}

@@ -1,11 +1,5 @@
 package event
 
-import (
-	"reflect"
-	"regexp"
-	"strings"
-)
-
 // Command is what a client asks, or the leader itself. Exactly one of the pointers is set.
 type Command struct {
 	Actor   string
@@ -64,28 +58,6 @@ func (c *Command) Class() Class {
 	}
 	return ClassSettle
 }
-
-// Name returns the name of the command's type, as operations show it: put_queue.
-func (c *Command) Name() string {
-	v := reflect.ValueOf(c).Elem()
-	for i := range v.NumField() {
-		if f := v.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() &&
-			commandNames[i] != "request" {
-			return commandNames[i]
-		}
-	}
-	return "none"
-}
-
-var upper = regexp.MustCompile("([a-z])([A-Z])")
-
-// commandNames are the names of Command's fields in snake case.
-var commandNames = func() (out []string) {
-	for _, f := range reflect.VisibleFields(reflect.TypeFor[Command]()) {
-		out = append(out, strings.ToLower(upper.ReplaceAllString(f.Name, "${1}_$2")))
-	}
-	return out
-}()
 
 // Weight returns how many messages, leases or settles the command asks for.
 func (c *Command) Weight() int {

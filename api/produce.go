@@ -312,6 +312,9 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 		}
 	}
 	p.Revision = v.Revision
+	if s.deps.State.DedupFloor() == 0 { // it remembers all
+		return nil
+	}
 	return s.lookForDuplicates(p, &v)
 }
 
@@ -342,10 +345,6 @@ func (s *Server) firstFate(ctx context.Context, id event.ID) (string, jsontext.V
 }
 
 const maxSourceID = 256
-
-// importWindow is the least time, ms, for which a source id is known after its message has left the
-// queue.
-const importWindow = 24 * 3600 * 1000
 
 // importMessages answers POST /v1/queues/{queue}/messages/import.
 func (s *Server) importMessages(q *request) error {

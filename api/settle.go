@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"slices"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -196,17 +197,9 @@ func (in *settles) add(at place, field, lease string, item event.SettleItem) {
 
 // refuse records a problem with a field of an item, or with the item itself.
 func (in *settles) refuse(at place, field, format string, args ...any) {
-	if in.q.err != nil {
-		return
-	}
-	full, short := fmt.Sprintf("%s[%d]", at.list, at.index), at.list
-	if field != "" {
-		full += "." + field
-		if short = field; at.list != "items" {
-			short = at.list + "." + field
-		}
-	}
-	in.q.err = bad(short, full+" "+format, args...).At(at.index)
+	pointer := strings.TrimSuffix(fmt.Sprintf("/%s/%d/%s", at.list, at.index, field), "/")
+	full, short, index := locate(jsontext.Pointer(pointer))
+	in.q.do(func() error { return bad(short, full+" "+format, args...).At(index) })
 }
 
 // leases adds leases that are settled alike.

@@ -266,21 +266,10 @@ func (s *Server) find(alias event.Hash, from uint64, t event.Type) (*event.Event
 	return e, nil
 }
 
-// dedupHash returns what makes another message a duplicate of m, zero for nothing.
-func dedupHash(q *event.QueueView, m *event.NewMessage, imported bool) event.Hash {
-	if q.Policy.DedupBy == event.DedupByContent && !imported {
-		return m.PayloadHash
-	}
-	return m.DedupKey
-}
-
 // lookForDuplicates searches the log for messages of the same hashes as p's.
 func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
-	window := q.Policy.DedupWindowSeconds * 1000
-	if p.Import {
-		window = max(window, importWindow)
-	}
-	if window == 0 || s.deps.State.DedupFloor() == 0 {
+	window := p.DedupWindow(&q.Policy) * 1000
+	if window == 0 {
 		return nil
 	}
 	p.Looked = s.deps.Log.Head()
@@ -291,11 +280,11 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 	for i := range p.Messages {
 		m := &p.Messages[i]
 		m.Seen, m.SeenUntil = event.ID{}, 0
-		hash := dedupHash(q, m, p.Import)
+		hash := p.DedupHash(m, &q.Policy, q.Number)
 		if hash.IsZero() {
 			continue
 		}
-		e, err := s.find(hash.Of(q.Number), from, event.Enqueued)
+		e, err := s.find(hash, from, event.Enqueued)
 		if err != nil {
 			return err
 		}
@@ -308,19 +297,12 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 
 // firstOf searches the log for the message of which m would be a duplicate; a zero id: none.
 func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage) (id event.ID, err error) {
-	window, hash := q.Policy.DedupWindowSeconds*1000, dedupHash(q, m, false)
-	if window == 0 || hash.IsZero() {
-		return id, nil
+	p := event.Produce{Messages: []event.NewMessage{*m}}
+	err = s.lookForDuplicates(&p, q)
+	if first := &p.Messages[0]; first.SeenUntil > s.clock(s.deps.State) {
+		id = first.Seen
 	}
-	from, err := s.since(window)
-	if err != nil {
-		return id, err
-	}
-	e, err := s.find(hash.Of(q.Number), from, event.Enqueued)
-	if err != nil || e == nil || e.Until <= s.clock(s.deps.State) {
-		return id, err
-	}
-	return e.ID, nil
+	return id, err
 }
 
 // lookForAnswer searches the log for an earlier answer to a request, and sets in r the index up to

@@ -142,6 +142,30 @@ type Produce struct {
 	Import bool
 }
 
+// importWindowSeconds is how long a source id is remembered at least.
+const importWindowSeconds = 24 * 3600
+
+// DedupWindow returns how many seconds a queue of this policy remembers the messages.
+func (p *Produce) DedupWindow(policy *Policy) int64 {
+	if p.Import {
+		return max(policy.DedupWindowSeconds, importWindowSeconds)
+	}
+	return policy.DedupWindowSeconds
+}
+
+// DedupHash returns what makes another message of the queue of this policy and number a duplicate
+// of m, zero for nothing.
+func (p *Produce) DedupHash(m *NewMessage, policy *Policy, number uint32) Hash {
+	hash := m.DedupKey
+	if policy.DedupBy == DedupByContent && !p.Import {
+		hash = m.PayloadHash
+	}
+	if hash.IsZero() || p.DedupWindow(policy) <= 0 {
+		return Hash{}
+	}
+	return hash.Of(number)
+}
+
 // NewMessage is one message to enqueue. Durations are milliseconds.
 type NewMessage struct {
 	Key         string

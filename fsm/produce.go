@@ -7,28 +7,20 @@ const retryFullMS = 1000
 
 // produce enqueues messages, all of them or none.
 func (d *decision) produce(c *event.Produce) event.Result {
-	plan, p := d.plan(c, nil)
+	known, p := d.plan(c, nil)
 	if p != nil {
 		return problem(p)
 	}
-	return event.Result{Produced: d.enqueue(c, plan)}
-}
-
-// planned says whether a message of a produce is a duplicate: of a message accepted
-// before (id) or of an earlier one of the same call (of).
-type planned struct {
-	hash event.Hash
-	id   event.ID
-	dup  bool
-	of   int // -1 none
+	return event.Result{Produced: d.enqueue(c, known)}
 }
 
 // load is the messages and bytes that earlier parts of a transaction add to a queue.
 type load struct{ count, bytes int64 }
 
-// plan checks a produce without any effect. loads, if not nil, sums up the additions of a
+// plan checks a produce without any effect. It returns the messages accepted before of which the
+// new ones are duplicates, zero for none. loads, if not nil, sums up the additions of a
 // transaction.
-func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *event.Problem) {
+func (d *decision) plan(c *event.Produce, loads map[string]load) ([]event.ID, *event.Problem) {
 	q, ok := d.s.Look(c.Queue)
 	policy := q.Policy
 	if !ok {
@@ -45,26 +37,27 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 	if !ok {
 		number = d.s.NextNumber()
 	}
-	plan := make([]planned, len(c.Messages))
+	known := make([]event.ID, len(c.Messages))
 	var add load
-	first := map[event.Hash]int{}
+	seen := map[event.Hash]bool{} // in this call
 	for i := range c.Messages {
-		p, problem := d.planOne(c, i, number, &policy)
-		if problem != nil {
-			return nil, problem
+		m := &c.Messages[i]
+		hash := c.DedupHash(m, &policy, number)
+		id, p := d.accepted(c, m, hash)
+		if p != nil {
+			return nil, p.At(i)
 		}
-		if of, ok := first[p.hash]; ok && !p.dup {
-			p.of, p.dup = of, true
-		} else if !p.dup && !p.hash.IsZero() {
-			first[p.hash] = i
+		if known[i] = id; !id.IsZero() || !hash.IsZero() && seen[hash] {
+			continue
 		}
-		if plan[i] = p; !p.dup {
-			add.count++
-			add.bytes += int64(c.Messages[i].Size)
+		if !hash.IsZero() {
+			seen[hash] = true
 		}
+		add.count++
+		add.bytes += int64(m.Size)
 	}
 	if add.count == 0 {
-		return plan, nil
+		return known, nil
 	}
 	if l, ok := loads[c.Queue]; ok {
 		add.count += l.count
@@ -74,44 +67,38 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]planned, *ev
 		loads[c.Queue] = add
 	}
 	q.Name = c.Queue // it may not be there yet
-	return plan, room(&q, &policy, add)
+	return known, room(&q, &policy, add)
 }
 
-// planOne plans the message at i of a produce to the queue of this number, independently
-// of the others.
-func (d *decision) planOne(c *event.Produce, i int, number uint32, policy *event.Policy) (planned,
-	*event.Problem) {
-	m, p := &c.Messages[i], planned{of: -1}
-	if wrong := checkPriority(m.Priority); wrong != nil {
-		return p, wrong.At(i)
+// accepted returns the message accepted before of which m is a duplicate, zero for none.
+func (d *decision) accepted(c *event.Produce, m *event.NewMessage,
+	hash event.Hash) (none event.ID, p *event.Problem) {
+	if p := checkPriority(m.Priority); p != nil {
+		return none, p
 	}
-	hash := m.DedupKey
-	switch {
-	case c.Import && (m.SourceID == "" || hash.IsZero()):
-		return p, invalid("source_id", "source_id must be set").At(i)
-	case c.Import:
-		// A message in the queue is a duplicate, whatever the window.
-		if p.id, p.dup = d.s.Source(c.Queue, m.SourceID); p.dup {
-			return p, nil
+	if c.Import {
+		if m.SourceID == "" || m.DedupKey.IsZero() {
+			return none, invalid("source_id", "source_id must be set")
 		}
-	case policy.DedupBy == event.DedupByContent:
-		hash = m.PayloadHash
+		// A message in the queue is a duplicate, whatever the window.
+		if id, ok := d.s.Source(c.Queue, m.SourceID); ok {
+			return id, nil
+		}
 	}
-	if dedupWindow(c, policy) <= 0 || hash.IsZero() {
-		return p, nil
+	if hash.IsZero() {
+		return none, nil
 	}
-	p.hash = hash.Of(number)
-	if p.id, p.dup = d.s.Duplicate(p.hash); p.dup {
-		return p, nil
+	if id, ok := d.s.Duplicate(hash); ok {
+		return id, nil
 	}
 	if floor := d.s.DedupFloor(); c.Looked < floor {
-		return p, stale("the log was asked for duplicates up to index %d, it must be to %d",
+		return none, stale("the log was asked for duplicates up to index %d, it must be to %d",
 			c.Looked, floor)
 	}
-	if m.Seen != (event.ID{}) && m.SeenUntil > d.s.Clock() {
-		p.id, p.dup = m.Seen, true
+	if m.SeenUntil > d.s.Clock() {
+		return m.Seen, nil
 	}
-	return p, nil
+	return none, nil
 }
 
 // checkPriority refuses a priority that would panic in the fold, wherever the command
@@ -142,43 +129,33 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	return nil
 }
 
-// importWindowSeconds is how long a source id is remembered at least.
-const importWindowSeconds = 24 * 3600
-
-// dedupWindow returns how many seconds the messages of a produce are remembered.
-func dedupWindow(c *event.Produce, p *event.Policy) int64 {
-	if c.Import {
-		return max(p.DedupWindowSeconds, importWindowSeconds)
-	}
-	return p.DedupWindowSeconds
-}
-
-// enqueue carries a plan out.
-func (d *decision) enqueue(c *event.Produce, plan []planned) []event.Produced {
+// enqueue carries a plan out. Duplicates of messages of the same call or transaction are found
+// here: those are in the state by now.
+func (d *decision) enqueue(c *event.Produce, known []event.ID) []event.Produced {
 	if d.s.Policy(c.Queue) == nil {
 		policy := event.DefaultPolicy()
 		d.createQueue(c.Queue, &policy)
 	}
-	policy := d.s.Policy(c.Queue)
-	out := make([]event.Produced, len(plan))
-	d.expect(len(plan))
+	q, _ := d.s.Look(c.Queue)
+	out := make([]event.Produced, len(known))
+	d.expect(len(known))
 	now := d.s.Clock()
 	for i := range c.Messages {
-		m, p := &c.Messages[i], plan[i]
-		switch {
-		case p.dup && p.of >= 0:
-			out[i] = event.Produced{ID: out[p.of].ID, Duplicate: true}
-			continue
-		case p.dup:
-			out[i] = event.Produced{ID: p.id, Duplicate: true}
+		m := &c.Messages[i]
+		hash := c.DedupHash(m, &q.Policy, q.Number)
+		if known[i].IsZero() && !hash.IsZero() {
+			known[i], _ = d.s.Duplicate(hash)
+		}
+		if !known[i].IsZero() {
+			out[i] = event.Produced{ID: known[i], Duplicate: true}
 			continue
 		}
 		e := event.Event{
 			Type: event.Enqueued, Queue: c.Queue, Key: m.Key, Kind: m.Kind, Priority: m.Priority,
-			Size: m.Size, Content: m.Content, Alias: p.hash,
+			Size: m.Size, Content: m.Content, Alias: hash,
 		}
-		if !p.hash.IsZero() {
-			e.Until = now + dedupWindow(c, policy)*1000
+		if !hash.IsZero() {
+			e.Until = now + c.DedupWindow(&q.Policy)*1000
 		}
 		if c.Import {
 			e.SourceID = m.SourceID

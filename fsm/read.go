@@ -18,9 +18,10 @@ func view[T any](m *Machine, fn func(s *projections.State) T) (v T) {
 	return v
 }
 
-func view2[A, B any](m *Machine, fn func(s *projections.State) (A, B)) (a A, b B) {
-	m.View(func(s *projections.State) { a, b = fn(s) })
-	return a, b
+// find calls a method of the state that looks something up.
+func find[K, V any](m *Machine, fn func(*projections.State, K) (V, bool), key K) (v V, ok bool) {
+	m.View(func(s *projections.State) { v, ok = fn(s, key) })
+	return v, ok
 }
 
 // Index is the newest block's.
@@ -39,11 +40,14 @@ func (m *Machine) Rules() uint16 { return view(m, (*projections.State).Rules) }
 func (m *Machine) History() uint64 { return view(m, (*projections.State).History) }
 
 // NextDue is when something becomes due next, Unix ms.
-func (m *Machine) NextDue() (int64, bool) { return view2(m, (*projections.State).NextDue) }
+func (m *Machine) NextDue() (at int64, ok bool) {
+	m.View(func(s *projections.State) { at, ok = s.NextDue() })
+	return at, ok
+}
 
 // Queue returns a queue as of the newest entry.
 func (m *Machine) Queue(name string) (event.QueueView, bool) {
-	return view2(m, func(s *projections.State) (event.QueueView, bool) { return s.Queue(name) })
+	return find(m, (*projections.State).Queue, name)
 }
 
 // Queues returns all queues, sorted by name.
@@ -51,7 +55,7 @@ func (m *Machine) Queues() []event.QueueView { return view(m, (*projections.Stat
 
 // Webhook returns a webhook as of the newest entry.
 func (m *Machine) Webhook(name string) (event.WebhookView, bool) {
-	return view2(m, func(s *projections.State) (event.WebhookView, bool) { return s.Webhook(name) })
+	return find(m, (*projections.State).Webhook, name)
 }
 
 // Webhooks returns all webhooks, sorted by name.
@@ -59,15 +63,14 @@ func (m *Machine) Webhooks() []event.WebhookView { return view(m, (*projections.
 
 // Message returns a live message.
 func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
-	return view2(m, func(s *projections.State) (event.MessageView, bool) { return s.Message(id) })
+	return find(m, (*projections.State).Message, id)
 }
 
 // Dead returns the messages that died in a queue, by id, and whether there are more. The
 // queue may be deleted.
-func (m *Machine) Dead(queue string, f event.DeadFilter) ([]event.MessageView, bool) {
-	return view2(m, func(s *projections.State) ([]event.MessageView, bool) {
-		return s.Dead(queue, f)
-	})
+func (m *Machine) Dead(queue string, f event.DeadFilter) (v []event.MessageView, more bool) {
+	m.View(func(s *projections.State) { v, more = s.Dead(queue, f) })
+	return v, more
 }
 
 // DeadCount returns how many messages that died in a queue are dead letters.
@@ -76,15 +79,14 @@ func (m *Machine) DeadCount(queue string) int64 {
 }
 
 // Partition returns a partition, for explaining; false where there is none.
-func (m *Machine) Partition(queue, key string) (event.PartitionView, bool) {
-	return view2(m, func(s *projections.State) (event.PartitionView, bool) {
-		return s.Partition(queue, key)
-	})
+func (m *Machine) Partition(queue, key string) (v event.PartitionView, ok bool) {
+	m.View(func(s *projections.State) { v, ok = s.Partition(queue, key) })
+	return v, ok
 }
 
 // Task returns a task that is running or ended recently.
 func (m *Machine) Task(id event.ID) (event.TaskView, bool) {
-	return view2(m, func(s *projections.State) (event.TaskView, bool) { return s.Task(id) })
+	return find(m, (*projections.State).Task, id)
 }
 
 // Tasks returns all tasks that are kept, the newest first.

@@ -19,10 +19,10 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		}
 	}
 	loads := map[string]load{}
-	plans := make([][]planned, len(c.Produce))
+	known := make([][]event.ID, len(c.Produce))
 	for i := range c.Produce {
 		var p *event.Problem
-		if plans[i], p = d.plan(&c.Produce[i], loads); p != nil {
+		if known[i], p = d.plan(&c.Produce[i], loads); p != nil {
 			p.Field = "produce"
 			return problem(p.At(i))
 		}
@@ -33,13 +33,7 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		r.Settled = append(r.Settled, d.settleOne(&c.Settle[i], &m))
 	}
 	for i := range c.Produce {
-		// Two parts may name the same queue: the second one's duplicates are known only
-		// now.
-		plan, _ := d.plan(&c.Produce[i], nil)
-		if plan == nil {
-			plan = plans[i]
-		}
-		r.Produced = append(r.Produced, d.enqueue(&c.Produce[i], plan)...)
+		r.Produced = append(r.Produced, d.enqueue(&c.Produce[i], known[i])...)
 	}
 	return r
 }

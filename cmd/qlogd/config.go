@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -172,6 +173,8 @@ func (c *config) check() error {
 		{c.CheckpointEntries < 1 || c.CheckpointInterval < time.Second,
 			"checkpoint-entries must be at least 1, checkpoint-interval at least 1s"},
 		{c.ArchiveInterval < 100*time.Millisecond, "archive-interval must be at least 100ms"},
+		{c.Archive != "" && filepath.Clean(c.Archive) == filepath.Clean(c.DataDir),
+			"archive must not be the data-dir: it is a copy for when that is lost"},
 		{c.NodeID != "" && !event.ValidNode(c.NodeID), "node-id must match " + event.NodeNames},
 	} {
 		if r.bad {

@@ -139,55 +139,44 @@ func (l *Log) at(index uint64) (*cursor, error) {
 // costs a few reads. Past the head it returns ErrNotFound.
 func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 	defer wrap(&err, "chain at %d", index)
-	head, chain := l.Tip()
-	switch before, _ := l.Begins(); {
+	switch head, chain := l.Tip(); {
 	case index == head:
 		return chain, nil
 	case index > head:
 		return [32]byte{}, ErrNotFound
-	case index < before:
+	}
+	seg, size := l.from(index + 1)
+	if index < seg.PrevIndex {
 		return [32]byte{}, ErrGone
 	}
-	c, end, err := l.upTo(index)
-	if err != nil {
-		return [32]byte{}, err
-	}
-	return c.chainBefore(end), c.err
+	c := l.cursor(seg, size)
+	chain = c.chainBefore(c.block(index + 1))
+	return chain, c.err
 }
 
-// Extent returns the segment of the newest block up to index, and
-// the offset at which that block ends: what a copy of the log up to index takes
-// of its last segment. Without such a block it returns ErrNotFound.
-func (l *Log) Extent(index uint64) (name string, end int64, err error) {
-	defer wrap(&err, "extent up to %d", index)
-	c, end, err := l.upTo(index)
-	if err == nil && end == headerSize {
-		err = ErrNotFound
+// SegmentsTo returns the segments with the blocks up to index, which a copy of the log up to there
+// consists of: Last, Size and Chain of the last one are as of index. Without such a block it
+// returns ErrNotFound.
+func (l *Log) SegmentsTo(index uint64) (segments []SegmentInfo, err error) {
+	defer wrap(&err, "segments up to %d", index)
+	segments = l.Segments()
+	n := sort.Search(len(segments), func(i int) bool { return segments[i].First > index })
+	if n == 0 {
+		return nil, ErrNotFound
 	}
-	if err != nil {
-		return "", 0, err
+	segments = segments[:n]
+	last := &segments[n-1]
+	if index >= last.Last {
+		return segments, nil
 	}
-	return c.seg.Name, end, nil
-}
-
-// upTo returns where in which segment the newest block up to index ends; where the
-// log begins if there is none.
-func (l *Log) upTo(index uint64) (c *cursor, end int64, err error) {
-	l.mu.RLock()
-	if len(l.segments) == 0 {
-		l.mu.RUnlock()
-		return nil, 0, ErrNotFound
+	seg, size := l.from(index + 1)
+	if seg.First != last.First {
+		return nil, ErrGone // retention was faster
 	}
-	// The last one that begins up to index.
-	seg := l.segments[max(0, sort.Search(len(l.segments),
-		func(i int) bool { return l.segments[i].First > index })-1)]
-	last, size := seg.Last, seg.Size
-	l.mu.RUnlock()
-	if c = l.cursor(seg, size); index >= last {
-		return c, size, nil
-	}
-	end = c.block(index + 1)
-	return c, end, c.err
+	c := l.cursor(seg, size)
+	last.Last, last.Size = index, c.block(index+1)
+	last.Chain = c.chainBefore(last.Size)
+	return segments, c.err
 }
 
 // newest returns the newest record with a key at an index >= from; older segments

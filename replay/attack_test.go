@@ -371,9 +371,10 @@ func TestAttacks(t *testing.T) {
 		require.NoError(t, err)
 		blocks = append(blocks, &event.Block{Index: b.Index, Time: b.Time, Chain: b.Chain,
 			Events: slices.Clone(b.Events)})
-		name, offset, err := l.log.Extent(b.Index)
+		upTo, err := l.log.SegmentsTo(b.Index)
 		require.NoError(t, err)
-		ends[b.Index] = end{name, offset}
+		last := upTo[len(upTo)-1]
+		ends[b.Index] = end{last.Name, last.Size}
 	}
 	l.indexed()
 	require.NoError(t, l.log.Close())

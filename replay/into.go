@@ -156,7 +156,7 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 		return errors.New("contents are being erased from this log; " +
 			"start the node or wait for it to finish, then try again")
 	}
-	last, end, err := d.Log.Extent(index)
+	segments, err := d.Log.SegmentsTo(index)
 	if err != nil {
 		return err
 	}
@@ -165,13 +165,10 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 		size int64
 	}
 	var files []file
-	for _, s := range d.Log.Segments() {
-		if s.Name == last {
-			files = append(files, file{s.Name, end})
-			break
-		}
+	for i, s := range segments {
 		files = append(files, file{s.Name, s.Size})
-		if size, err := d.FS.Stat(filepath.Join(source, s.SideFile)); err == nil {
+		size, err := d.FS.Stat(filepath.Join(source, s.SideFile))
+		if err == nil && i < len(segments)-1 {
 			files = append(files, file{s.SideFile, size})
 		}
 	}

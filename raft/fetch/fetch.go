@@ -195,11 +195,9 @@ func (f *fetcher) prepare(p *Plan) error {
 	}
 	need := int64(reserveBytes)
 	for name, size := range want {
-		have, err := f.FS.Stat(path.Join(f.dir, name))
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
+		if !slices.Contains(names, name) {
+			need += size
 		}
-		need += size - min(size, have)
 	}
 	useless := slices.DeleteFunc(names, func(name string) bool { _, ok := want[name]; return ok })
 	if err := vfs.Remove(f.FS, f.dir, useless...); err != nil || f.FreeBytes == nil {

@@ -303,8 +303,10 @@ func files(t testing.TB, disk *memdisk.Disk, dir string, suffix string) map[stri
 // checkpoint, from the index on at which the source's log begins.
 func sameAsSource(t testing.TB, disk *memdisk.Disk, n *node, c checkpoint.Meta) error {
 	t.Helper()
-	segment, end, err := n.log.Extent(c.HeadIndex)
+	segments, err := n.log.SegmentsTo(c.HeadIndex)
 	must(t, err)
+	last := segments[len(segments)-1]
+	segment, end := last.Name, last.Size
 	have := files(t, disk, "/log", ".seg")
 	for name, b := range files(t, n.disk, "/log", ".seg") {
 		switch {

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"math"
 	"path"
-	"slices"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -104,30 +103,21 @@ var errUseless = errors.New("history after the checkpoint was deleted")
 // segments lists the log up to a checkpoint's head. Retention may continue meanwhile: then
 // the other node asks again.
 func (s *Source) segments(ctx context.Context, q listRequest) (*list, error) {
-	switch chain, err := s.Log.ChainAt(q.HeadIndex); {
-	case errors.Is(err, log.ErrGone):
-		return nil, errUseless
-	case err != nil:
-		return nil, err
-	case chain != q.Chain:
-		// A node whose log differs must not spread that.
-		return nil, fmt.Errorf("this node's chain at index %d is %x", q.HeadIndex, chain)
-	}
-	name, end, err := s.Log.Extent(q.HeadIndex)
-	segments := s.Log.Segments()
-	i := slices.IndexFunc(segments, func(g log.SegmentInfo) bool { return g.Name == name })
+	segments, err := s.Log.SegmentsTo(q.HeadIndex)
 	switch {
-	case errors.Is(err, log.ErrNotFound), err == nil && i < 0:
+	case errors.Is(err, log.ErrNotFound), errors.Is(err, log.ErrGone):
 		return nil, errUseless
 	case err != nil:
 		return nil, err
 	}
 	l := &list{extent: extent{PrevIndex: segments[0].PrevIndex, PrevChain: segments[0].PrevChain}}
-	for _, g := range segments[:i+1] {
+	for _, g := range segments {
 		l.Segments = append(l.Segments, segmentOf(g))
 	}
-	last := &l.Segments[i]
-	last.Last, last.Size, last.Chain = q.HeadIndex, end, q.Chain
+	// A node whose log differs must not spread that.
+	if last := segments[len(segments)-1]; last.Last != q.HeadIndex || last.Chain != q.Chain {
+		return nil, fmt.Errorf("this node's chain at index %d is %x", last.Last, last.Chain)
+	}
 	if chain, err := s.Log.ChainAt(q.Asked); err == nil && q.Asked > 0 {
 		l.Asked = chain
 	}

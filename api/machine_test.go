@@ -218,7 +218,10 @@ func (m *machine) newEraser() *erasure.Eraser {
 			Members:  func() []string { return []string{"n1/a"} },
 			Fetched:  func() error { return nil },
 			PurgeLog: func(context.Context, uint64) error { return nil },
-			Logger:   slog.New(slog.DiscardHandler),
+			OpenPast: func(context.Context) (*log.Log, func(), error) {
+				return m.log, func() {}, nil
+			},
+			Logger: slog.New(slog.DiscardHandler),
 		})
 	}
 	if err != nil {

@@ -241,10 +241,9 @@ func (s *logStore) guard(what string, write func() error) error {
 // it has just stored, a leader for each follower and a follower when it applies it. Its zero
 // value is ready.
 type logCache struct {
-	mu sync.RWMutex
-	// list has the newest entries of the store. Invariant: their indexes are consecutive.
-	list  []hraft.Log
-	bytes int // of their data
+	mu    sync.RWMutex
+	ring  [cachedEntries]hraft.Log // each at its index modulo the length
+	bytes int                      // of their data
 }
 
 const (
@@ -258,45 +257,40 @@ const (
 func (c *logCache) get(index uint64, l *hraft.Log) bool {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	if len(c.list) == 0 || index < c.list[0].Index || index-c.list[0].Index >= uint64(len(c.list)) {
+	e := &c.ring[index%cachedEntries]
+	if index == 0 || e.Index != index {
 		return false
 	}
-	*l = c.list[index-c.list[0].Index]
+	*l = *e
 	return true
 }
 
-// put adds what was stored: the entries after those in the cache, or others that replace them.
+// put adds what was stored, in place of the oldest entries.
 func (c *logCache) put(logs []*hraft.Log) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, l := range logs {
-		if n := len(c.list); n > 0 && l.Index != c.list[n-1].Index+1 {
-			c.drop(n)
-		}
-		c.list = append(c.list, *l)
-		c.bytes += len(l.Data)
-		for n := len(c.list); n > cachedEntries || n > 1 && c.bytes > cachedBytes; n = len(c.list) {
-			c.drop(1)
+		c.set(l.Index, *l)
+		for i := l.Index + 1; c.bytes > cachedBytes && i < l.Index+cachedEntries; i++ {
+			c.set(i, hraft.Log{})
 		}
 	}
 }
 
-// drop removes the n oldest entries.
-func (c *logCache) drop(n int) {
-	for i := range c.list[:n] {
-		c.bytes -= len(c.list[i].Data)
-		c.list[i] = hraft.Log{} // for the garbage collector
-	}
-	c.list = c.list[n:]
+// set puts an entry at the place of an index.
+func (c *logCache) set(index uint64, l hraft.Log) {
+	at := &c.ring[index%cachedEntries]
+	c.bytes += len(l.Data) - len(at.Data)
+	*at = l
 }
 
 // forget drops what is about to be deleted: the front, or everything.
 func (c *logCache) forget(to uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	n := 0
-	for n < len(c.list) && c.list[n].Index <= to {
-		n++
+	for i := range c.ring {
+		if c.ring[i].Index <= to {
+			c.set(uint64(i), hraft.Log{})
+		}
 	}
-	c.drop(n)
 }

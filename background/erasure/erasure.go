@@ -49,8 +49,8 @@ type Options struct {
 	Fetched func() error
 	// PurgeLog returns when no file of the Raft log holds an entry up to an index.
 	PurgeLog func(ctx context.Context, upTo uint64) error
-	// OpenPast opens the log as it is now together with the archive before it, nil if that does not
-	// go back further. nil: there is no archive.
+	// OpenPast opens the log as it is now together with the archive before it; it may return Log if
+	// there is no archive that goes back further.
 	OpenPast func(context.Context) (past *log.Log, done func(), err error)
 	// Archive removes erased contents from the archive; nil without one.
 	Archive func(ctx context.Context, refs []event.Ref) error

@@ -78,6 +78,9 @@ func open(t *testing.T, disk *memdisk.Disk) (*world, error) {
 		Members:  func() []string { return []string{"n1/a"} },
 		Fetched:  func() error { return nil },
 		PurgeLog: func(_ context.Context, upTo uint64) error { w.purged = upTo; return nil },
+		OpenPast: func(context.Context) (*log.Log, func(), error) {
+			return w.log, func() {}, nil
+		},
 		Archive: func(_ context.Context, refs []event.Ref) error {
 			w.archived = slices.Clone(refs)
 			return nil

@@ -30,18 +30,11 @@ type search struct {
 
 // search returns a search, and what closes it.
 func (e *Eraser) search(ctx context.Context) (s *search, done func(), err error) {
-	s = &search{
-		e: e, whole: e.Log, edits: map[event.ID]map[event.ID]*dead.Edit{},
+	whole, done, err := e.OpenPast(ctx)
+	return &search{
+		e: e, whole: whole, edits: map[event.ID]map[event.ID]*dead.Edit{},
 		of: map[event.ID]event.ID{}, seen: map[event.ID][]event.Event{},
-	}
-	if e.OpenPast == nil {
-		return s, func() {}, nil
-	}
-	past, done, err := e.OpenPast(ctx)
-	if past != nil {
-		s.whole = past
-	}
-	return s, done, err
+	}, done, err
 }
 
 // each calls fn with one id of each message that a spec names, of those before an id.

@@ -323,7 +323,7 @@ func (e *engine) newEraser() (*erasure.Eraser, error) {
 			}
 			return out
 		},
-		PurgeLog: e.replica.PurgeLog,
+		PurgeLog: e.replica.PurgeLog, OpenPast: e.openPast,
 		Fetched: func() error { // removes what was fetched and is not installed (I22)
 			if !e.fetching.TryLock() {
 				return errors.New("this node is fetching missing log segments")
@@ -333,27 +333,27 @@ func (e *engine) newEraser() (*erasure.Eraser, error) {
 		},
 	}
 	if e.archiver != nil {
-		o.OpenPast, o.Archive = e.openPast, e.archiver.Erase
+		o.Archive = e.archiver.Erase
 	}
 	return erasure.New(o)
 }
 
-// openPast opens the log together with the archive before it; nil if the archive does not go back
-// further.
+// openPast opens the log together with the archive before it, if that goes back further.
 func (e *engine) openPast(ctx context.Context) (*log.Log, func(), error) {
-	if _, deleted := e.log.DeletedBefore(); !deleted {
-		return nil, func() {}, nil
+	none := func() {}
+	if _, deleted := e.log.DeletedBefore(); !deleted || e.archiver == nil {
+		return e.log, none, nil
 	}
 	mounted, err := e.archiver.Mount(ctx)
 	if mounted == nil || err != nil {
-		return nil, func() {}, err
+		return e.log, none, err
 	}
 	if mounted.Missing != "" {
 		e.logger.Warn("archived history is missing", "what", mounted.Missing)
 	}
 	d, err := replay.OpenOn(mounted, e.c.DataDir, e.card)
 	if err != nil {
-		return nil, func() {}, err
+		return nil, none, err
 	}
 	return d.Log, func() { _ = d.Close() }, nil // files that were only read
 }

@@ -122,8 +122,8 @@ func (d *Dir) checkTarget(target string) (string, error) {
 	if info, err := os.Lstat(abs); err == nil && !info.IsDir() {
 		return "", fmt.Errorf("%w: %s exists and is not a directory", ErrTarget, target)
 	}
-	empty, err := datadir.Empty(abs)
-	if err == nil && !empty {
+	names, err := vfs.List(vfs.OS{}, abs)
+	if err == nil && len(names) > 0 {
 		err = fmt.Errorf("%s is not empty", target)
 	}
 	if err != nil {

@@ -129,7 +129,7 @@ func (a *Archive) folder(name string) string { return path.Join(a.dir, name) }
 
 // Segments returns the archived segments, oldest first.
 func (a *Archive) Segments() (out []log.SegmentInfo, err error) {
-	names, err := list(a.fs, a.folder(logFolder))
+	names, err := vfs.List(a.fs, a.folder(logFolder))
 	for _, name := range names {
 		first, ok := log.ParseSegmentName(name)
 		if !ok {
@@ -142,15 +142,6 @@ func (a *Archive) Segments() (out []log.SegmentInfo, err error) {
 		out = append(out, s)
 	}
 	return out, err
-}
-
-// list returns the names in a directory, none if it does not exist.
-func list(fsys vfs.FS, dir string) ([]string, error) {
-	names, err := fsys.List(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	return names, err
 }
 
 // tempMark is in the names of files that are not finished.
@@ -192,7 +183,7 @@ func (a *Archive) put(name string, r io.Reader) error {
 
 // removeUnfinished removes the unfinished files in a directory that would get this name; "": any.
 func (a *Archive) removeUnfinished(dir, name string) error {
-	names, err := list(a.fs, dir)
+	names, err := vfs.List(a.fs, dir)
 	if err != nil {
 		return err
 	}

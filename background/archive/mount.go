@@ -56,7 +56,7 @@ func (f *FS) own(folder string) ([]string, error) {
 	if f.alone {
 		return nil, nil
 	}
-	return list(f.FS, folder)
+	return vfs.List(f.FS, folder)
 }
 
 func (f *FS) mountLog(ctx context.Context, a *Archive) error {

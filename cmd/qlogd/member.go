@@ -47,8 +47,8 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 	if segments && !card.HasOthers() {
 		// Without the Raft store nobody knows what was promised, and its first index would be used
 		// twice. Found here, before the event log is opened for writing.
-		names, err := os.ReadDir(datadir.Path(c.DataDir, datadir.RaftDir))
-		if err != nil && !errors.Is(err, os.ErrNotExist) {
+		names, err := vfs.List(vfs.OS{}, datadir.Path(c.DataDir, datadir.RaftDir))
+		if err != nil {
 			return nil, err
 		}
 		if len(names) == 0 {

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 	"slices"
 	"strings"
@@ -115,10 +114,7 @@ func Write(fsys vfs.FS, dir string, meta Meta, body io.WriterTo) error {
 // none. It reads heads only: whether a body is whole is Verify's to say. A
 // missing directory holds no checkpoints.
 func List(fsys vfs.FS, dir string) ([]Meta, []Bad, error) {
-	names, err := fsys.List(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil, nil
-	}
+	names, err := vfs.List(fsys, dir)
 	if err != nil {
 		return nil, nil, fmt.Errorf("list checkpoints: %w", err)
 	}
@@ -183,10 +179,7 @@ func Verify(fsys vfs.FS, dir, name string) (Meta, error) {
 
 // Clean removes what a crash left half written. Nobody may be writing.
 func Clean(fsys vfs.FS, dir string) error {
-	names, err := fsys.List(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
-	}
+	names, err := vfs.List(fsys, dir)
 	if err != nil {
 		return fmt.Errorf("list checkpoints: %w", err)
 	}

@@ -103,21 +103,9 @@ func checkDir(dir string) error {
 
 // HasSegments reports whether the event log in dir has ever been written to.
 func HasSegments(dir string) (bool, error) {
-	names, err := os.ReadDir(Path(dir, LogDir))
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	segment := func(e fs.DirEntry) bool { return strings.HasSuffix(e.Name(), ".seg") }
+	names, err := vfs.List(vfs.OS{}, Path(dir, LogDir))
+	segment := func(name string) bool { return strings.HasSuffix(name, ".seg") }
 	return slices.ContainsFunc(names, segment), err
-}
-
-// Empty reports whether dir is missing or empty.
-func Empty(dir string) (bool, error) {
-	names, err := os.ReadDir(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	return len(names) == 0, err
 }
 
 // ErasedFile says up to which index of the event log this directory has carried

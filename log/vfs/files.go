@@ -27,6 +27,15 @@ func ReadFile(fsys FS, name string) ([]byte, error) {
 	return b[:n], nil
 }
 
+// List returns the names in a directory, sorted; none if it does not exist.
+func List(fsys FS, dir string) ([]string, error) {
+	names, err := fsys.List(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return names, err
+}
+
 // TempSuffix ends the name of a file that Write has not finished: a leftover of a
 // crash, which may be removed.
 const TempSuffix = ".tmp"

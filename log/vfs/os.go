@@ -3,7 +3,6 @@ package vfs
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -67,20 +66,15 @@ func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newN
 
 // MkdirAll implements FS.
 func (o OS) MkdirAll(dir string) error {
+	if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
+		return nil
+	}
 	parent := filepath.Dir(dir)
-	err := os.Mkdir(dir, 0o700)
-	if errors.Is(err, fs.ErrNotExist) {
-		if err := o.MkdirAll(parent); err != nil {
-			return err
-		}
-		err = os.Mkdir(dir, 0o700)
+	if err := o.MkdirAll(parent); err != nil {
+		return err
 	}
-	if errors.Is(err, fs.ErrExist) {
-		if fi, err := os.Stat(dir); err != nil || fi.IsDir() {
-			return err
-		}
-	}
-	if err != nil {
+	// It is no error if another process has just created it.
+	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	return o.SyncDir(parent)

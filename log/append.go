@@ -357,13 +357,13 @@ func (l *Log) writeSide(seg *segment, mem *memIndex) error {
 	if err != nil {
 		return err
 	}
-	side, err := l.openSide(seg, seg.Size)
+	as, err := l.openSide(seg, seg.Size)
 	if err != nil {
 		return err
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	seg.index = side
+	seg.index = as.index
 	return nil
 }
 

@@ -142,11 +142,10 @@ func (m *memIndex) sorted(table int) []keyed {
 // loadSide sets a segment's index and end to what its side file says, unless that is missing or
 // wrong.
 func (l *Log) loadSide(seg *segment, size int64) error {
-	s, err := l.openSide(seg, size)
+	as, err := l.openSide(seg, size)
 	switch {
 	case err == nil:
-		seg.index = s
-		s.end(seg)
+		*seg = as
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrGone):
 		return err
 	default:

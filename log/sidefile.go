@@ -30,18 +30,7 @@ type sideFile struct {
 	l      *Log
 	seg    *segment
 	mu     sync.Mutex // held while the index is rebuilt
-	size   int64      // of the segment, which ends so:
-	last   uint64
-	clock  int64
-	chain  [32]byte
-	lastID [16]byte
 	tables [tables + 1]pages
-}
-
-// end sets the segment's end.
-func (s *sideFile) end(seg *segment) {
-	seg.Size, seg.Last, seg.Chain, seg.Clock = s.size, s.last, s.chain, s.clock
-	seg.lastID = s.lastID
 }
 
 // pages is a table of a side file.
@@ -95,46 +84,48 @@ func appendPages[T any](b []byte, entries []T, put func([]byte, T) []byte) []byt
 	return b
 }
 
-// openSide reads the header of the side file of a segment of this size.
-func (l *Log) openSide(seg *segment, segSize int64) (*sideFile, error) {
+// openSide reads the header of the side file of a segment of this size, and returns the segment
+// with the end that it says and the side file as its index.
+func (l *Log) openSide(seg *segment, segSize int64) (as segment, err error) {
 	size, err := l.size(seg.SideFile)
 	if err != nil {
-		return nil, err
+		return as, err
 	}
 	b := make([]byte, sideHeaderSize)
 	if size < sideHeaderSize {
-		return nil, fmt.Errorf("side file of %d bytes", size)
+		return as, fmt.Errorf("side file of %d bytes", size)
 	}
 	if _, err := readFull(segmentFile{l, seg.SideFile, seg.First}, b, 0); err != nil {
-		return nil, err
+		return as, err
 	}
 	if err := checkPreamble(b, sideMagic, seg.SideFile); err != nil {
-		return nil, err
+		return as, err
 	}
 	if crc(b[16:128]) != le.Uint32(b[128:]) {
-		return nil, fmt.Errorf("wrong checksum of the side file's header")
+		return as, fmt.Errorf("wrong checksum of the side file's header")
 	}
-	s := &sideFile{
-		l: l, seg: seg, size: int64(le.Uint64(b[16:])), last: le.Uint64(b[32:]),
-		clock: int64(le.Uint64(b[40:])), chain: [32]byte(b[48:]), lastID: [16]byte(b[80:]),
-	}
-	if le.Uint64(b[24:]) != seg.First || le.Uint32(b[96:]) != seg.salt || s.size != segSize {
-		return nil, &CorruptionError{Segment: seg.Name, Offset: min(segSize, s.size),
-			Reason: fmt.Sprintf("its side file is of a segment of %d bytes", s.size)}
+	s := &sideFile{l: l, seg: seg}
+	as = segment{SegmentInfo: seg.SegmentInfo, salt: seg.salt, index: s}
+	as.Size, as.Last = int64(le.Uint64(b[16:])), le.Uint64(b[32:])
+	as.Clock = int64(le.Uint64(b[40:]))
+	as.Chain, as.lastID = [32]byte(b[48:]), [16]byte(b[80:])
+	if le.Uint64(b[24:]) != seg.First || le.Uint32(b[96:]) != seg.salt || as.Size != segSize {
+		return as, &CorruptionError{Segment: seg.Name, Offset: min(segSize, as.Size),
+			Reason: fmt.Sprintf("its side file is of a segment of %d bytes", as.Size)}
 	}
 	off := int64(sideHeaderSize)
 	for i, t := range []int{tableMarks, tableSubjects, tableAliases} {
 		n := le.Uint64(b[100+8*i:])
 		if n > uint64(size) {
-			return nil, fmt.Errorf("a table of %d entries in a side file of %d bytes", n, size)
+			return as, fmt.Errorf("a table of %d entries in a side file of %d bytes", n, size)
 		}
 		s.tables[t] = pages{off, int64(n)}
 		off = s.tables[t].end()
 	}
 	if off != size {
-		return nil, fmt.Errorf("side file of %d bytes, want %d", size, off)
+		return as, fmt.Errorf("side file of %d bytes, want %d", size, off)
 	}
-	return s, nil
+	return as, nil
 }
 
 // lastEntry returns a table's last entry for which before is true, which it must be
@@ -187,7 +178,7 @@ func (s *sideFile) rebuild(why error) (index, error) {
 		return now, nil
 	}
 	s.l.logger.Warn("rebuilding side file", "file", s.seg.SideFile, "error", why)
-	mem, err := s.l.scan(s.seg, s.size).index()
+	mem, err := s.l.scan(s.seg, s.seg.Size).index()
 	if err != nil {
 		return nil, err
 	}

@@ -367,11 +367,6 @@ func (s *stores) bootstrap(o Options) error {
 	if len(o.Initial) == 0 {
 		return nil
 	}
-	conf, self := o.first(), o.self()
-	if _, in := conf.find(self.serverID()); !in {
-		return fmt.Errorf("the cluster's first configuration does not have this node, %s",
-			self.serverID())
-	}
 	last, err := s.log.LastIndex()
 	if err != nil {
 		return err
@@ -388,7 +383,7 @@ func (s *stores) bootstrap(o Options) error {
 	}
 	return s.log.StoreLog(&hraft.Log{
 		Index: 1, Term: 1, Type: hraft.LogConfiguration,
-		Data: hraft.EncodeConfiguration(hraft.Configuration{Servers: conf.Servers}),
+		Data: hraft.EncodeConfiguration(hraft.Configuration{Servers: o.first().Servers}),
 		// AppendedAt stays zero: it would differ from node to node.
 	})
 }

@@ -175,13 +175,15 @@ func (s *Server) replayedMessage(
 	if err != nil || l == nil {
 		return nil, err
 	}
+	v := l.view()
+	if f != nil {
+		if selected, err := s.DeadLetters().Selects(f, &v); !selected {
+			return nil, err
+		}
+	}
 	m, err := pastMessage(l)
 	if err != nil {
 		return nil, err
-	}
-	v := l.view()
-	if f != nil && (v.Dead == nil || !f.Fits(&v) || !f.FitsError(v.Dead.Reason, m.Dead.Error)) {
-		return nil, nil
 	}
 	m.ReplayedAt, m.NewMessageID = wire.Time(event.ClockOf(e.ID)), e.ID.String()
 	became, _, err := s.fate(ctx, e.ID)

@@ -50,21 +50,19 @@ type Filter struct {
 	Fingerprint string  `json:"fingerprint,omitzero"`
 }
 
-// Fits reports whether the filter selects a dead message, by all but its error.
-func (f *Filter) Fits(v *event.MessageView) bool {
+// Selects reports whether a filter selects a message; of those that are not dead it selects none.
+func (x Finder) Selects(f *Filter, v *event.MessageView) (bool, error) {
 	d, index := v.Dead, event.RefOf(v.ID).Index
-	return (f.Reason == "" || f.Reason == d.Reason.String()) &&
+	fits := d != nil && (f.Reason == "" || f.Reason == d.Reason.String()) &&
 		(f.Key == nil || *f.Key == v.Key) && (f.Kind == nil || *f.Kind == v.Kind) &&
 		d.FailedAt >= f.From && (f.To == 0 || d.FailedAt <= f.To) &&
 		index >= f.FromIndex && (f.ToIndex == 0 || index <= f.ToIndex)
-}
-
-// FitsError reports whether the filter selects a message by its error.
-func (f *Filter) FitsError(reason event.Reason, text string) bool {
-	if !strings.Contains(strings.ToLower(text), strings.ToLower(f.Error)) {
-		return false
+	if !fits || f.Error == "" && f.Fingerprint == "" {
+		return fits, nil
 	}
-	return f.Fingerprint == "" || f.Fingerprint == Fingerprint(reason, Pattern(text))
+	text, err := x.Error(v)
+	return err == nil && strings.Contains(strings.ToLower(text), strings.ToLower(f.Error)) &&
+		(f.Fingerprint == "" || f.Fingerprint == Fingerprint(d.Reason, Pattern(text))), err
 }
 
 // ParseReason reads one of the reasons that a message can die of; "" is any.
@@ -100,13 +98,8 @@ func (x Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.MessageV
 			})
 			for i := range views {
 				v := &views[i]
-				err, fits := ctx.Err(), f.Fits(v)
-				if err == nil && fits && (f.Error != "" || f.Fingerprint != "") {
-					var text string
-					text, err = x.Error(v)
-					fits = f.FitsError(v.Dead.Reason, text)
-				}
-				if err != nil {
+				fits, err := x.Selects(f, v)
+				if err = cmp.Or(ctx.Err(), err); err != nil {
 					yield(nil, err)
 					return
 				}

@@ -292,8 +292,8 @@ func (f *fake) QueueTotals(queue string) (map[string]uint64, error) {
 	return map[string]uint64{"enqueued": uint64(q.Stats.Enqueued)}, nil
 }
 
-func (f *fake) DeadLetters(string) (map[event.Reason]uint64, error) {
-	return map[event.Reason]uint64{event.ReasonRejected: 2}, nil
+func (f *fake) DeadLetters(string) (map[string]uint64, error) {
+	return map[string]uint64{event.ReasonRejected.String(): 2}, nil
 }
 
 func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {

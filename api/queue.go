@@ -224,15 +224,12 @@ func (s *Server) queueStats(q *request) error {
 	stats := s.queueOf(&v, s.deps.State).Stats
 	out := wire.QueueStats{
 		Queue: name, MessagesPerMinute: stats.MessagesPerMinute,
-		OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds, DeadByReason: map[string]uint64{},
+		OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
 	}
 	// The position first: the numbers include at least everything up to there.
 	out.Index, _ = counts.Position()
 	out.Totals = get(q, func() (map[string]uint64, error) { return counts.QueueTotals(name) })
-	dead := get(q, func() (map[event.Reason]uint64, error) { return counts.DeadLetters(name) })
-	for reason, n := range dead {
-		out.DeadByReason[reason.String()] = n
-	}
+	out.DeadByReason = get(q, func() (map[string]uint64, error) { return counts.DeadLetters(name) })
 	now := s.clock(s.deps.State)
 	counted := get(q, func() ([]store.Minute, error) {
 		return counts.Minutes(name, now-minutes*60_000, now+1)

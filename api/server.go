@@ -252,7 +252,7 @@ type Push interface {
 type Models interface {
 	MessagesPerMinute(queue string, now int64) (int64, error)
 	QueueTotals(queue string) (map[string]uint64, error)
-	DeadLetters(queue string) (map[event.Reason]uint64, error)
+	DeadLetters(queue string) (map[string]uint64, error)
 	Minutes(queue string, from, to int64) ([]store.Minute, error)
 	Replayed(queue string, after event.ID, limit int) ([]store.Replayed, error)
 	OperationsWith(prefix []byte) ([]store.Operation, error)

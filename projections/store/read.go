@@ -76,27 +76,23 @@ func (s *Store) Minutes(queue string, from, to int64) (out []Minute, err error) 
 // QueueTotals returns how many events of each type there are of a queue since it
 // was made, by the type's name; types without any are left out.
 func (s *Store) QueueTotals(queue string) (map[string]uint64, error) {
-	totals := map[string]uint64{}
-	err := s.numbers(bucketOfQueue, queue, func(t byte, n uint64) {
-		totals[event.Type(t).String()] = n
-	})
-	return totals, err
+	return s.totals(bucketOfQueue, queue, func(t byte) string { return event.Type(t).String() })
 }
 
-// DeadLetters returns how many messages of a queue were dead-lettered, by
-// reason, since it was made.
-func (s *Store) DeadLetters(queue string) (map[event.Reason]uint64, error) {
-	out := map[event.Reason]uint64{}
-	err := s.numbers(bucketDead, queue, func(r byte, n uint64) { out[event.Reason(r)] = n })
-	return out, err
+// DeadLetters returns how many messages of a queue were dead-lettered since it was made, by the
+// reason's name.
+func (s *Store) DeadLetters(queue string) (map[string]uint64, error) {
+	return s.totals(bucketDead, queue, func(r byte) string { return event.Reason(r).String() })
 }
 
-// numbers goes over the numbers that are kept of a queue in a bucket.
-func (s *Store) numbers(bucket []byte, queue string, each func(what byte, n uint64)) error {
-	prefix := ofQueue(queue)
-	return s.view(func(tx *bolt.Tx, _ *state) error {
-		return scan(tx.Bucket(bucket), prefix, nil, func(k []byte, n uint64) bool {
-			each(k[len(k)-1], n)
+// totals returns the numbers that are kept of a queue in a bucket, by the name of what they count.
+func (s *Store) totals(
+	bucket []byte, queue string, name func(what byte) string,
+) (map[string]uint64, error) {
+	out := map[string]uint64{}
+	return out, s.view(func(tx *bolt.Tx, _ *state) error {
+		return scan(tx.Bucket(bucket), ofQueue(queue), nil, func(k []byte, n uint64) bool {
+			out[name(k[len(k)-1])] = n
 			return true
 		})
 	})

@@ -461,8 +461,7 @@ func TestQueries(t *testing.T) {
 	}
 	dead, err := s.DeadLetters("a")
 	must(t, err)
-	if d := cmp.Diff(map[event.Reason]uint64{event.ReasonMaxAttempts: 1, event.ReasonRejected: 2},
-		dead); d != "" {
+	if d := cmp.Diff(map[string]uint64{"max_attempts": 1, "rejected": 2}, dead); d != "" {
 		t.Error(d)
 	}
 	ops, err := s.OperationsWith(key[:])

@@ -136,12 +136,8 @@ func (q *request) accepted(id event.ID) error {
 	if err != nil {
 		return err
 	}
-	at := event.ClockOf(id)
 	q.w.Header().Set("Location", "/v1/tasks/"+id.String())
-	return q.answerTask(http.StatusAccepted, &event.TaskView{
-		ID: id, Kind: e.TaskKind, Status: event.TaskRunning, Queue: e.Queue, Actor: e.Actor,
-		CreatedAt: at, UpdatedAt: at, Total: e.Count,
-	})
+	return q.answerTask(http.StatusAccepted, new(event.TaskOf(e)))
 }
 
 // erasedOn returns the members that carry out an erasure, once it has ended the nodes that did.

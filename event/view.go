@@ -114,6 +114,15 @@ type TaskView struct {
 	Nodes     []TaskNode
 }
 
+// TaskOf returns a task as its creation leaves it.
+func TaskOf(created *Event) TaskView {
+	at := ClockOf(created.ID)
+	return TaskView{
+		ID: created.ID, Kind: created.TaskKind, Queue: created.Queue, Actor: created.Actor,
+		CreatedAt: at, UpdatedAt: at, Total: created.Count,
+	}
+}
+
 // TaskNode is a node that has carried an erasure out.
 type TaskNode struct {
 	Node string

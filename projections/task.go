@@ -38,13 +38,7 @@ func (s *State) mustTask(e *event.Event, status event.TaskStatus) *task {
 }
 
 func (s *State) taskCreated(e *event.Event) {
-	s.tasks[e.ID] = &task{
-		TaskView: event.TaskView{
-			ID: e.ID, Kind: e.TaskKind, Queue: e.Queue, Actor: e.Actor, CreatedAt: s.clock,
-			UpdatedAt: s.clock, Total: e.Count,
-		},
-		last: event.RefOf(e.ID),
-	}
+	s.tasks[e.ID] = &task{TaskView: event.TaskOf(e), last: event.RefOf(e.ID)}
 	s.contents[bucket(event.RefOf(e.ID).Index)]++
 }
 

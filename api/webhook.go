@@ -133,11 +133,14 @@ type compiledWebhook struct {
 // compiled returns a webhook ready to use.
 func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
 	return s.hooks.of(v.Name, v.Revision, func() (*compiledWebhook, error) {
-		p, err := webhook.Parse(v.Name, v.Definition)
-		w := &compiledWebhook{Webhook: p}
-		if err == nil && len(p.Definition.PayloadSchema) > 0 {
-			const what = "the webhook's payload_schema"
-			w.schema, err = compileSchema(what, p.Definition.PayloadSchema)
+		stored, err := webhookOf(v)
+		if err != nil {
+			return nil, err
+		}
+		w := &compiledWebhook{}
+		w.Webhook, err = webhook.Compile(v.Name, &stored.WebhookDefinition)
+		if schema := stored.PayloadSchema; err == nil && len(schema) > 0 {
+			w.schema, err = compileSchema("the webhook's payload_schema", schema)
 		}
 		return w, err
 	})
@@ -210,9 +213,9 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 	if err != nil {
 		return "", err
 	}
-	req := webhook.Request{Body: body, Source: source, ReceivedAt: at}
-	req.Headers = w.Headers(q.Header, source, at)
-	m, err := w.Message(&req, int(s.opts.MaxPayload))
+	m, err := w.Message(&webhook.Request{
+		Header: q.Header, Body: body, Source: source, ReceivedAt: at,
+	}, int(s.opts.MaxPayload))
 	if errors.Is(err, webhook.ErrBody) {
 		detail := clip(err.Error(), 200)
 		if q.media == "application/x-www-form-urlencoded" { // the most common mistake
@@ -225,15 +228,16 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 		field := clip(failed.Field, 120)
 		return "", bad(field, "%s failed on this request: %s", field, clip(failed.Err.Error(), 200))
 	}
+	m.Payload, m.Original = bytes.TrimSpace(m.Payload), bytes.TrimSpace(m.Original)
 	switch {
 	case err != nil:
 		return "", err
 	case m.Filtered:
 		return "filtered", q.answer(http.StatusOK, &wire.Hooked{OK: true, Filtered: true})
 	case w.Definition.Target != "":
-		return "forwarded", s.forward(q, w, &req, &m)
+		return "forwarded", s.forward(q, w, &m)
 	}
-	return s.enqueueHooked(q, w, &req, &m)
+	return s.enqueueHooked(q, w, &m)
 }
 
 // source returns the address that a request came from, behind trusted proxies.
@@ -275,31 +279,19 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 // enqueueHooked enqueues the message. A duplicate is answered as one even if its payload would be
 // refused now: its sender has been served.
 func (s *Server) enqueueHooked(
-	q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message,
+	q *request, w *compiledWebhook, m *webhook.Message,
 ) (outcome string, err error) {
 	// The request's Idempotency-Key is meant for the webhook, not for this API.
 	q.Header.Del("Idempotency-Key")
 	q.who = &principal{name: "webhook:" + w.Name}
-	body := bytes.TrimSpace(m.Payload)
-	in := wire.NewMessage{
-		Payload: body, Key: m.Key, Kind: m.Kind,
-		IdempotencyKey: m.IdempotencyKey, Headers: req.Headers,
-	}
-	if m.Priority > 0 {
-		in.Priority = new(int64(m.Priority))
-	}
-	var original []byte
-	if m.Mapped {
-		original = bytes.TrimSpace(req.Body)
-	}
 	b := &batch{noCreate: true}
-	msg, err := s.newMessage(b, &in, body, original)
+	msg, err := s.newMessage(b, &m.NewMessage, m.Payload, m.Original)
 	if err != nil {
 		return "", err
 	}
-	b.append(msg, payload{body, false})
+	b.append(msg, payload{m.Payload, false})
 	var res event.Result
-	if err = w.schema.check(payload{req.Body, false}); err == nil {
+	if err = w.schema.check(payload{q.raw, false}); err == nil {
 		res, err = s.enqueue(q, w.Definition.Queue, b)
 	}
 	if p, ok := err.(*event.Problem); ok && p.Code == codeSchemaMismatch {
@@ -309,7 +301,7 @@ func (s *Server) enqueueHooked(
 			return "", err
 		}
 		v, _ := s.deps.State.Queue(w.Definition.Queue)
-		msg.PayloadHash = hash(body)
+		msg.PayloadHash = hash([]byte(m.Payload))
 		id, lerr := s.firstOf(&v, &msg)
 		if lerr != nil || id.IsZero() {
 			return "", cmp.Or(lerr, error(p.At(-1)))
@@ -339,15 +331,13 @@ func (s *Server) enqueueHooked(
 }
 
 // forward sends a webhook on at once, and passes the target's answer on.
-func (s *Server) forward(
-	q *request, w *compiledWebhook, req *webhook.Request, m *webhook.Message,
-) error {
-	if err := w.schema.check(payload{req.Body, false}); err != nil {
+func (s *Server) forward(q *request, w *compiledWebhook, m *webhook.Message) error {
+	if err := w.schema.check(payload{q.raw, false}); err != nil {
 		return err
 	}
 	q.unhurried()
 	header := http.Header{}
-	for name, v := range req.Headers {
+	for name, v := range m.Headers {
 		header.Set(name, v)
 	}
 	header.Set("Content-Type", typeJSON)
@@ -357,7 +347,7 @@ func (s *Server) forward(
 	ctx, cancel := context.WithTimeout(q.Context(), ForwardTimeout)
 	defer cancel()
 	a, err := s.deps.Forward.Do(ctx, webhook.Outgoing{
-		URL: w.Definition.Target, Header: header, Body: bytes.TrimSpace(m.Payload),
+		URL: w.Definition.Target, Header: header, Body: m.Payload,
 		Timeout: 2 * ForwardTimeout, MaxAnswer: maxForwarded,
 	})
 	late, isNet := errors.AsType[net.Error](err)

@@ -17,6 +17,7 @@ import (
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -30,7 +31,6 @@ const (
 	specVersion = "1.0" // the only supported one
 	cePrefix    = "ce-" // before an attribute's name as a header
 	maxName     = event.MaxHeaderName - len(cePrefix)
-	timeFormat  = "2006-01-02T15:04:05.000Z"
 	null        = "null" // the payload of an event without data
 )
 
@@ -425,7 +425,7 @@ func (e *CloudEvent) Deliver(lease event.ID, expires int64, attempt, maxAttempts
 	}
 }
 
-func stamp(ms int64) string { return time.UnixMilli(ms).UTC().Format(timeFormat) }
+func stamp(ms int64) string { return wire.Time(ms).String() }
 
 // set sets an attribute to a text, unless that is empty or invalid for it.
 func (e *CloudEvent) set(name, v string) {

@@ -4,32 +4,30 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
 // Request is a verified request.
 type Request struct {
+	Header     http.Header
 	Body       []byte
-	Headers    map[string]string // as Headers returns them
 	Source     netip.Addr
 	ReceivedAt time.Time
 }
 
-// Message is what a request becomes. Priority 0 is the default.
+// Message is what a request becomes.
 type Message struct {
-	Filtered       bool // no message
-	IdempotencyKey string
-	Key            string
-	Kind           string
-	Priority       uint8
-	Payload        []byte
-	Mapped         bool // Payload was made from the body
+	wire.NewMessage
+	Filtered bool   // no message
+	Original []byte // the body, if the payload was made from it
 }
 
 // ErrBody is returned for a body that is not JSON.
@@ -44,8 +42,9 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 	if err != nil {
 		return m, fmt.Errorf("%w: %w", ErrBody, err)
 	}
+	m.Headers = w.headers(r)
 	vars := map[string]any{
-		"payload": payload, "headers": r.Headers, "source_ip": r.Source.String(),
+		"payload": payload, "headers": m.Headers, "source_ip": r.Source.String(),
 		"received_at": r.ReceivedAt.UTC(), "webhook": w.Name,
 	}
 	value := func(field string) (v any) { // nil without an expression, and after an error
@@ -63,27 +62,29 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 	m.Key, _ = value("key").(string)
 	m.Kind, _ = value("kind").(string)
 	if n, ok := value("priority").(int64); ok {
-		if m.Priority = uint8(n); n < 1 || n > 10 {
+		if m.Priority = &n; n < event.MinPriority || n > event.MaxPriority {
 			err = fmt.Errorf("it must give a number from 1 to 10, and gave %d", n)
 			err = &FieldError{"priority", err}
 		}
 	}
-	if m.Payload, m.Mapped = r.Body, w.mapTo != nil; m.Mapped && err == nil {
+	m.Payload = r.Body
+	if w.mapTo != nil && err == nil {
+		m.Original = r.Body
 		m.Payload, err = w.mapTo.Eval(vars, limit)
 	}
 	return m, err
 }
 
-// Headers returns those of a request's headers that go with its message, and that expressions see:
+// headers returns those of a request's headers that go with its message, and that expressions see:
 // in lower case, without credentials, cookies, tokens and signatures, without those of the
 // connection, and within the limits of a message's headers; and the product's own webhook,
 // source-ip and received-at, which a sender can't set.
-func (w *Webhook) Headers(all map[string][]string, source netip.Addr, at time.Time,
-) map[string]string {
+func (w *Webhook) headers(r *Request) map[string]string {
+	all := r.Header
 	out := make(map[string]string, len(all)+3)
 	out["webhook"] = w.Name
-	out["source-ip"] = source.String()
-	out["received-at"] = at.UTC().Format(timeFormat)
+	out["source-ip"] = r.Source.String()
+	out["received-at"] = r.ReceivedAt.UTC().Format(wire.TimeFormat)
 	hop := map[string]bool{} // named by the Connection header
 	for _, list := range all["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {

@@ -199,17 +199,3 @@ func (w *Webhook) priority() (string, error) {
 	return "", bad("priority",
 		"must be a whole number from 1 to 10, or an expression that gives one")
 }
-
-// Parse compiles the JSON of a definition.
-func Parse(name string, text []byte) (*Webhook, error) {
-	var d wire.WebhookDefinition
-	err := wire.Unmarshal(text, &d)
-	var w *Webhook
-	if err == nil {
-		w, err = Compile(name, &d)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("webhook %s: %w", name, err)
-	}
-	return w, nil
-}

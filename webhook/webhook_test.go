@@ -2,9 +2,11 @@ package webhook
 
 import (
 	"errors"
+	"net/http"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -27,7 +29,7 @@ func compiled(t testing.TB, d wire.WebhookDefinition) *Webhook {
 
 func request(body string) *Request {
 	return &Request{
-		Body: []byte(body), Headers: map[string]string{"x-event": "issues"},
+		Body: []byte(body), Header: http.Header{"X-Event": {"issues"}},
 		Source: netip.MustParseAddr("192.0.2.7"), ReceivedAt: time.Date(2026, 1, 31, 12, 0, 0, 0,
 			time.UTC),
 	}
@@ -44,19 +46,20 @@ func TestMessage(t *testing.T) {
 	})
 	for body, want := range map[string]Message{
 		`{"event":"ping"}`: {Filtered: true},
-		`{"event":"x","id":123,"urgency":"high","kind":"k"}`: {IdempotencyKey: "PD-123",
-			Key: "pd/issues", Kind: "k", Priority: 1,
-			Payload: []byte(`{"at":"2026-01-31T12:00:00Z","id":123}`), Mapped: true},
-		`{"event":"x","id":"a","urgency":null,"note":[1]}`: {IdempotencyKey: "PD-a",
-			Key: "pd/issues", Priority: 5,
-			Payload: []byte(`{"at":"2026-01-31T12:00:00Z","id":"a","note":[1]}`), Mapped: true},
+		`{"event":"x","id":123,"urgency":"high","kind":"k"}`: {NewMessage: wire.NewMessage{
+			IdempotencyKey: "PD-123", Key: "pd/issues", Kind: "k", Priority: new(int64(1)),
+			Payload: []byte(`{"at":"2026-01-31T12:00:00Z","id":123}`)}},
+		`{"event":"x","id":"a","urgency":null,"note":[1]}`: {NewMessage: wire.NewMessage{
+			IdempotencyKey: "PD-a", Key: "pd/issues", Priority: new(int64(5)),
+			Payload: []byte(`{"at":"2026-01-31T12:00:00Z","id":"a","note":[1]}`)}},
 	} {
-		r := request(body)
-		got, err := w.Message(r, 1000)
-		if err != nil || got.Filtered != want.Filtered ||
-			got.IdempotencyKey != want.IdempotencyKey || got.Key != want.Key ||
-			got.Kind != want.Kind || got.Priority != want.Priority ||
-			string(got.Payload) != string(want.Payload) || got.Mapped != want.Mapped {
+		if !want.Filtered {
+			want.Original = []byte(body)
+			want.Headers = map[string]string{"x-event": "issues", "webhook": "pd",
+				"source-ip": "192.0.2.7", "received-at": "2026-01-31T12:00:00.000Z"}
+		}
+		got, err := w.Message(request(body), 1000)
+		if err != nil || !reflect.DeepEqual(got, want) {
 			t.Errorf("%s: %+v, %v", body, got, err)
 		}
 	}
@@ -89,7 +92,7 @@ func TestPlainMessage(t *testing.T) {
 			assert.ErrorIs(t, err, ErrBody, "%.20s:", body)
 			continue
 		}
-		if err != nil || string(m.Payload) != body || m.Mapped || m.Priority != 3 {
+		if err != nil || string(m.Payload) != body || m.Original != nil || *m.Priority != 3 {
 			t.Errorf("%s: %+v, %v", body, m, err)
 		}
 	}
@@ -112,8 +115,8 @@ func TestHeadersOfMessages(t *testing.T) {
 		"X-Auth-Key": {"x"}, "X-Goog-Iap-Jwt-Assertion": {"x"}, "X-Session-Id": {"x"},
 		"User-Agent": {"u"},
 	}
-	got := w.Headers(all, netip.MustParseAddr("192.0.2.7"),
-		time.Date(2026, 1, 31, 12, 0, 0, 1e6, time.UTC))
+	got := w.headers(&Request{Header: all, Source: netip.MustParseAddr("192.0.2.7"),
+		ReceivedAt: time.Date(2026, 1, 31, 12, 0, 0, 1e6, time.UTC)})
 	want := map[string]string{
 		"webhook": "pd", "source-ip": "192.0.2.7", "received-at": "2026-01-31T12:00:00.001Z",
 		"x-event": "a, b", "webhook-id": "m1",
@@ -131,12 +134,12 @@ func TestHeadersOfMessages(t *testing.T) {
 	for i := range 100 {
 		many["X-"+string(rune('A'+i/26))+string(rune('A'+i%26))] = []string{"1"}
 	}
-	first := w.Headers(many, netip.Addr{}, time.Time{})
+	first := w.headers(&Request{Header: many})
 	if len(first) != 64 || first["x-aa"] != "1" || first["webhook"] != "pd" {
 		t.Error(len(first))
 	}
 	for range 10 {
-		if again := w.Headers(many, netip.Addr{}, time.Time{}); len(again) != 64 ||
+		if again := w.headers(&Request{Header: many}); len(again) != 64 ||
 			again["x-ci"] != first["x-ci"] || again["x-cj"] != first["x-cj"] {
 			t.Fatal("others were kept")
 		}

@@ -115,13 +115,10 @@ func (q *request) eventMessage(
 func (q *request) answerEvents(leased []event.LeasedMessage, contents []*event.Content) error {
 	b := []byte{'['}
 	for i := range leased {
-		m := &leased[i]
 		if i > 0 {
 			b = append(b, ',')
 		}
-		e := webhook.CloudEventOf(&m.MessageView, contents[i])
-		e.Deliver(m.Lease, m.LeaseExpiresAt, m.Attempt, m.MaxAttempts)
-		b = e.AppendJSON(b)
+		b = webhook.CloudEventOf(&leased[i], contents[i]).AppendJSON(b)
 	}
 	return q.sendEvents(webhook.CloudBatchType, append(b, ']'))
 }
@@ -135,14 +132,11 @@ func (q *request) answerEvent(media string, v *event.MessageView, erased bool) e
 			return err
 		}
 	}
-	e := webhook.CloudEventOf(v, c)
-	if v.State == event.StateLeased {
-		e.Deliver(v.Lease, v.LeaseExpiresAt, v.Attempt, 0)
-	}
+	one := []event.LeasedMessage{{MessageView: *v}}
 	if media == webhook.CloudBatchType {
-		return q.sendEvents(media, append(e.AppendJSON([]byte{'['}), ']'))
+		return q.answerEvents(one, []*event.Content{c})
 	}
-	return q.sendEvents(media, e.AppendJSON(nil))
+	return q.sendEvents(media, webhook.CloudEventOf(&one[0], c).AppendJSON(nil))
 }
 
 func (q *request) sendEvents(media string, b []byte) error {

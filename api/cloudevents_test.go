@@ -19,11 +19,11 @@ func FuzzCloudEventsOf(f *testing.F) {
 		if !event.ValidName(queue) || !binary && !jsonOK(payload) {
 			t.Skip()
 		}
-		m := &event.MessageView{ID: event.NewID(1, 2, 3), Queue: queue, Kind: kind, Key: key, Priority: 5, EnqueuedAt: 1}
+		m := &event.LeasedMessage{MessageView: event.MessageView{ID: event.NewID(1, 2, 3), Queue: queue, Kind: kind, Key: key, Priority: 5, EnqueuedAt: 1,
+			State: event.StateLeased, Lease: event.NewID(1, 2, 3), LeaseExpiresAt: 5, Attempt: 1}, MaxAttempts: 5}
 		c := &event.Content{Payload: payload, Binary: binary, ContentType: contentType, CorrelationID: correlation, Headers: []event.Header{
 			{Name: header, Value: value}, {Name: "ce-source", Value: value}, {Name: "ce-type", Value: "t"}, {Name: "ce-id", Value: "1"}, {Name: "ce-specversion", Value: "1.0"}}}
 		e := webhook.CloudEventOf(m, c)
-		e.Deliver(m.ID, 5, 1, 5)
 		members := membersOf(t, e.AppendJSON(nil))
 		got, err := webhook.CloudEventFromJSON(members)
 		require.NoError(t, err, "%s", e.AppendJSON(nil))

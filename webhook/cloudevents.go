@@ -353,8 +353,9 @@ func (e *CloudEvent) Payload() []byte {
 // CloudEventOf returns a message as an event; c is nil if its content is erased. One that came as
 // an event has its attributes; any other gets an id, a source and a type. Extensions describe the
 // message: messageid, queue, enqueuedat, priority, partitionkey, correlationid, and those of its
-// other headers whose names can be attributes'.
-func CloudEventOf(m *event.MessageView, c *event.Content) *CloudEvent {
+// other headers whose names can be attributes'. One that is leased has leaseid, leaseexpiresat,
+// attempt and, if there is a limit, maxattempts.
+func CloudEventOf(m *event.LeasedMessage, c *event.Content) *CloudEvent {
 	e := &CloudEvent{Attributes: map[string]any{}}
 	if c != nil {
 		for _, h := range c.Headers {
@@ -401,28 +402,25 @@ func CloudEventOf(m *event.MessageView, c *event.Content) *CloudEvent {
 	}
 	if c == nil {
 		e.Attributes["erased"] = true
-		return e
+	} else {
+		e.set("correlationid", c.CorrelationID)
+		for _, h := range c.Headers {
+			_, ok := e.Attributes[h.Name]
+			if !ok && !slices.Contains(core, h.Name) && checkAttribute(h.Name, h.Value) == nil {
+				e.Attributes[h.Name] = h.Value
+			}
+		}
 	}
-	e.set("correlationid", c.CorrelationID)
-	for _, h := range c.Headers {
-		_, ok := e.Attributes[h.Name]
-		if !ok && !slices.Contains(core, h.Name) && checkAttribute(h.Name, h.Value) == nil {
-			e.Attributes[h.Name] = h.Value
+	if m.State == event.StateLeased {
+		e.set("leaseid", m.Lease.String())
+		e.set("leaseexpiresat", stamp(m.LeaseExpiresAt))
+		e.Attributes["attempt"] = int32(min(m.Attempt, 1<<31-1))
+		delete(e.Attributes, "maxattempts")
+		if m.MaxAttempts > 0 {
+			e.Attributes["maxattempts"] = int32(m.MaxAttempts)
 		}
 	}
 	return e
-}
-
-// Deliver adds the attributes of one delivery: leaseid, leaseexpiresat, attempt and, if there is a
-// limit, maxattempts. expires is Unix ms.
-func (e *CloudEvent) Deliver(lease event.ID, expires int64, attempt, maxAttempts uint32) {
-	e.set("leaseid", lease.String())
-	e.set("leaseexpiresat", stamp(expires))
-	e.Attributes["attempt"] = int32(min(attempt, 1<<31-1))
-	delete(e.Attributes, "maxattempts")
-	if maxAttempts > 0 {
-		e.Attributes["maxattempts"] = int32(min(maxAttempts, 1<<31-1))
-	}
 }
 
 func stamp(ms int64) string { return wire.Time(ms).String() }

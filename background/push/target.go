@@ -180,8 +180,7 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 		body = []byte("null")
 	}
 	if t.Format != formatPayload {
-		e := webhook.CloudEventOf(&m.MessageView, c)
-		e.Deliver(m.Lease, m.LeaseExpiresAt, m.Attempt, m.MaxAttempts)
+		e := webhook.CloudEventOf(m, c)
 		if t.input != nil {
 			e.Data, e.Binary = body, false
 			delete(e.Attributes, "datacontenttype")

@@ -62,7 +62,7 @@ func made(t *testing.T, p wire.Push, c event.Content, limit int) (headers map[st
 	m := event.LeasedMessage{MessageView: event.MessageView{
 		ID: event.NewID(1_700_000_000_000, 5,
 			0), Queue: "q", Key: "k", Kind: "note", Attempt: 2, EnqueuedAt: 1_700_000_000_000,
-		Priority: 5,
+		Priority: 5, State: event.StateLeased,
 	}, MaxAttempts: 5}
 	r, err := target.request(&m, &c, nil, time.Unix(1_700_000_001, 0), limit)
 	if err != nil {

@@ -185,10 +185,12 @@ func TestWritten(t *testing.T) {
 				c.Headers = append(c.Headers, event.Header{Name: name, Value: v})
 			}
 		}
-		out := webhook.CloudEventOf(&event.MessageView{ID: event.NewID(1, 2, 3), Queue: "q",
-			Kind: rapid.String().Draw(t, "kind"), Key: rapid.String().Draw(t,
-				"key"), Priority: 5, EnqueuedAt: 1e12}, c)
-		out.Deliver(event.NewID(1, 2, 4), 2e12, 3, 5)
+		out := webhook.CloudEventOf(&event.LeasedMessage{MessageView: event.MessageView{
+			ID: event.NewID(1, 2, 3), Queue: "q",
+			Kind: rapid.String().Draw(t, "kind"), Key: rapid.String().Draw(t, "key"),
+			Priority: 5, EnqueuedAt: 1e12, State: event.StateLeased,
+			Lease: event.NewID(1, 2, 4), LeaseExpiresAt: 2e12, Attempt: 3,
+		}, MaxAttempts: 5}, c)
 
 		var back sdk.Event
 		must(t, json.Unmarshal(out.AppendJSON(nil), &back))

@@ -266,7 +266,7 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	err = w.Verify(q.Header.Values, body, secrets, at)
+	err = w.Verify(q.Header, body, secrets, at)
 	switch {
 	case errors.Is(err, webhook.ErrStale):
 		return nil, event.Problemf(codeStaleTimestamp, "", "%s", clip(err.Error(), 200))

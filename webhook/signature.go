@@ -1,12 +1,14 @@
 package webhook
 
 import (
+	"cmp"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"net/http"
 	"strconv"
 	"strings"
 	"time"
@@ -36,8 +38,9 @@ type scheme struct {
 	// compares texts, so that no other text counts as the same signature.
 	base64 *base64.Encoding
 	keys   func(secret string) [][]byte // nil: the secret is the key
-	// before returns what is signed before the body; nil signs the body alone, without a time.
-	before      func(id, stamp string) string
+	// before is what is signed before the body, with ID and TIME in place of these; "" signs the
+	// body alone, without a time.
+	before      string
 	idHeader    string // that has the id; "" signs none
 	stampHeader string // that has the time; "" has it in the header of signatures, behind "t="
 }
@@ -49,32 +52,27 @@ var schemes = map[string]*scheme{
 	PagerDuty: {header: "x-pagerduty-signature", anyHeader: true, prefix: "v1="},
 	// https://docs.stripe.com/webhooks#verify-manually
 	Stripe: {
-		header: "stripe-signature", anyHeader: true, prefix: "v1=",
-		before: func(_, stamp string) string { return stamp + "." },
+		header: "stripe-signature", anyHeader: true, prefix: "v1=", before: "TIME.",
 	},
 	// https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 	Standard: {
 		header: "webhook-signature", prefix: "v1,", separator: " ", // "v1,…" has a comma itself
 		base64: base64.StdEncoding.Strict(), keys: StandardKeys,
-		before:   func(id, stamp string) string { return id + "." + stamp + "." },
-		idHeader: "webhook-id", stampHeader: "webhook-timestamp",
+		before: "ID.TIME.", idHeader: "webhook-id", stampHeader: "webhook-timestamp",
 	},
 	// https://docs.slack.dev/authentication/verifying-requests-from-slack
 	Slack: {
-		header: "x-slack-signature", prefix: "v0=", stampHeader: "x-slack-request-timestamp",
-		before: func(_, stamp string) string { return "v0:" + stamp + ":" },
+		header: "x-slack-signature", prefix: "v0=",
+		before: "v0:TIME:", stampHeader: "x-slack-request-timestamp",
 	},
 	// https://shopify.dev/docs/apps/build/webhooks/subscribe/https
 	Shopify: {header: "x-shopify-hmac-sha256", anyHeader: true, base64: base64.StdEncoding},
 	Generic: {anyHeader: true},
 }
 
-// Header returns the values of a request's header, whose name is in lower case.
-type Header func(name string) []string
-
 // one returns the value of a header; false if it is absent, empty or given twice.
-func (h Header) one(name string) (string, bool) {
-	v := h(name)
+func one(header http.Header, name string) (string, bool) {
+	v := header.Values(name)
 	if len(v) != 1 {
 		return "", false
 	}
@@ -142,12 +140,12 @@ func (w *Webhook) Signed() bool { return w.scheme != nil }
 //
 // It takes as long for any wrong signature: each is compared with what each secret gives, in
 // constant time, also after one has matched.
-func (w *Webhook) Verify(header Header, body []byte, secrets []string, now time.Time) error {
+func (w *Webhook) Verify(header http.Header, body []byte, secrets []string, now time.Time) error {
 	s := w.scheme
 	if s == nil {
 		return nil
 	}
-	lines := header(s.header)
+	lines := header.Values(s.header)
 	if len(lines) == 0 {
 		return fmt.Errorf("%w: there is no header %s", ErrSignature, s.header)
 	}
@@ -177,19 +175,23 @@ func (w *Webhook) Verify(header Header, body []byte, secrets []string, now time.
 
 // signed returns what is signed before the body and the signed time, zero if there is none; false
 // if the request lacks it. stamp is the time in the header of signatures.
-func (s *scheme) signed(header Header, stamp string) (before string, at time.Time, ok bool) {
-	if s.before == nil {
+func (s *scheme) signed(header http.Header, stamp string) (before string, at time.Time, ok bool) {
+	if s.before == "" {
 		return "", time.Time{}, true
 	}
 	id, found := "", true
 	if s.idHeader != "" {
-		id, found = header.one(s.idHeader)
+		id, found = one(header, s.idHeader)
 	}
 	if s.stampHeader != "" {
-		stamp, _ = header.one(s.stampHeader)
+		stamp, _ = one(header, s.stampHeader)
 	}
 	at, ok = unixTime(stamp)
-	return s.before(id, stamp), at, ok && found
+	return s.prologue(id, stamp), at, ok && found
+}
+
+func (s *scheme) prologue(id, stamp string) string {
+	return strings.NewReplacer("ID", id, "TIME", stamp).Replace(s.before)
 }
 
 // matches reports whether one of the signatures is one of the secrets'.
@@ -211,12 +213,8 @@ func (s *scheme) matches(given [][]byte, before string, body []byte, secrets []s
 // parse returns this scheme's signatures in the lines of their header, which may also have those
 // of other versions, and the time there.
 func (s *scheme) parse(lines []string) (stamp string, given [][]byte) {
-	separator := s.separator
-	if separator == "" {
-		separator = ","
-	}
 	for _, line := range lines {
-		for part := range strings.SplitSeq(line, separator) {
+		for part := range strings.SplitSeq(line, cmp.Or(s.separator, ",")) {
 			part = strings.TrimSpace(part)
 			if t, ok := strings.CutPrefix(part, "t="); ok && stamp == "" {
 				stamp = t
@@ -240,6 +238,13 @@ func (s *scheme) decode(text string) ([]byte, error) {
 	return hex.DecodeString(text)
 }
 
+func (s *scheme) encode(signature []byte) string {
+	if s.base64 != nil {
+		return s.base64.EncodeToString(signature)
+	}
+	return hex.EncodeToString(signature)
+}
+
 func mac(key []byte, before string, body []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	h.Write([]byte(before))
@@ -247,46 +252,42 @@ func mac(key []byte, before string, body []byte) []byte {
 	return h.Sum(nil)
 }
 
-// Sign returns the headers of a request that Verify accepts, nil if nothing must be signed. It is
-// an error if the secret is invalid for the scheme.
-func (w *Webhook) Sign(body []byte, secret string, now time.Time) (map[string]string, error) {
-	s := w.scheme
-	if s == nil {
-		return nil, nil
+// Sign sets the headers of a request that Verify accepts; none if nothing must be signed. It is an
+// error if the secret is invalid for the scheme.
+func (w *Webhook) Sign(header http.Header, body []byte, secret string, now time.Time) error {
+	if w.scheme == nil {
+		return nil
 	}
-	keys := s.keysOf(secret)
+	keys := w.scheme.keysOf(secret)
 	if len(keys) == 0 {
-		return nil, errors.New("the secret must be base64 behind " + StandardPrefix)
+		return errors.New("the secret must be base64 behind " + StandardPrefix)
 	}
 	sum := sha256.Sum256(append(strconv.AppendInt(nil, now.UnixNano(), 10), body...))
-	id, stamp := "msg_"+hex.EncodeToString(sum[:12]), strconv.FormatInt(now.Unix(), 10)
-	before, stamped, out := "", "", map[string]string{}
-	switch {
-	case s.before == nil:
-	case s.stampHeader == "":
-		before, stamped = s.before(id, stamp), "t="+stamp+","
-	default:
-		before, out[s.stampHeader] = s.before(id, stamp), stamp
-	}
-	if s.idHeader != "" {
-		out[s.idHeader] = id
-	}
-	signature := mac(keys[0], before, body)
-	text := hex.EncodeToString(signature)
-	if s.base64 != nil {
-		text = s.base64.EncodeToString(signature)
-	}
-	out[s.header] = stamped + s.prefix + text
-	return out, nil
+	w.scheme.sign(header, keys[:1], "msg_"+hex.EncodeToString(sum[:12]), now, body)
+	return nil
 }
 
-// SignStandard returns the Webhook-Signature of Standard Webhooks with each key, so that a target
-// knows the request by the old or the new secret while it is rotated.
-func SignStandard(keys [][]byte, id string, at time.Time, body []byte) string {
-	before := schemes[Standard].before(id, strconv.FormatInt(at.Unix(), 10))
-	out := make([]string, len(keys))
-	for i, key := range keys {
-		out[i] = "v1," + base64.StdEncoding.EncodeToString(mac(key, before, body))
+// SignStandard sets the headers of Standard Webhooks, with a signature by each key, so that a
+// target knows the request by the old or the new secret while it is rotated.
+func SignStandard(header http.Header, keys [][]byte, id string, at time.Time, body []byte) {
+	schemes[Standard].sign(header, keys, id, at, body)
+}
+
+func (s *scheme) sign(header http.Header, keys [][]byte, id string, at time.Time, body []byte) {
+	stamp, signatures := strconv.FormatInt(at.Unix(), 10), []string(nil)
+	if s.idHeader != "" {
+		header.Set(s.idHeader, id)
 	}
-	return strings.Join(out, " ")
+	if s.stampHeader != "" {
+		header.Set(s.stampHeader, stamp)
+	} else if s.before != "" {
+		signatures = append(signatures, "t="+stamp)
+	}
+	for _, key := range keys {
+		sum := mac(key, s.prologue(id, stamp), body)
+		signatures = append(signatures, s.prefix+s.encode(sum))
+	}
+	if len(keys) > 0 {
+		header.Set(s.header, strings.Join(signatures, cmp.Or(s.separator, ",")))
+	}
 }

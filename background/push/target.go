@@ -205,13 +205,9 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 	}
 	id := m.ID.String()
 	r.Header.Set("Idempotency-Key", id)
-	r.Header.Set("Webhook-Id", id)
-	r.Header.Set("Webhook-Timestamp", strconv.FormatInt(now.Unix(), 10))
+	webhook.SignStandard(r.Header, keys, id, now, body)
 	r.Header.Set("Qlogd-Queue", m.Queue)
 	r.Header.Set("Qlogd-Attempt", strconv.FormatUint(uint64(m.Attempt), 10))
-	if len(keys) > 0 {
-		r.Header.Set("Webhook-Signature", webhook.SignStandard(keys, id, now, body))
-	}
 	r.Body = body
 	return r, nil
 }

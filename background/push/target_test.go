@@ -1,6 +1,7 @@
 package push
 
 import (
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -23,12 +24,16 @@ func TestKeys(t *testing.T) {
 	const want = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE="
 	keys, err := keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
 	must(t, err)
-	assert.Equal(t, webhook.SignStandard(keys, id, at, []byte(body)), want)
+	signed := func(keys [][]byte) string {
+		header := http.Header{}
+		webhook.SignStandard(header, keys, id, at, []byte(body))
+		return header.Get("Webhook-Signature")
+	}
+	assert.Equal(t, signed(keys), want)
 	// Without its prefix it may be meant as base64 or as it is.
 	keys, err = keysOf([]string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
 	must(t, err)
-	if got := strings.Fields(webhook.SignStandard(keys, id, at, []byte(body))); len(got) != 2 ||
-		got[0] != want {
+	if got := strings.Fields(signed(keys)); len(got) != 2 || got[0] != want {
 		t.Errorf("got %s", got)
 	}
 	// Several, while they are exchanged.

@@ -85,6 +85,7 @@ func signedBy(w *wire.Webhook) string {
 
 func (a *app) webhook(w *wire.Webhook, err error) error {
 	v, age := cmp.Or(w.VerifyHMAC, &wire.VerifyHMAC{}), cmp.Or(w.MaxAgeSeconds, new(int64))
+	input := cmp.Or(w.MapTo, &wire.MapTo{}).Input
 	rows := [][]any{
 		{"to", cmp.Or(w.Queue, w.Target)}, {"signed", signedBy(w)},
 		{"header", optional(v.Header)}, {"prefix", optional(v.Prefix)},
@@ -98,10 +99,8 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 		{"priority", cmp.Or(string(w.Priority), "-")},
 		{"schema", onlyIf(len(w.PayloadSchema) > 0, "set")},
 	}
-	if w.MapTo != nil {
-		for _, name := range sortedKeys(w.MapTo.Input) {
-			rows = append(rows, []any{"input." + name, w.MapTo.Input[name]})
-		}
+	for _, name := range sortedKeys(input) {
+		rows = append(rows, []any{"input." + name, input[name]})
 	}
 	rows = append(rows,
 		[]any{"created", a.when(w.CreatedAt)}, []any{"updated", a.when(w.UpdatedAt)})
@@ -146,15 +145,11 @@ func (a *app) signature(w *wire.Webhook, body []byte, env string) (http.Header, 
 			return nil, usagef("secret-env: %s is not set here", env)
 		}
 	}
-	signature, err := hook.Sign(body, secret, time.Now())
-	if err != nil {
-		return nil, usagef("secret-env: %w", err)
-	}
 	header := http.Header{}
 	header.Set("Content-Type", "application/json")
 	header.Set("User-Agent", "qlogd-cli/"+build().Version)
-	for name, v := range signature {
-		header.Set(name, v)
+	if err := hook.Sign(header, body, secret, time.Now()); err != nil {
+		return nil, usagef("secret-env: %w", err)
 	}
 	return header, nil
 }

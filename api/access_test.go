@@ -30,7 +30,7 @@ func authFile(t *testing.T, who ...string) (tokens, *Auth, string) {
 	var text strings.Builder
 	out := tokens{"none": "", "unknown": "qlogd_unknown"}
 	add := func(name, role, pattern, more string) {
-		token, sum := NewToken()
+		token, sum := newToken(t)
 		out[name] = token
 		plain := strings.NewReplacer(" ", ".", "*", "s", "[", "", "]", "", "?", "", ",", "")
 		fmt.Fprintf(&text, "- name: %s\n  sha256: %s\n  roles: [%s]\n%s", plain.Replace(name), sum,

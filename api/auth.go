@@ -118,25 +118,31 @@ func CheckAuth(text []byte) error {
 // without finding preimages, so it discloses nothing.
 func (a *Auth) find(sum [sha256.Size]byte) *principal { return (*a.tokens.Load())[sum] }
 
-// NewToken returns a new token and its SHA-256 in hex, which is all that an auth file knows of it.
-func NewToken() (token, sum string) {
+// TokenEntry is an entry of an auth file, in the order in which people read it.
+type TokenEntry struct {
+	Name    string   `yaml:"name" json:"name"`
+	SHA256  string   `yaml:"sha256" json:"sha256"`
+	Roles   []string `yaml:"roles,flow" json:"roles"`
+	Queues  []string `yaml:"queues,flow,omitempty" json:"queues,omitempty"`
+	Expires string   `yaml:"expires,omitempty" json:"expires,omitempty"`
+}
+
+// NewToken returns a new token, of which the entry has only the SHA-256. An error is about a field
+// of the entry.
+func (e *TokenEntry) NewToken() (token, field string, err error) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails (Go 1.24)
 	text := base32.StdEncoding.WithPadding(base32.NoPadding).EncodeToString(b[:])
 	token = "qlogd_" + strings.ToLower(text)
 	h := sha256.Sum256([]byte(token))
-	return token, hex.EncodeToString(h[:])
-}
-
-// tokenEntry is an entry of an auth file; its keys are in lower case.
-type tokenEntry struct {
-	Name, SHA256, Expires string
-	Roles, Queues         []string
+	e.SHA256 = hex.EncodeToString(h[:])
+	_, field, err = e.principal()
+	return token, field, err
 }
 
 // parseAuth reads a list of tokens. Errors begin with the line.
 func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
-	var entries []tokenEntry
+	var entries []TokenEntry
 	dec := yaml.NewDecoder(bytes.NewReader(b))
 	dec.KnownFields(true)
 	err := dec.Decode(&entries)
@@ -148,8 +154,8 @@ func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
 		}
 	}
 	if !errors.Is(err, io.EOF) {
-		names := strings.NewReplacer("into api.tokenEntry", "into an entry",
-			"into []api.tokenEntry", "into a list of entries (- name: …)")
+		names := strings.NewReplacer("into api.TokenEntry", "into an entry",
+			"into []api.TokenEntry", "into a list of entries (- name: …)")
 		return nil, errors.New(names.Replace(YAMLError(err).Error()))
 	}
 	if len(entries) == 0 {
@@ -200,7 +206,7 @@ func YAMLError(err error) error {
 }
 
 // principal checks an entry. An error is about a field.
-func (e *tokenEntry) principal() (p *principal, field string, err error) {
+func (e *TokenEntry) principal() (p *principal, field string, err error) {
 	p = &principal{name: e.Name, queues: e.Queues}
 	if !event.ValidName(p.name) {
 		return nil, "name", errors.New("must match " + event.Names)

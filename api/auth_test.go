@@ -31,7 +31,7 @@ func TestReloadKeepsTheOldOnAMistake(t *testing.T) {
 	if _, err := LoadAuth(file); err == nil {
 		t.Error("a missing file")
 	}
-	token, sum := NewToken()
+	token, sum := newToken(t)
 	write("- {name: x, sha256: " + sum + ", roles: [admin]}")
 	a, err := LoadAuth(file)
 	if err != nil || a.Tokens() != 1 {
@@ -52,7 +52,7 @@ func TestReloadKeepsTheOldOnAMistake(t *testing.T) {
 		t.Error(err)
 	}
 	require.NoError(t, os.Chmod(file, 0o600))
-	_, other := NewToken()
+	_, other := newToken(t)
 	write("- {name: x, sha256: " + other + ", roles: [admin]}")
 	require.NoError(t, a.Reload())
 	get(401)
@@ -61,11 +61,20 @@ func TestReloadKeepsTheOldOnAMistake(t *testing.T) {
 func TestNewToken(t *testing.T) {
 	seen := map[string]bool{}
 	for range 100 {
-		token, sum := NewToken()
+		token, sum := newToken(t)
 		if seen[token] || len(token) != 6+52 || !strings.HasPrefix(token, "qlogd_") ||
 			len(sum) != 64 {
 			t.Fatalf("%s %s", token, sum)
 		}
 		seen[token] = true
 	}
+}
+
+// newToken returns a token and its SHA-256.
+func newToken(t *testing.T) (token, sum string) {
+	t.Helper()
+	e := TokenEntry{Name: "ops", Roles: []string{"admin"}}
+	token, _, err := e.NewToken()
+	require.NoError(t, err)
+	return token, e.SHA256
 }

@@ -29,7 +29,7 @@ var tokenCommands = group("token",
 		if f.TTL > 0 {
 			f.Expires = time.Now().Add(f.TTL).UTC().Format(time.RFC3339)
 		}
-		return c.newToken(tokenEntry{Name: f.Name, Roles: f.Role, Queues: f.Queues,
+		return c.newToken(api.TokenEntry{Name: f.Name, Roles: f.Role, Queues: f.Queues,
 			Expires: f.Expires}, f.Append)
 	}, func(_ *app, cmd *cobra.Command) {
 		_ = cmd.MarkFlagRequired("name")
@@ -45,28 +45,15 @@ var tokenCommands = group("token",
 	}),
 )
 
-// tokenEntry is one entry of an auth file, in the order in which people read it.
-type tokenEntry struct {
-	Name    string   `yaml:"name" json:"name"`
-	SHA256  string   `yaml:"sha256" json:"sha256"`
-	Roles   []string `yaml:"roles,flow" json:"roles"`
-	Queues  []string `yaml:"queues,flow,omitempty" json:"queues,omitempty"`
-	Expires string   `yaml:"expires,omitempty" json:"expires,omitempty"`
-}
-
 // newToken prints a new token and its entry, or appends the entry to a file.
-func (a *app) newToken(e tokenEntry, file string) error {
-	var token string
-	token, e.SHA256 = api.NewToken()
-	entry, err := yaml.Marshal([]tokenEntry{e})
+func (a *app) newToken(e api.TokenEntry, file string) error {
+	token, field, err := e.NewToken()
+	if err != nil {
+		return usagef("--%s %w", strings.Replace(field, "roles", "role", 1), err)
+	}
+	entry, err := yaml.Marshal([]api.TokenEntry{e})
 	if err != nil {
 		return err
-	}
-	if err := api.CheckAuth(entry); err != nil {
-		// The mistake is in a flag; a line of the entry says nothing.
-		_, what, _ := strings.Cut(err.Error(), ": ")
-		flags := strings.NewReplacer("tokens[0].roles", "--role", "tokens[0].", "--")
-		return usagef("%s", flags.Replace(what))
 	}
 	if file != "" {
 		if err := appendToken(file, entry); err != nil {
@@ -77,7 +64,7 @@ func (a *app) newToken(e tokenEntry, file string) error {
 	case a.output == "json":
 		return a.wire(struct {
 			Token string `json:"token"`
-			tokenEntry
+			api.TokenEntry
 		}{token, e})
 	case file != "":
 		fmt.Fprintf(a.stderr, "%s appended to %s; the token is shown this once:\n", e.Name, file)

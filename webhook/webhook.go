@@ -29,9 +29,7 @@ const (
 
 // bad returns an *event.Problem: the field's name, and what is wrong with it.
 func bad(field, format string, args ...any) error {
-	if len(field) > 120 {
-		field = field[:120]
-	}
+	field = event.Clip(field, 120)
 	text := field + " " + fmt.Sprintf(format, args...)
 	return event.Problemf(event.CodeInvalidArgument, field, "%s", text)
 }

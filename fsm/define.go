@@ -3,18 +3,10 @@ package fsm
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	"github.com/qlogd/qlogd/event"
 )
-
-// queuePlan has the queues that a command puts.
-type queuePlan []plannedQueue
-
-type plannedQueue struct {
-	put    *event.PutQueue
-	policy event.Policy
-	auto   bool // its dead-letter queue is created with it
-}
 
 // define puts queues and webhooks, all or none. They are checked against the resulting
 // definitions: one may name another that comes behind it or changes in the same command.
@@ -23,7 +15,7 @@ func (d *decision) define(c *event.Define) event.Result {
 	if p != nil {
 		return problem(within(p, "queues", i))
 	}
-	will := plan.policies()
+	will := policies(plan)
 	hasQueue := func(name string) bool { return will[name] != nil || d.hasQueue(name) }
 	seen := map[string]bool{}
 	for i := range c.Webhooks {
@@ -56,14 +48,16 @@ func within(p *event.Problem, list string, i int) *event.Problem {
 	return &q
 }
 
-// planQueues checks queues, each on its own and the references between them as they will be.
-// at is the one that has the problem.
-func (d *decision) planQueues(puts []event.PutQueue) (plan queuePlan, at int, p *event.Problem) {
-	plan = make(queuePlan, len(puts))
+// planQueues checks queues, each on its own and the references between them as they will be, and
+// returns them with their policies complete; of DeadLetterAuto only what is still to be created is
+// left. at is the one that has the problem.
+func (d *decision) planQueues(puts []event.PutQueue) (
+	plan []event.PutQueue, at int, p *event.Problem) {
+	plan = slices.Clone(puts)
 	named := map[string]bool{}
-	for i := range puts {
-		c := &puts[i]
-		policy, p := d.checkQueue(c)
+	for i := range plan {
+		c := &plan[i]
+		p := d.checkQueue(c)
 		if p == nil && !event.ValidName(c.Name) {
 			p = invalid("name", "name must match %s", event.Names)
 		}
@@ -74,50 +68,46 @@ func (d *decision) planQueues(puts []event.PutQueue) (plan queuePlan, at int, p 
 			return nil, i, p
 		}
 		named[c.Name] = true
-		plan[i] = plannedQueue{put: c, policy: policy}
 	}
 	for i := range plan {
-		q := &plan[i]
-		q.auto = q.put.DeadLetterAuto && !named[q.policy.DeadLetterQueue] &&
-			!d.hasQueue(q.policy.DeadLetterQueue)
+		dlq := plan[i].Policy.DeadLetterQueue
+		plan[i].DeadLetterAuto = plan[i].DeadLetterAuto && !named[dlq] && !d.hasQueue(dlq)
 	}
 	at, p = d.checkPlan(plan)
 	return plan, at, p
 }
 
-// policies returns the policies that the plan sets, by the names of the queues.
-func (plan queuePlan) policies() map[string]*event.Policy {
+// policies returns the policies that a plan sets, by the names of the queues.
+func policies(plan []event.PutQueue) map[string]*event.Policy {
 	will := map[string]*event.Policy{}
 	for i := range plan {
-		q := &plan[i]
-		will[q.put.Name] = &q.policy
-		if q.auto && will[q.policy.DeadLetterQueue] == nil {
-			will[q.policy.DeadLetterQueue] = autoDLQ(&q.policy)
+		c := &plan[i]
+		will[c.Name] = &c.Policy
+		if c.DeadLetterAuto {
+			will[c.Policy.DeadLetterQueue] = autoDLQ(&c.Policy)
 		}
 	}
 	return will
 }
 
-func (d *decision) checkPlan(plan queuePlan) (at int, p *event.Problem) {
-	will := plan.policies()
+func (d *decision) checkPlan(plan []event.PutQueue) (at int, p *event.Problem) {
+	will := policies(plan)
 	users := map[string]int{} // how many will name a queue, but for what the state counts and stays
 	for i := range plan {
-		if was := d.s.Policy(plan[i].put.Name); was != nil && was.DeadLetterQueue != "" {
+		if was := d.s.Policy(plan[i].Name); was != nil && was.DeadLetterQueue != "" {
 			users[was.DeadLetterQueue]--
 		}
-		if dlq := plan[i].policy.DeadLetterQueue; dlq != "" {
+		if dlq := plan[i].Policy.DeadLetterQueue; dlq != "" {
 			users[dlq]++
 		}
 	}
 	for i := range plan {
-		name, dlq := plan[i].put.Name, plan[i].policy.DeadLetterQueue
-		p := d.checkOrdering(name, plan[i].policy.Ordering)
+		name, dlq := plan[i].Name, plan[i].Policy.DeadLetterQueue
+		p := d.checkOrdering(name, plan[i].Policy.Ordering)
 		if dlq != "" {
 			target := cmp.Or(will[dlq], d.s.Policy(dlq))
-			if wrong := checkDeadLetters(name, dlq, users[name]+d.s.UsedBy(name),
-				target); wrong != nil {
-				p = wrong
-			}
+			wrong := checkDeadLetters(name, dlq, users[name]+d.s.UsedBy(name), target)
+			p = cmp.Or(wrong, p)
 		}
 		if p != nil {
 			return i, p
@@ -128,22 +118,22 @@ func (d *decision) checkPlan(plan queuePlan) (at int, p *event.Problem) {
 
 // setQueues carries a plan out and returns how many queues it created or changed. A
 // dead-letter queue comes before those that name it.
-func (d *decision) setQueues(plan queuePlan) (n int64) {
+func (d *decision) setQueues(plan []event.PutQueue) (n int64) {
+	set := func(withDLQ bool) {
+		for i := range plan {
+			c := &plan[i]
+			if withDLQ == (c.Policy.DeadLetterQueue != "") && d.setQueue(c.Name, &c.Policy) {
+				n++
+			}
+		}
+	}
+	set(false)
 	for i := range plan {
-		if q := &plan[i]; q.policy.DeadLetterQueue == "" && d.setQueue(q.put.Name, &q.policy) {
+		if c := &plan[i]; c.DeadLetterAuto {
+			d.createQueue(c.Policy.DeadLetterQueue, autoDLQ(&c.Policy))
 			n++
 		}
 	}
-	for i := range plan {
-		if q := &plan[i]; q.auto {
-			d.createQueue(q.policy.DeadLetterQueue, autoDLQ(&q.policy))
-			n++
-		}
-	}
-	for i := range plan {
-		if q := &plan[i]; q.policy.DeadLetterQueue != "" && d.setQueue(q.put.Name, &q.policy) {
-			n++
-		}
-	}
+	set(true)
 	return n
 }

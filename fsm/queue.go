@@ -17,19 +17,19 @@ func (d *decision) putQueue(c *event.PutQueue) event.Result {
 	return event.Result{Created: !exists}
 }
 
-// checkQueue returns the policy that a queue would have, or what is wrong with
-// it, without regard to other queues.
-func (d *decision) checkQueue(c *event.PutQueue) (event.Policy, *event.Problem) {
-	policy := c.Policy.Clone()
+// checkQueue completes the policy that a queue would have, and returns what is wrong with it,
+// without regard to other queues.
+func (d *decision) checkQueue(c *event.PutQueue) *event.Problem {
+	c.Policy = c.Policy.Clone()
 	was, exists := d.s.Look(c.Name)
 	if c.IfRevision != 0 && (!exists || was.Revision != c.IfRevision) {
-		return policy, stale("merged with revision %d of the policy, now it is %d", c.IfRevision,
+		return stale("merged with revision %d of the policy, now it is %d", c.IfRevision,
 			was.Revision)
 	}
 	if c.DeadLetterAuto {
-		policy.DeadLetterQueue = c.Name + ".dlq"
+		c.Policy.DeadLetterQueue = c.Name + ".dlq"
 	}
-	return policy, policy.Validate(c.Name)
+	return c.Policy.Validate(c.Name)
 }
 
 func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {

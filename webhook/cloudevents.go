@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"mime"
+	"net/http"
 	"net/url"
 	"regexp"
 	"slices"
@@ -296,20 +297,19 @@ func decodeValue(v string) string {
 	})
 }
 
-// Binding returns the event for HTTP's binary mode; contentType may be "".
-func (e *CloudEvent) Binding() (headers []event.Header, contentType string, body []byte) {
+// Bind sets the headers of the event in HTTP's binary mode, and returns the body and its type, which
+// may be "".
+func (e *CloudEvent) Bind(header http.Header) (contentType string, body []byte) {
 	for _, name := range e.names() {
-		if name == "datacontenttype" {
-			contentType = e.Get(name)
-			continue
+		if name != "datacontenttype" {
+			header.Set(cePrefix+name, encodeValue(e.Get(name)))
 		}
-		v := encodeValue(e.Get(name))
-		headers = append(headers, event.Header{Name: cePrefix + name, Value: v})
 	}
+	contentType = e.Get("datacontenttype")
 	if contentType == "" && e.Data != nil && !e.Binary {
 		contentType = "application/json"
 	}
-	return headers, contentType, e.Data
+	return contentType, e.Data
 }
 
 // encodeValue encodes an attribute as a header's value.

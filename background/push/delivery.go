@@ -7,6 +7,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 )
 
 // answerOf is the header of an enqueued answer that names the message.
@@ -67,7 +68,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 	e := d.q.e
 	release := verdict{op: event.OpRelease}
 	content, err := e.Content(d.m.Content)
-	if err == nil && content == nil {
+	if errors.Is(err, log.ErrErased) {
 		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}
 	}
 	if err != nil {

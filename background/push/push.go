@@ -44,9 +44,8 @@ type Deps struct {
 	// there is an answer.
 	Settle func(ctx context.Context, item event.SettleItem, to string, answer *wire.NewMessage) (
 		event.Settled, error)
-	// Content reads an event's content, nil if it was erased.
-	Content func(event.Ref) (*event.Content, error)
-	Now     func() int64 // the log's time, Unix ms
+	Content func(event.Ref) (*event.Content, error) // of an event, as log.Log reads it
+	Now     func() int64                            // the log's time, Unix ms
 	// Secrets returns this node's secrets in environment variables and files, and what is missing.
 	Secrets func(env, files []string) (secrets, missing []string)
 

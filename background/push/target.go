@@ -188,11 +188,7 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 		if t.Format == formatEvent {
 			media, body = webhook.CloudEventType, e.AppendJSON(nil)
 		} else {
-			var attributes []event.Header
-			attributes, media, body = e.Binding()
-			for _, a := range attributes {
-				r.Header.Set(a.Name, a.Value)
-			}
+			media, body = e.Bind(r.Header)
 		}
 	}
 	if media != "" && (r.Header.Get("Content-Type") == "" || t.Format != formatPayload) {

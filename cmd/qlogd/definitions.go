@@ -307,26 +307,18 @@ func find(n *yaml.Node, name string) (key, value *yaml.Node) {
 	return nil, nil
 }
 
-type exported struct{ at, output string }
-
-func (e *exported) flags(_ *app, cmd *cobra.Command) {
-	opt(cmd, &e.at, "at")
-	outputFlag(cmd, &e.output, "yaml", "json")
-}
-
 var exportCommands = group("export", plain("export definitions",
-	func(c request, f *exported) error {
+	func(c request, f *struct{ At string }) error {
 		return c.ask(func(c request) error {
-			d, err := c.Definitions(c.ctx, client.At(f.at))
-			if err != nil {
-				return err
-			}
-			if f.output == "json" {
-				return c.wire(d)
+			d, err := c.Definitions(c.ctx, client.At(f.At))
+			if err != nil || c.output == "json" {
+				return c.answer(d, err, "")
 			}
 			return writeDefinitions(c.stdout, d)
 		})
-	}, (*app).addrFlag, (*app).authFlags))
+	}, (*app).addrFlag, (*app).authFlags, func(a *app, cmd *cobra.Command) {
+		outputFlag(cmd, &a.output, "yaml", "json")
+	}))
 
 // writeDefinitions writes definitions as YAML. What is not set is left out, and a
 // queue's dead-letter queue is beside delivery.

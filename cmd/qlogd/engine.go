@@ -278,14 +278,7 @@ func (e *engine) follow(ctx context.Context) {
 func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 	d := push.Deps{
 		Leads: e.replica.Leader, Barrier: e.replica.Barrier, Queues: e.machine.Queues,
-		Content: func(ref event.Ref) (*event.Content, error) {
-			c, err := e.log.Content(ref)
-			if errors.Is(err, log.ErrErased) {
-				return nil, nil
-			}
-			return c, err
-		},
-		Now: e.replica.Clock, Secrets: e.secrets.Find,
+		Content: e.log.Content, Now: e.replica.Clock, Secrets: e.secrets.Find,
 		Client: e.egress, MaxPayload: e.c.MaxPayloadBytes, Worker: "push@" + e.card.NodeID,
 		Registry: registry, Logger: e.logger,
 	}

@@ -197,12 +197,11 @@ func TestWritten(t *testing.T) {
 		must(t, back.Validate())
 		likeTheSDK(t, out, &back)
 
-		headers, ct, body := out.Binding()
+		headers := http.Header{}
+		ct, body := out.Bind(headers)
 		r, err = http.NewRequest(http.MethodPost, "http://example.com", bytes.NewReader(body))
 		must(t, err)
-		for _, h := range headers {
-			r.Header.Set(h.Name, h.Value)
-		}
+		r.Header = headers
 		if ct != "" {
 			r.Header.Set("Content-Type", ct)
 		}

@@ -124,13 +124,10 @@ func (q *request) answerEvents(leased []event.LeasedMessage, contents []*event.C
 }
 
 // answerEvent writes one message as a CloudEvent, or as a batch of one.
-func (q *request) answerEvent(media string, v *event.MessageView, erased bool) error {
-	var c *event.Content
-	if !erased {
-		var err error
-		if c, err = q.s.content(v.Content); err != nil {
-			return err
-		}
+func (q *request) answerEvent(media string, v *event.MessageView) error {
+	c, err := q.s.content(v.Content)
+	if err != nil {
+		return err
 	}
 	one := []event.LeasedMessage{{MessageView: *v}}
 	if media == webhook.CloudBatchType {

@@ -181,7 +181,7 @@ func (s *Server) replayedMessage(
 			return nil, err
 		}
 	}
-	m, err := pastMessage(l)
+	m, _, err := s.pastMessage(l)
 	if err != nil {
 		return nil, err
 	}

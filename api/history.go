@@ -168,6 +168,7 @@ func (l *life) view() event.MessageView {
 		v.Key, v.Kind, v.Priority = e.Key, e.Kind, e.Priority
 		v.SourceID, v.Size = e.SourceID, e.Size
 	}
+	v.Content = event.RefOf(l.first) // gone with the history, unless there is a payload
 	if e := l.payload; e != nil {
 		v.Content = event.RefOf(e.ID)
 		if e.Type != event.ContentCarried {
@@ -177,18 +178,11 @@ func (l *life) view() event.MessageView {
 	return v
 }
 
-// pastMessage returns a message that has left its queue.
-func pastMessage(l *life) (wire.Message, error) {
-	content, err := eventContent(l.payload)
-	if err != nil {
-		return wire.Message{}, err
-	}
-	v := l.view()
-	m := messageOf(&v, content)
-	if m.Dead != nil {
-		if c, err := eventContent(l.born); err == nil && c != nil {
-			m.Dead.Error = c.Error
-		}
+// pastMessage returns a message that has left its queue, and its view.
+func (s *Server) pastMessage(l *life) (m wire.Message, v event.MessageView, err error) {
+	v = l.view()
+	if m, err = s.message(&v); err != nil {
+		return m, v, err
 	}
 	m.Reason, m.LeftAt = l.last.Reason.String(), wire.Time(event.ClockOf(l.last.ID))
 	if l.moved != nil && l.moved.Type != event.Resurrected {
@@ -199,7 +193,7 @@ func pastMessage(l *life) (wire.Message, error) {
 		m.ResurrectedAs = append(m.ResurrectedAs, to)
 	}
 	m.Result, err = result(l.last)
-	return m, err
+	return m, v, err
 }
 
 // result returns the result in an acked event, nil for none and for another event.

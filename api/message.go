@@ -32,7 +32,7 @@ func (s *Server) peekMessages(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// messages returns the views of live messages.
+// messages returns the views of messages.
 func (s *Server) messages(views []event.MessageView) ([]wire.Message, error) {
 	out := make([]wire.Message, len(views))
 	for i := range views {
@@ -44,7 +44,7 @@ func (s *Server) messages(views []event.MessageView) ([]wire.Message, error) {
 	return out, nil
 }
 
-// message returns a live message's view.
+// message returns a message's view.
 func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 	c, err := s.content(v.Content)
 	if err != nil {
@@ -139,14 +139,16 @@ func (s *Server) getMessage(q *request) error {
 	}
 	v, live := s.deps.State.Message(id)
 	history, err := s.deps.Log.History(q.Context(), id)
+	if err != nil {
+		return err
+	}
 	var m wire.Message
-	if l := lifeOf(history, id); err == nil && live {
+	if live {
 		m, err = s.message(&v)
-	} else if err == nil && l == nil {
+	} else if l := lifeOf(history, id); l != nil {
+		m, v, err = s.pastMessage(l)
+	} else {
 		return q.noMessage(id)
-	} else if err == nil {
-		v = l.view()
-		m, err = pastMessage(l)
 	}
 	if err == nil {
 		err = q.mayRead(id, m.Queue)
@@ -155,7 +157,7 @@ func (s *Server) getMessage(q *request) error {
 		return err
 	}
 	if media := q.accepts(webhook.CloudBatchType, webhook.CloudEventType); media != "" {
-		return q.answerEvent(media, &v, m.Erased)
+		return q.answerEvent(media, &v)
 	}
 	visible := q.visible(history)
 	m.History, m.Attempts = eventsOf(visible), attemptsOf(visible)

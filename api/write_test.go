@@ -46,7 +46,12 @@ func TestLifeWhoseBeginningIsGone(t *testing.T) {
 		Size: 2, First: id(1), Count: 1,
 		Content: event.EncodeContent(&event.Content{Payload: []byte("22")}),
 	}, {Type: event.Leased, ID: id(16), Subject: id(15), Queue: "a", Attempt: 1, Worker: "w"}}
-	m, err := pastMessage(lifeOf(history, id(15)))
+	h := setup(t)
+	for i := range history {
+		b := &event.Block{Index: 15 + uint64(i), Time: 1000 * int64(15+i), Events: history[i : i+1]}
+		require.NoError(t, h.log.Append(b))
+	}
+	m, _, err := h.s.pastMessage(lifeOf(history, id(15)))
 	require.NoError(t, err)
 	origin := wire.Origin{
 		FirstMessageID: id(1).String(), FromMessageID: id(10).String(), Replays: 1,

@@ -147,9 +147,17 @@ func (g *gatherer) give(e *event.Event, do func(*stage)) {
 	g.plan = append(g.plan, action{event.ClockOf(e.ID), e.ID, len(g.plan), do})
 }
 
+// giveTo records something that operators did to a message. In the play it may never come to be.
+func (g *gatherer) giveTo(l *life, e *event.Event, do func(*stage)) {
+	g.give(e, func(s *stage) {
+		if l != nil && !l.playID.IsZero() {
+			do(s)
+		}
+	})
+}
+
 // command records a command that is played as it is.
 func (g *gatherer) command(e *event.Event, c *event.Command) {
-	c.Actor = e.Actor
 	g.give(e, func(s *stage) { s.apply(c) })
 }
 
@@ -212,16 +220,15 @@ func (g *gatherer) queueEvent(e *event.Event) {
 func (g *gatherer) died(l *life, e *event.Event, at int64) {
 	switch {
 	case e.Type == event.Discarded && e.DiedIn != "":
-		purge := fact(e)
-		g.give(e, func(s *stage) { s.bringBack(purge, l, nil) })
+		purge := &event.PurgeDead{Queue: e.DiedIn}
+		g.giveTo(l, e, func(s *stage) {
+			purge.IDs = []event.ID{l.playID}
+			s.apply(&event.Command{PurgeDead: purge})
+		})
 	case e.Reason == event.ReasonDeleted:
-		g.ended(l, e, at, 0, 0) // the worker's outcome is not known
-		actor := e.Actor
-		g.give(e, func(s *stage) {
-			// It may never have come to be. One that has left before does not matter.
-			if l != nil && !l.playID.IsZero() {
-				s.apply(&event.Command{Actor: actor, Delete: &event.DeleteMessage{ID: l.playID}})
-			}
+		g.ended(l, e, at, 0, 0)         // the worker's outcome is not known
+		g.giveTo(l, e, func(s *stage) { // one that has left before does not matter
+			s.apply(&event.Command{Delete: &event.DeleteMessage{ID: l.playID}})
 		})
 	case e.Reason == event.ReasonRejected && !e.Lease.IsZero():
 		g.ended(l, e, at, event.OpDeadLetter, 0)
@@ -260,7 +267,7 @@ func (g *gatherer) broughtBack(l *life, e *event.Event, at int64) {
 		l.next = n
 	}
 	back := fact(e)
-	g.give(e, func(s *stage) { s.bringBack(back, l, n) })
+	g.giveTo(l, e, func(s *stage) { s.bringBack(back, l, n) })
 }
 
 // enqueued begins a message's life, and records the command behind it.
@@ -279,8 +286,7 @@ func (g *gatherer) enqueued(e *event.Event, at int64) *life {
 		m.DedupKey = e.Alias.Of(q.Number) // its own inverse
 		m.PayloadHash = m.DedupKey
 	}
-	actor := e.Actor
-	g.give(e, func(s *stage) { s.produce(l, m, actor) })
+	g.give(e, func(s *stage) { s.produce(l, m) })
 	return l
 }
 

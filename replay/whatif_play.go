@@ -60,8 +60,7 @@ type stage struct {
 	err     error // the first one: nothing happens after it
 
 	byPlayID map[event.ID]*life
-	planned  int   // how many actions
-	pending  *life // whose message the next event adds
+	planned  int // how many actions
 	waiting  map[string][]*demand
 	late     int64
 }
@@ -272,59 +271,57 @@ func (s *stage) refuse(queue, why string) {
 }
 
 // produce enqueues a message.
-func (s *stage) produce(l *life, m event.NewMessage, actor string) {
+func (s *stage) produce(l *life, m event.NewMessage) {
 	q, _ := s.machine.Queue(l.queue)
-	s.bring(l, &event.Command{Actor: actor, Produce: &event.Produce{
+	s.bring(l, &event.Command{Produce: &event.Produce{
 		Queue: l.queue, Messages: []event.NewMessage{m}, Import: m.SourceID != "",
 		Looked:   math.MaxUint64 >> 8, // the machine forgets nothing
 		Revision: q.Revision,
 	}})
 }
 
-// bring carries out a command that brings a message to a queue, or purges one (l is nil).
+// bring carries out a command that brings the message of a life to its queue.
 func (s *stage) bring(l *life, c *event.Command) {
-	s.pending = l
 	r := s.apply(c)
-	s.pending = nil
-	refused := func(code string) {
-		step := Step{Type: string(Refused), Time: wire.Time(s.clock), Code: code}
-		l.play = append(l.play, step)
-	}
+	step, id := Step{Type: string(Refused), Time: wire.Time(s.clock)}, r.ID // r.ID: resurrected
 	switch {
-	case l == nil:
 	case r.Problem != nil:
-		refused(r.Problem.Code)
+		step.Code = r.Problem.Code
 	case len(r.Produced) > 0 && r.Produced[0].Duplicate:
-		refused(string(Duplicate))
+		step.Code = string(Duplicate)
+	case len(r.Produced) > 0:
+		id = r.Produced[0].ID
+	case len(r.Moved) > 0:
+		id = r.Moved[0].To
 	}
+	if step.Code == "" {
+		m, ok := s.machine.Message(id)
+		if !ok {
+			return // it was not dead in that queue
+		}
+		step.Type = l.real[0].Type
+		s.arrives(l, id, max(m.Due, m.EnqueuedAt))
+	}
+	l.play = append(l.play, step)
 }
 
-// bringBack replays or purges a message, if it is dead in that queue, or resurrects one, if it has
-// left its queue for good. n is its next life, nil for a purge.
+// bringBack replays a message, if it is dead in that queue, or resurrects one, if it has left its
+// queue for good. n is its next life.
 func (s *stage) bringBack(e *event.Event, of, n *life) {
-	if of == nil || of.playID.IsZero() {
-		return // it never came to be
-	}
-	c := &event.Command{Actor: e.Actor}
 	q, _ := s.machine.Queue(e.ToQueue)
-	switch e.Type {
-	case event.Discarded:
-		c.PurgeDead = &event.PurgeDead{Queue: e.DiedIn, IDs: []event.ID{of.playID}}
-	case event.Replayed:
-		c.Replay = &event.Replay{
+	switch {
+	case e.Type == event.Replayed:
+		s.bring(n, &event.Command{Replay: &event.Replay{
 			Queue: e.DiedIn, To: e.ToQueue, Order: e.Order, Revision: q.Revision,
 			Items: []event.ReplayItem{{ID: of.playID, Edited: e.Edited, Size: e.Size}},
-		}
-	case event.Resurrected:
-		if !of.gone {
-			return
-		}
-		c.Resurrect = &event.Resurrect{
+		}})
+		n.assumed = n.assumed || of.assumed && !n.playID.IsZero()
+	case of.gone:
+		s.bring(n, &event.Command{Resurrect: &event.Resurrect{
 			ID: of.playID, Last: of.last, Queue: e.ToQueue, Revision: q.Revision, Key: e.Key,
 			Kind: e.Kind, Priority: e.Priority, Size: e.Size, Edited: e.Edited,
-		}
+		}})
 	}
-	s.bring(n, c)
 }
 
 // Append implements fsm.Log.
@@ -336,17 +333,9 @@ func (s *stage) Append(b *event.Block) error {
 }
 
 func (s *stage) decided(e *event.Event) {
-	at := event.ClockOf(e.ID)
-	if e.Type == event.Enqueued && s.pending != nil {
-		s.arrives(s.pending, e.ID, max(at, e.Due))
-	}
-	if e.Type == event.Resurrected && s.pending != nil {
-		s.comesBack(s.pending, e, at)
-		return
-	}
-	l := s.byPlayID[e.Subject]
+	at, l := event.ClockOf(e.ID), s.byPlayID[e.Subject]
 	if l == nil {
-		return
+		return // of a queue, or of what bring brings
 	}
 	l.last = event.RefOf(e.ID)
 	if step, ok := stepOf(e, at); ok {
@@ -361,11 +350,7 @@ func (s *stage) decided(e *event.Event) {
 		l.gone = l.gone || leaves(e.Type)
 		s.planWaiters(l)
 	}
-	switch {
-	case e.Type == event.Replayed && s.pending != nil:
-		s.comesBack(s.pending, e, at)
-		s.pending.assumed = s.pending.assumed || l.assumed
-	case e.IsMove():
+	if e.Type == event.DeadLettered && e.IsMove() {
 		n := l.next
 		if n == nil || n.queue != e.ToQueue || n.playID != (event.ID{}) {
 			n = &life{queue: e.ToQueue, key: l.key, kind: l.kind} // in the play only
@@ -381,15 +366,9 @@ func (s *stage) decided(e *event.Event) {
 	}
 }
 
-// comesBack begins the life of a message that is brought back.
-func (s *stage) comesBack(n *life, e *event.Event, at int64) {
-	n.play = append(n.play, Step{Type: e.Type.String(), Time: wire.Time(at)})
-	s.arrives(n, e.ID, at)
-}
-
 // arrives gives a life its message in the play, which is leasable from base on.
 func (s *stage) arrives(n *life, id event.ID, base int64) {
-	n.playID = id
+	n.playID, n.last = id, event.RefOf(id)
 	s.byPlayID[id] = n
 	s.available(n, base)
 }

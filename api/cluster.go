@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"net"
 	"net/http"
 	"regexp"
@@ -65,7 +64,7 @@ func nodeOf(m *raft.MemberStatus) wire.Node {
 		n.Reachable, n.AgeMS = age < reachableFor, new(age.Milliseconds())
 	}
 	if n.LogHead > 0 {
-		n.ChainHash = hex.EncodeToString(m.Status.Chain[:])
+		n.ChainHash = m.Status.Chain.String()
 	}
 	return n
 }

@@ -276,11 +276,7 @@ func (s *Server) past(q *request, at event.Instant) (State, error) {
 	if err != nil {
 		return nil, q.rangeProblem("at", err)
 	}
-	p := &pastState{State: st, at: st.Clock()}
-	if at.Kind == event.InstantTime {
-		p.at = max(p.at, at.Time)
-	}
-	return p, nil
+	return &pastState{State: st, at: st.Clock()}, nil
 }
 
 // clock returns a state's instant: of the live one now, also while nothing happens.

@@ -1,5 +1,10 @@
 package event
 
+import (
+	"encoding/hex"
+	"fmt"
+)
+
 // Type says what happened. The numbers are frozen in the log.
 type Type uint8
 
@@ -282,6 +287,23 @@ type Block struct {
 	Time   int64 // the entry's stamp; the log's clock is the maximum of these so far
 	Events []Event
 	Chain  [32]byte // set by the log
+}
+
+// Chain is the log's hash chain up to a block. As text it is 64 hex digits.
+type Chain [32]byte
+
+func (c Chain) String() string { return hex.EncodeToString(c[:]) }
+
+// MarshalText implements encoding.TextMarshaler.
+func (c Chain) MarshalText() ([]byte, error) { return []byte(c.String()), nil }
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *Chain) UnmarshalText(b []byte) error {
+	if len(b) != 2*len(c) {
+		return fmt.Errorf("a chain of %d digits, not %d", len(b), 2*len(c))
+	}
+	_, err := hex.Decode(c[:], b)
+	return err
 }
 
 // Content is all that users wrote in one event.

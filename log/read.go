@@ -135,11 +135,13 @@ func (l *Log) at(index uint64) (*cursor, error) {
 	}
 }
 
-// ChainAt returns the chain after the last block with an index up to index. It
+// ChainAt returns the chain after the last block with an index up to index, zero at index 0. It
 // costs a few reads. Past the head it returns ErrNotFound.
 func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 	defer wrap(&err, "chain at %d", index)
 	switch head, chain := l.Tip(); {
+	case index == 0:
+		return [32]byte{}, nil
 	case index == head:
 		return chain, nil
 	case index > head:

@@ -10,6 +10,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -28,22 +29,22 @@ const (
 
 // peerStatus is what a member reports about itself.
 type peerStatus struct {
-	ID      hraft.ServerID   `json:"id"`
-	Term    uint64           `json:"term"`
-	Leads   bool             `json:"leads,omitempty"` // and has applied an entry of its own term
-	Held    bool             `json:"held,omitempty"`  // takes no part in Raft yet
-	Lacking bool             `json:"lacking,omitempty"`
-	Full    bool             `json:"full,omitempty"` // its disk takes no produce
-	Last    uint64           `json:"last"`           // of the Raft log, or of the newest snapshot
-	Commit  uint64           `json:"commit"`         // as far as it knows
-	Applied uint64           `json:"applied"`        // of the newest entry applied in this process
-	Head    uint64           `json:"head"`           // of the event log
-	Chain   checkpoint.Chain `json:"chain"`
-	Wall    int64            `json:"wall"`  // its wall clock, Unix ms
-	Clock   int64            `json:"clock"` // the log's time there, Unix ms
-	Rules   uint16           `json:"rules"` // the newest that its program knows
-	Known   configuration    `json:"known"`
-	Marks   marks            `json:"marks,omitempty"` // its newest
+	ID      hraft.ServerID `json:"id"`
+	Term    uint64         `json:"term"`
+	Leads   bool           `json:"leads,omitempty"` // and has applied an entry of its own term
+	Held    bool           `json:"held,omitempty"`  // takes no part in Raft yet
+	Lacking bool           `json:"lacking,omitempty"`
+	Full    bool           `json:"full,omitempty"` // its disk takes no produce
+	Last    uint64         `json:"last"`           // of the Raft log, or of the newest snapshot
+	Commit  uint64         `json:"commit"`         // as far as it knows
+	Applied uint64         `json:"applied"`        // of the newest entry applied in this process
+	Head    uint64         `json:"head"`           // of the event log
+	Chain   event.Chain    `json:"chain"`
+	Wall    int64          `json:"wall"`  // its wall clock, Unix ms
+	Clock   int64          `json:"clock"` // the log's time there, Unix ms
+	Rules   uint16         `json:"rules"` // the newest that its program knows
+	Known   configuration  `json:"known"`
+	Marks   marks          `json:"marks,omitempty"` // its newest
 	// Objection is, in an answer, why the node that asks is not admitted: see rollback.go.
 	Objection string `json:"objection,omitempty"`
 }

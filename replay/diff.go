@@ -236,9 +236,6 @@ func (d *Dir) Compare(ctx context.Context, other *Dir, at event.Instant, f Filte
 }
 
 func sameChain(a, b *log.Log, index uint64) (bool, error) {
-	if index == 0 {
-		return true, nil
-	}
 	x, err := a.ChainAt(index)
 	if err != nil {
 		return false, err

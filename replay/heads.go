@@ -3,12 +3,12 @@ package replay
 import (
 	"cmp"
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"slices"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 )
@@ -23,7 +23,7 @@ func HeadAt(l *log.Log, card *datadir.Node, index uint64) (h wire.LogHead, err e
 	if card != nil {
 		h.ClusterID, h.NodeID = card.ClusterID, card.NodeID
 	}
-	h.ChainHash = hexOf([32]byte{}) // of the empty log
+	h.ChainHash = event.Chain{}.String() // of the empty log
 	for i, looked := min(index, l.Head()), 0; i > 0 && looked < eventNear; i-- {
 		b, err := l.Block(i)
 		if errors.Is(err, log.ErrNotFound) {
@@ -37,7 +37,7 @@ func HeadAt(l *log.Log, card *datadir.Node, index uint64) (h wire.LogHead, err e
 		}
 		looked++
 		if h.Index == 0 {
-			h.Index, h.ChainHash, h.Time = b.Index, hexOf(b.Chain), wire.Time(b.Time)
+			h.Index, h.ChainHash, h.Time = b.Index, event.Chain(b.Chain).String(), wire.Time(b.Time)
 		}
 		if n := len(b.Events); n > 0 {
 			h.EventID = b.Events[n-1].ID.String()
@@ -71,7 +71,7 @@ func (d *Dir) Chain() (c Chain, err error) {
 	}
 	c.At = func(index uint64) (string, error) {
 		chain, err := d.Log.ChainAt(index)
-		return hexOf(chain), err
+		return event.Chain(chain).String(), err
 	}
 	c.Head, err = HeadAt(d.Log, d.Node, d.Log.Head())
 	return c, err
@@ -149,5 +149,3 @@ func (c Chain) Compare(ctx context.Context, heads []wire.LogHead) (HeadsReport, 
 	}
 	return r, nil
 }
-
-func hexOf(chain [32]byte) string { return hex.EncodeToString(chain[:]) }

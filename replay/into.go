@@ -52,7 +52,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if to.Kind == event.InstantTime {
 		clock = max(clock, to.Time)
 	}
-	node := d.forkNode(state.Index(), hexOf(chain), clock)
+	node := d.forkNode(state.Index(), event.Chain(chain).String(), clock)
 
 	tmp := target + ".replay-tmp"
 	if err := os.RemoveAll(tmp); err != nil {

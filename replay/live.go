@@ -91,7 +91,7 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 		return nil, err
 	}
 	key := pastKey{index: index}
-	if at.Kind == event.InstantTime && index > 0 {
+	if at.Kind == event.InstantTime {
 		key.clock = at.Time
 	}
 	p.idle.Reset(keepIdle)

@@ -44,7 +44,7 @@ func (s *Source) StateAt(ctx context.Context, at event.Instant) (*projections.St
 		return nil, Cost{}, err
 	}
 	state, cost, err := s.stateAfter(ctx, to)
-	if err == nil && at.Kind == event.InstantTime && to > 0 {
+	if err == nil && at.Kind == event.InstantTime {
 		state.Advance(at.Time)
 	}
 	return state, cost, err
@@ -185,40 +185,34 @@ type Filter struct {
 	Message event.ID // through dead-letter queues and replays
 }
 
-// Events calls fn with the events between two instants, both inclusive, in the log's order, and
-// returns the indexes of the instants.
-func (s *Source) Events(ctx context.Context, from, to event.Instant, f Filter,
-	fn func(index uint64, e *event.Event) error) (first, last uint64, err error) {
-	if first, err = s.Log.From(from); err != nil {
-		return 0, 0, err
+// Events yields the events of the entries from first to last, both inclusive, that a filter
+// selects, in the log's order.
+func (s *Source) Events(ctx context.Context, first, last uint64, f Filter,
+) iter.Seq2[*event.Event, error] {
+	selects := func(e *event.Event) bool {
+		index := event.RefOf(e.ID).Index
+		return index >= first && index <= last &&
+			(f.Queue == "" || e.Queue == f.Queue || e.ToQueue == f.Queue)
 	}
-	if last, err = s.Log.To(to); err != nil {
-		return 0, 0, err
-	}
-	events := s.Log.Events(ctx, first, last)
-	if f.Message != (event.ID{}) {
+	return func(yield func(*event.Event, error) bool) {
+		if f.Message.IsZero() {
+			for e, err := range s.Log.Events(ctx, first, last) {
+				if (err != nil || selects(e)) && !yield(e, err) {
+					return
+				}
+			}
+			return
+		}
 		history, err := s.Log.History(ctx, f.Message)
 		if err != nil {
-			return first, last, err
+			yield(nil, err)
 		}
-		events = func(yield func(*event.Event, error) bool) {
-			for i := 0; i < len(history) && yield(&history[i], nil); i++ {
+		for i := range history {
+			if selects(&history[i]) && !yield(&history[i], nil) {
+				return
 			}
 		}
 	}
-	for e, err := range events {
-		if err != nil {
-			return first, last, err
-		}
-		index := event.RefOf(e.ID).Index
-		inQueue := f.Queue == "" || e.Queue == f.Queue || e.ToQueue == f.Queue
-		if inQueue && index >= first && index <= last {
-			if err := fn(index, e); err != nil {
-				return first, last, err
-			}
-		}
-	}
-	return first, last, nil
 }
 
 // Dir is a data directory that is only read: nothing is locked or written (I14).

@@ -141,8 +141,8 @@ func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 	for _, s := range l.Segments() {
 		out.Segments = append(out.Segments, wire.LogSegment{
 			Name: s.Name, FirstIndex: s.First, LastIndex: s.Last, Bytes: s.Size,
-			PreviousIndex: s.PrevIndex, PreviousChainHash: hex.EncodeToString(s.PrevChain[:]),
-			ChainHash: hex.EncodeToString(s.Chain[:]), LastTime: wire.Time(s.Clock),
+			PreviousIndex: s.PrevIndex, PreviousChainHash: event.Chain(s.PrevChain).String(),
+			ChainHash: event.Chain(s.Chain).String(), LastTime: wire.Time(s.Clock),
 			Sealed: s.Sealed,
 		})
 	}
@@ -378,33 +378,45 @@ func parseHeads(name string, b []byte) (out []wire.LogHead, err error) {
 	return out, nil
 }
 
+// verdict is what a check of a log found, as JSON.
+type verdict[R any] struct {
+	OK     bool `json:"ok"`
+	Report R    `json:",embed"`
+	// Of a difference: the first block that is wrong, and how.
+	WrongIndex uint64 `json:"wrong_index,omitzero"`
+	Difference string `json:"difference,omitzero"`
+}
+
+// judge returns the verdict of a check by its error, and the difference if there is one. An error
+// means that the check failed.
+func judge[R any](report R, err error) (verdict[R], *replay.Difference, error) {
+	v := verdict[R]{OK: err == nil, Report: report}
+	diff, different := errors.AsType[*replay.Difference](err)
+	if !different {
+		return v, nil, err
+	}
+	v.WrongIndex, v.Difference = diff.Index, diff.Error()
+	return v, diff, nil
+}
+
 // compareHeads compares a chain with heads, and prints the result.
 func (c request) compareHeads(chain replay.Chain, heads []wire.LogHead) error {
 	r, err := chain.Compare(c.ctx, heads)
-	diff, different := errors.AsType[*replay.Difference](err)
-	if err != nil && !different {
+	body, diff, err := judge(r, err)
+	if err != nil {
 		return refusal(err)
-	}
-	body := struct {
-		OK bool `json:"ok"`
-		replay.HeadsReport
-		WrongIndex uint64 `json:"wrong_index,omitzero"`
-		Difference string `json:"difference,omitzero"`
-	}{OK: !different, HeadsReport: r}
-	if different {
-		body.WrongIndex, body.Difference = diff.Index, diff.Error()
 	}
 	text := fmt.Sprintf("%s: %d agree, the newest at index:%d",
 		plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
 	if r.Deleted > 0 {
 		text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
 	}
-	if c.output == "json" || !different {
+	if c.output == "json" || diff == nil {
 		if err := c.say(named{"heads": body}, "%s", text); err != nil {
 			return err
 		}
 	}
-	if different {
+	if diff != nil {
 		return exitf(exitDifference, "the heads show a difference: %w", diff)
 	}
 	return nil
@@ -415,48 +427,26 @@ func (s *logSource) verifyDir(c request) error {
 	bar := c.progress("verifying", true)
 	report, err := replay.Verify(c.ctx, s.fs, s.path, s.node, bar.set)
 	bar.done()
-	diff, different := errors.AsType[*replay.Difference](err)
-	if err != nil && !different {
+	body, diff, err := judge(report, err)
+	if err != nil {
 		return err
 	}
-	l := report.Log
-	body := struct {
-		OK          bool   `json:"ok"`
-		Index       uint64 `json:"index"`
-		ChainHash   string `json:"chain_hash"`
-		First       uint64 `json:"first_index"`
-		Segments    int    `json:"segments"`
-		Blocks      int64  `json:"blocks"`
-		Events      int64  `json:"events"`
-		Erased      int64  `json:"erased"`
-		Bytes       int64  `json:"bytes"`
-		Checkpoints int    `json:"checkpoints"`
-		TornBytes   int64  `json:"torn_bytes,omitzero"`
-		// Of a difference: the first block that is wrong, and how.
-		WrongIndex uint64 `json:"wrong_index,omitzero"`
-		Difference string `json:"difference,omitzero"`
-	}{
-		OK: !different, Index: l.Last, ChainHash: hex.EncodeToString(l.Chain[:]), First: l.First,
-		Segments: l.Segments, Blocks: l.Blocks, Events: l.Records, Erased: l.Erased, Bytes: l.Bytes,
-		Checkpoints: report.Checkpoints,
-	}
+	l := &report.Log
 	if t := l.Tail; t != nil {
-		body.TornBytes = t.Bytes
 		fmt.Fprintf(c.stderr, "qlogd: the log's tail is torn or still being written: "+
 			"%s after offset %d of %s (%s); this is no difference\n",
 			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
 	}
-	if !different {
+	if diff == nil {
 		return c.show(named{"verify": body}, nil, "verified", s.name, [][]any{
-			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)}, {"chain", body.ChainHash},
-			{"segments", l.Segments}, {"blocks", humanize.Comma(l.Blocks)},
-			{"events", humanize.Comma(l.Records)},
+			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)},
+			{"chain", l.Chain.String()}, {"segments", l.Segments},
+			{"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},
 			{"bytes", humanize.IBytes(uint64(l.Bytes))}, {"erased contents", l.Erased},
 			{"checkpoints", fmt.Sprintf("%d, all equal to the fold", report.Checkpoints)},
 			{"log's clock", wire.Time(report.State.Clock()).String()},
 		})
 	}
-	body.WrongIndex, body.Difference = diff.Index, diff.Error()
 	if c.output == "json" {
 		if err := c.wire(named{"verify": body}); err != nil {
 			return err

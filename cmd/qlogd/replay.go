@@ -2,7 +2,6 @@ package main
 
 import (
 	"bufio"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -35,9 +34,10 @@ type replayer struct {
 	Against, Bisect          string
 	Tolerance                time.Duration `default:"1s"`
 
-	from, to event.Instant
-	filter   replay.Filter
-	printed  int // events
+	from, to    event.Instant
+	first, last uint64 // the indexes of from and to
+	filter      replay.Filter
+	printed     int // events
 }
 
 var replayCommand = local("replay", func(c request, r *replayer) error {
@@ -143,22 +143,20 @@ func (r *replayer) parse() (err error) {
 }
 
 // order returns a usage error for a range that ends before it begins.
-func (r *replayer) order(log *log.Log) error {
-	first, err := log.From(r.from)
-	if err != nil {
+func (r *replayer) order(log *log.Log) (err error) {
+	if r.first, err = log.From(r.from); err != nil {
 		return instantError(fmt.Errorf("--from: %w", err))
 	}
-	last, err := log.To(r.to)
-	if err != nil {
+	if r.last, err = log.To(r.to); err != nil {
 		return instantError(fmt.Errorf("--to: %w", err))
 	}
 	// A time before which nothing happened is no mistake; one after --to is, and so is an entry
 	// after it.
 	timed := r.from.Kind == event.InstantTime
-	after := first > last &&
+	after := r.first > r.last &&
 		(r.from.Kind == event.InstantIndex || r.from.Kind == event.InstantID) ||
 		timed && r.to.Kind == event.InstantTime && r.from.Time > r.to.Time ||
-		timed && first > last+1
+		timed && r.first > r.last+1
 	if after && r.Into == "" {
 		return usagef("--from %s is after --to %s", r.FromText, r.ToText)
 	}
@@ -187,15 +185,17 @@ type stateBody struct {
 // events prints every event between the two instants, and the state at the last.
 func (r *replayer) events(d *replay.Dir, bar bool) error {
 	reading := r.progress("reading", bar)
-	print := func(index uint64, e *event.Event) error {
-		reading.set(int64(index), int64(d.Log.Head()))
-		return r.event(api.EventOf(e))
+	for e, err := range d.Events(r.ctx, r.first, r.last, r.filter) {
+		if err == nil {
+			reading.set(int64(event.RefOf(e.ID).Index), int64(d.Log.Head()))
+			err = r.event(api.EventOf(e))
+		}
+		if err != nil {
+			reading.done()
+			return err
+		}
 	}
-	_, last, err := d.Events(r.ctx, r.from, r.to, r.filter, print)
 	reading.done()
-	if err != nil {
-		return err
-	}
 	state, cost, err := d.StateAt(r.ctx, r.to)
 	if err != nil {
 		return err
@@ -203,22 +203,17 @@ func (r *replayer) events(d *replay.Dir, bar bool) error {
 	for _, err := range cost.Skipped {
 		fmt.Fprintln(r.stderr, "qlogd: skipped:", err)
 	}
-	var chain [32]byte // that of the empty log is zero, also if retention has deleted the start
-	if last > 0 {
-		if chain, err = d.Log.ChainAt(last); err != nil {
-			return err
-		}
-	}
-	clock := state.Clock()
-	if r.to.Kind == event.InstantTime {
-		clock = max(clock, r.to.Time)
+	chain, err := d.Log.ChainAt(r.last)
+	if err != nil {
+		return err
 	}
 	body := stateBody{
-		wire.Time(clock), state.Index(), hex.EncodeToString(chain[:]), map[string]wire.Stats{},
+		At: wire.Time(state.Clock()), Index: state.Index(), ChainHash: event.Chain(chain).String(),
+		Queues: map[string]wire.Stats{},
 	}
 	for _, q := range state.Queues() {
 		if r.filter.Queue == "" || r.filter.Queue == q.Name {
-			body.Queues[q.Name] = api.StatsOf(&q.Stats, clock)
+			body.Queues[q.Name] = api.StatsOf(&q.Stats, state.Clock())
 		}
 	}
 	if r.output != "json" {

@@ -21,6 +21,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -139,7 +140,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*Plan, error) {
 	if q.Asked > 0 && q.Asked >= l.PrevIndex { // else the other has deleted what is here
 		switch l.Asked {
 		case here:
-		case checkpoint.Chain{}:
+		case event.Chain{}:
 			return nil, fmt.Errorf("the other node has no chain at index %d any more", q.Asked)
 		default:
 			return nil, fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
@@ -168,7 +169,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*Plan, error) {
 // local returns what the local log, to which the engine may write, consists of: its sealed
 // segments, the newest one, and its chain at an index, or where it ends before that.
 func local(fsys vfs.FS, dataDir string, index uint64) (
-	sealed []log.SegmentInfo, newest log.SegmentInfo, chain checkpoint.Chain, err error) {
+	sealed []log.SegmentInfo, newest log.SegmentInfo, chain event.Chain, err error) {
 	l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dataDir, datadir.LogDir)})
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, newest, chain, nil

@@ -6,27 +6,28 @@ import (
 	"hash/crc32"
 	"strings"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // Checkpoint is the file that the fetched segments lead up to.
 type Checkpoint struct {
-	Name      string           `json:"name"`
-	Size      int64            `json:"size"`
-	Index     uint64           `json:"index"` // Raft's
-	Term      uint64           `json:"term"`
-	HeadIndex uint64           `json:"head_index"`
-	Chain     checkpoint.Chain `json:"chain"`
+	Name      string      `json:"name"`
+	Size      int64       `json:"size"`
+	Index     uint64      `json:"index"` // Raft's
+	Term      uint64      `json:"term"`
+	HeadIndex uint64      `json:"head_index"`
+	Chain     event.Chain `json:"chain"`
 }
 
 // Segment is one file of the event log, the newest cut at the checkpoint.
 type Segment struct {
-	Name  string           `json:"name"`
-	First uint64           `json:"first"`
-	Last  uint64           `json:"last"`
-	Size  int64            `json:"size"`
-	Chain checkpoint.Chain `json:"chain"` // at Last
+	Name  string      `json:"name"`
+	First uint64      `json:"first"`
+	Last  uint64      `json:"last"`
+	Size  int64       `json:"size"`
+	Chain event.Chain `json:"chain"` // at Last
 }
 
 func segmentOf(s log.SegmentInfo) Segment {
@@ -36,9 +37,9 @@ func segmentOf(s log.SegmentInfo) Segment {
 // extent is a part of the event log. PrevIndex and PrevChain are of the block before its first
 // segment; 0 = none.
 type extent struct {
-	PrevIndex uint64           `json:"prev_index"`
-	PrevChain checkpoint.Chain `json:"prev_chain"`
-	Segments  []Segment        `json:"segments"`
+	PrevIndex uint64      `json:"prev_index"`
+	PrevChain event.Chain `json:"prev_chain"`
+	Segments  []Segment   `json:"segments"`
 }
 
 // installFile is in incoming/ from before the first file is moved until after the last: the

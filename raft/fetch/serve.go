@@ -24,14 +24,14 @@ const (
 )
 
 type listRequest struct {
-	HeadIndex uint64           `json:"head_index"`
-	Chain     checkpoint.Chain `json:"chain"`
-	Asked     uint64           `json:"asked,omitempty"` // the chain after this index is wanted too
+	HeadIndex uint64      `json:"head_index"`
+	Chain     event.Chain `json:"chain"`
+	Asked     uint64      `json:"asked,omitempty"` // the chain after this index is wanted too
 }
 
 type list struct {
 	extent
-	Asked checkpoint.Chain `json:"asked,omitzero"` // zero where it is not held
+	Asked event.Chain `json:"asked,omitzero"` // zero where it is not held
 }
 
 type readRequest struct {
@@ -118,7 +118,7 @@ func (s *Source) segments(ctx context.Context, q listRequest) (*list, error) {
 	if last := segments[len(segments)-1]; last.Last != q.HeadIndex || last.Chain != q.Chain {
 		return nil, fmt.Errorf("this node's chain at index %d is %x", last.Last, last.Chain)
 	}
-	if chain, err := s.Log.ChainAt(q.Asked); err == nil && q.Asked > 0 {
+	if chain, err := s.Log.ChainAt(q.Asked); err == nil {
 		l.Asked = chain
 	}
 	if l.PrevIndex == 0 {

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -211,7 +212,7 @@ func TestServeRefuses(t *testing.T) {
 			}
 		}
 	}
-	wrong := listRequest{HeadIndex: meta.HeadIndex, Chain: checkpoint.Chain{1}}
+	wrong := listRequest{HeadIndex: meta.HeadIndex, Chain: event.Chain{1}}
 	for _, body := range []string{"", "[]", "{} {}", string(encode(t, wrong)), `{"head_index":1000000}`} {
 		if _, _, err := mem.Call(t.Context(), peer.Target{Addr: "a"}, callList, []byte(body)); err == nil {
 			t.Errorf("answered %s", body)
@@ -242,8 +243,8 @@ func TestStuckSourceIsGivenUp(t *testing.T) {
 func TestPlanBytes(t *testing.T) {
 	r := &Plan{
 		Replace: true, Cluster: cluster,
-		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: checkpoint.Chain{2}},
-		extent:     extent{PrevIndex: 4, PrevChain: checkpoint.Chain{1}, Segments: []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: checkpoint.Chain{2}}}},
+		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: event.Chain{2}},
+		extent:     extent{PrevIndex: 4, PrevChain: event.Chain{1}, Segments: []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: event.Chain{2}}}},
 	}
 	b, err := r.encode()
 	must(t, err)

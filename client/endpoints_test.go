@@ -1,29 +1,60 @@
 package client
 
 import (
+	"context"
 	"encoding/pem"
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
+
+// inMemory is for bubbles: serve starts servers on a network in memory, through which clients
+// with its option reach them.
+func inMemory(t *testing.T) (serve func(http.Handler) *httptest.Server, reach Option) {
+	n := memnet.New(memnet.Options{})
+	dial := n.Dialer("client")
+	transport := &http.Transport{
+		DialContext: func(ctx context.Context, _, addr string) (net.Conn, error) {
+			return dial(ctx, addr)
+		},
+	}
+	t.Cleanup(transport.CloseIdleConnections)
+	serve = func(h http.Handler) *httptest.Server {
+		l, err := n.Listen("server:0")
+		require.NoError(t, err)
+		srv := &httptest.Server{Listener: l, Config: &http.Server{Handler: h}}
+		srv.Start()
+		return srv
+	}
+	return serve, WithHTTPClient(&http.Client{Transport: transport})
+}
 
 // several returns a client of several servers, each with its answers.
 func several(t *testing.T, opts []Option, answers ...[]answer) (
 	*Client, []*fake, *[]time.Duration) {
 	t.Helper()
+	return severalOn(t, httptest.NewServer, opts, answers...)
+}
+
+func severalOn(t *testing.T, serve func(http.Handler) *httptest.Server, opts []Option,
+	answers ...[]answer) (*Client, []*fake, *[]time.Duration) {
+	t.Helper()
 	var addrs []string
 	var fakes []*fake
 	for _, a := range answers {
 		f := &fake{t: t, answers: a}
-		srv := httptest.NewServer(f)
+		srv := serve(f)
 		t.Cleanup(srv.Close)
 		if a == nil {
 			srv.Close() // nobody is there
@@ -135,18 +166,22 @@ func TestRounds(t *testing.T) {
 
 // A node that takes a request and does not answer is left after a while.
 func TestAHangingNodeIsLeft(t *testing.T) {
-	hang := make(chan struct{})
-	defer close(hang)
-	hangs := func(http.ResponseWriter) { <-hang }
-	soon := []Option{WithTryTimeout(20 * time.Millisecond)}
-	c, f, _ := several(t, soon, all(hangs, hangs), all(enqueued))
-	produceOne(t, c)
-	sameKey(t, f)
-	c.at.Store(0)
-	_, err := c.Lease(t.Context(), "q", LeaseOptions{})
-	if err == nil || !strings.Contains(err.Error(), "does not answer") || len(f[1].asked()) != 1 {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		hang := make(chan struct{})
+		defer close(hang)
+		hangs := func(http.ResponseWriter) { <-hang }
+		serve, reach := inMemory(t)
+		soon := []Option{WithTryTimeout(20 * time.Millisecond), reach}
+		c, f, _ := severalOn(t, serve, soon, all(hangs, hangs), all(enqueued))
+		produceOne(t, c)
+		sameKey(t, f)
+		c.at.Store(0)
+		_, err := c.Lease(t.Context(), "q", LeaseOptions{})
+		if err == nil || !strings.Contains(err.Error(), "does not answer") ||
+			len(f[1].asked()) != 1 {
+			t.Error(err)
+		}
+	})
 }
 
 func TestFollowGoesToTheNextNode(t *testing.T) {

@@ -35,13 +35,19 @@ type shared struct {
 func newShared(t *testing.T, hold bool, refuse func(all []string) *wire.Problem) (
 	*shared, *Client) {
 	t.Helper()
+	return newSharedOn(t, httptest.NewServer, hold, refuse)
+}
+
+func newSharedOn(t *testing.T, serve func(http.Handler) *httptest.Server, hold bool,
+	refuse func(all []string) *wire.Problem, opts ...Option) (*shared, *Client) {
+	t.Helper()
 	s := &shared{got: make(chan []string, 1000), refuse: refuse}
 	if hold {
 		s.hold = make(chan struct{})
 	}
-	s.srv = httptest.NewServer(s)
+	s.srv = serve(s)
 	t.Cleanup(s.srv.Close)
-	c, err := New(s.srv.URL)
+	c, err := New(s.srv.URL, opts...)
 	require.NoError(t, err)
 	t.Cleanup(c.Close)
 	c.sleep = func(time.Duration) <-chan time.Time { return time.After(0) }
@@ -116,21 +122,6 @@ func enqueue(t *testing.T, c *Client, n int) []error {
 	}
 	wg.Wait()
 	return errs
-}
-
-// waitingFor returns once n items wait in the lane of q.
-func waitingFor(t *testing.T, c *Client, n int) {
-	t.Helper()
-	l := c.enqueueLane("q")
-	for t.Context().Err() == nil {
-		l.mu.Lock()
-		got := len(l.waiting)
-		l.mu.Unlock()
-		if got == n {
-			return
-		}
-		time.Sleep(time.Millisecond)
-	}
 }
 
 // One bad message fails for its own caller; the others are enqueued.
@@ -237,37 +228,40 @@ func TestAFullQueueTakesWhatFits(t *testing.T) {
 
 // A caller's deadline ends its own wait and nobody else's.
 func TestADeadlineEndsItsOwnWait(t *testing.T) {
-	s, c := newShared(t, true, nil)
-	under, leave := context.WithCancel(t.Context())
-	gone := make(chan error)
-	go func() { _, err := c.Enqueue(under, "q", JSON("under way")); gone <- err }()
-	<-s.got
-	leave()
-	if err := <-gone; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrOutcomeUnknown) {
-		t.Error(err)
-	}
-	// Its request had no other caller, so it has ended.
-	ok := make(chan error)
-	go func() { _, err := c.Enqueue(t.Context(), "q", JSON("stays")); ok <- err }()
-	<-s.got
-	waits, leave := context.WithCancel(t.Context())
-	go func() { _, err := c.Enqueue(waits, "q", JSON("waits")); gone <- err }()
-	waitingFor(t, c, 1)
-	leave()
-	if err := <-gone; !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
-		t.Errorf("it was never sent: %v", err)
-	}
-	close(s.hold)
-	require.NoError(t, <-ok)
-	select {
-	case got := <-s.got:
-		t.Errorf("%v was sent", got)
-	default:
-	}
-	_, err := c.Enqueue(waits, "q", JSON(1))
-	if !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
-		t.Error(err)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		serve, reach := inMemory(t)
+		s, c := newSharedOn(t, serve, true, nil, reach)
+		under, leave := context.WithCancel(t.Context())
+		gone := make(chan error)
+		go func() { _, err := c.Enqueue(under, "q", JSON("under way")); gone <- err }()
+		<-s.got
+		leave()
+		if err := <-gone; !errors.Is(err, context.Canceled) || !errors.Is(err, ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+		// Its request had no other caller, so it has ended.
+		ok := make(chan error)
+		go func() { _, err := c.Enqueue(t.Context(), "q", JSON("stays")); ok <- err }()
+		<-s.got
+		waits, leave := context.WithCancel(t.Context())
+		go func() { _, err := c.Enqueue(waits, "q", JSON("waits")); gone <- err }()
+		synctest.Wait() // until it waits
+		leave()
+		if err := <-gone; !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+			t.Errorf("it was never sent: %v", err)
+		}
+		close(s.hold)
+		require.NoError(t, <-ok)
+		select {
+		case got := <-s.got:
+			t.Errorf("%v was sent", got)
+		default:
+		}
+		_, err := c.Enqueue(waits, "q", JSON(1))
+		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
+			t.Error(err)
+		}
+	})
 }
 
 // Close ends what is under way, and leaves nothing running.

@@ -81,7 +81,7 @@ func (s *tries) produce(b *background, n *cluster.Node, timeout time.Duration) {
 // first returns when the first request ended that was begun at or after a time.
 func (s *tries) first(t *testing.T, since time.Time) time.Time {
 	t.Helper()
-	deadline := time.NewTimer(time.Minute)
+	deadline := time.NewTimer(3 * time.Minute)
 	defer deadline.Stop()
 	for {
 		s.mu.Lock()
@@ -99,7 +99,7 @@ func (s *tries) first(t *testing.T, since time.Time) time.Time {
 		select {
 		case <-grown:
 		case <-deadline.C:
-			t.Fatal("no write was done within a minute")
+			t.Fatal("no write was done within three minutes")
 		}
 	}
 }

@@ -86,7 +86,7 @@ func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	before := begun()
 	n.Launch()
 	// In the middle of it, unless the Raft log has all that it missed.
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	within(t, ctx, "it fetches or has all", func() bool { return begun() > before })
 	leader.Kill9()

@@ -206,9 +206,9 @@ func (b byName) CloseIdleConnections() {
 // pollEvery is how often a state is looked at that no event marks.
 const pollEvery = 20 * time.Millisecond
 
-// patience is how long Until polls: it only ends a test that hangs, so it is far
-// more than a busy machine takes.
-const patience = 2 * time.Minute
+// patience is how long anything may take: it only ends a test that hangs, so it is
+// far more than a busy machine needs.
+const patience = 3 * time.Minute
 
 // Until polls until look returns nil, and fails the test with what it returned
 // last if that takes too long.

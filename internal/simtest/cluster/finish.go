@@ -14,10 +14,6 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// equalDeadline is how long the nodes may take until all have applied the same,
-// once nothing is in their way.
-const equalDeadline = 60 * time.Second
-
 // finish is the end of every test of a cluster: what was cut is mended, the
 // nodes must come to the same, stop in good order, and leave directories that
 // verify and logs that are equal.
@@ -31,7 +27,7 @@ func (c *Cluster) finish() {
 		}
 	}
 	if 2*len(c.running()) > len(c.nodes) && !c.opts.NoVerify {
-		deadline := equalDeadline
+		deadline := patience
 		if c.t.Failed() {
 			deadline = 5 * time.Second
 		}

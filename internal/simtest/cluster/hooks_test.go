@@ -75,7 +75,7 @@ type hookSender struct{ header, prefix, secret string }
 // send posts a webhook once.
 func (s hookSender) send(ctx context.Context, n *cluster.Node, hook string, body []byte,
 	headers ...string) (a hookAnswer, err error) {
-	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node/hook/"+hook,
 		bytes.NewReader(body))

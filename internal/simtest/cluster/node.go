@@ -20,13 +20,6 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/ports"
 )
 
-// startDeadline is how long a node may take until it is ready, and stopDeadline
-// until it is gone after SIGTERM. Only a node that hangs comes near them.
-const (
-	startDeadline = 60 * time.Second
-	stopDeadline  = 30 * time.Second
-)
-
 // Options of a cluster and each of its nodes. The zero value is three nodes with
 // their defaults in new directories.
 type Options struct {
@@ -61,7 +54,7 @@ type Node struct {
 	proc   *process
 	starts int
 	paused bool
-	wait   time.Duration // for it to become ready; 0: startDeadline
+	wait   time.Duration // for it to become ready; 0: patience
 }
 
 // Start starts a node that is a cluster of its own and returns once it is ready.
@@ -183,9 +176,9 @@ func (n *Node) Patient(wait time.Duration) {
 func (n *Node) WaitReady() error {
 	p := n.process()
 	n.mu.Lock()
-	patience := cmp.Or(n.wait, startDeadline)
+	wait := cmp.Or(n.wait, patience)
 	n.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), wait)
 	defer cancel()
 	go func() {
 		defer cancel()
@@ -202,7 +195,7 @@ func (n *Node) WaitReady() error {
 		return fmt.Errorf("%s ended before it was ready: %v; its log ends with\n%s", n.name, p.err,
 			n.log.tail(20))
 	}
-	return fmt.Errorf("%s was not ready after %s: %w; its log ends with\n%s", n.name, patience, err,
+	return fmt.Errorf("%s was not ready after %s: %w; its log ends with\n%s", n.name, wait, err,
 		n.log.tail(20))
 }
 
@@ -235,7 +228,7 @@ func (n *Node) Term() {
 func (n *Node) Quit() error {
 	n.t.Helper()
 	n.signal(syscall.SIGTERM)
-	ctx, cancel := context.WithTimeout(context.Background(), stopDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	return n.Wait(ctx)
 }

@@ -41,7 +41,7 @@ func has(t *testing.T, n *cluster.Node, ids []string) {
 // ended waits until a program has ended on its own, with an error.
 func ended(t *testing.T, n *cluster.Node) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	if err := n.Wait(ctx); err == nil || ctx.Err() != nil {
 		t.Fatalf("%s does not end: %v\n%s", n.Name(), err, n.Log())
@@ -86,14 +86,14 @@ func TestNoMajority(t *testing.T) {
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
 	ids := some(t, c.Client(), 3)
-	require.NoError(t, c.WaitEqual(time.Minute))
+	require.NoError(t, c.WaitEqual(3*time.Minute))
 	n := c.Follower()
 	gone := c.Others(n)
 	for _, g := range gone {
 		g.Kill9()
 	}
 	once := n.Client(client.WithRetry(client.Retry{Attempts: 1}))
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	var wg sync.WaitGroup
 	for name, do := range map[string]func() error{

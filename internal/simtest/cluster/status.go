@@ -24,7 +24,7 @@ func member(s *wire.Cluster, id string) (wire.Node, bool) {
 }
 
 // askTimeout bounds a question to a node that may be paused or cut off.
-const askTimeout = 2 * time.Second
+const askTimeout = 10 * time.Second
 
 // Status asks the node how it sees its cluster.
 func (n *Node) Status(ctx context.Context) (*wire.Cluster, error) {
@@ -95,10 +95,10 @@ func (c *Cluster) WaitLeader(not ...*Node) *Node {
 // wait waits for a state, and fails the test if that takes too long.
 func (c *Cluster) wait(look func(context.Context) error) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), startDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := Poll(ctx, func() error { return look(ctx) }); err != nil {
-		c.t.Fatalf("after %s: %v\n%s", startDeadline, err, c.describe())
+		c.t.Fatalf("after %s: %v\n%s", patience, err, c.describe())
 	}
 }
 

@@ -143,13 +143,13 @@ func (s *story) die() (dead int64) {
 	return q.Stats.DeadLetteredTotal
 }
 
-// replay begins the replay of all that the fault killed.
-func (s *story) replay(dead int64) *wire.Task {
+// replay begins the replay of all that the fault killed, which takes about so long.
+func (s *story) replay(dead, seconds int64) *wire.Task {
 	dry, _, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
 		DryRun: true})
 	require.True(s, err == nil && *dry.Replayed == dead,
 		"a dry run says %+v %v, %d died", dry, err, dead)
-	rate := max(dead/2, 1) // about 2 s
+	rate := max(dead/seconds, 1)
 	_, task, err := s.cl.Replay(s.Context(), s.queue, wire.ReplayRequest{Filter: &wire.DeadFilter{},
 		Order: "original", RatePerSecond: &rate})
 	require.True(s, err == nil && task != nil, "no task: %v", err)
@@ -160,7 +160,11 @@ func (s *story) run(killLeader bool) {
 	dead := s.die()
 	s.Logf("%d of %d died", dead, s.n)
 	require.True(s, dead >= int64(s.n/7), "only %d of %d died", dead, s.n)
-	task := s.replay(dead)
+	seconds := int64(2)
+	if killLeader {
+		seconds = 10 // it must not be over before the leader is killed
+	}
+	task := s.replay(dead, seconds)
 	var wg sync.WaitGroup
 	var replayed atomic.Bool
 	wg.Go(func() { // workers are at it while the task is
@@ -202,7 +206,7 @@ func (s *story) runPaused() {
 	require.NoError(s, err)
 	dead := q.Stats.DeadLetteredTotal
 	require.True(s, dead != 0 && q.Stats.Depth != 0, "%d died, %d wait", dead, q.Stats.Depth)
-	s.completed(s.replay(dead), dead)
+	s.completed(s.replay(dead, 2), dead)
 	before := s.acked()
 	require.NoError(s, s.cl.ResumeQueue(s.Context(), s.queue))
 	s.work(func() bool { return s.quiet(s.queue) })

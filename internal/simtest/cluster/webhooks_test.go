@@ -241,7 +241,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	bodies := deliveries(t)
 	p := &processing{ids: map[string]map[string]bool{}, last: map[string]processed{}}
-	workers := []*worker{p.start(t, c, stuck), p.start(t, c), p.start(t, c)}
+	workers := []*worker{p.start(t, c, stuck)} // alone, until it has leased something
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	begun, s := time.Now(), hookSender{"X-Hub-Signature-256", "sha256=", secret}
@@ -273,6 +273,12 @@ func TestWebhooks(t *testing.T) {
 			}
 		})
 	}
+	q := c.Client()
+	within(t, ctx, "the stuck worker has leased something", func() bool {
+		v, err := q.Queue(ctx, "hooks")
+		return err == nil && v.Stats.InFlight > 0
+	})
+	workers = append(workers, p.start(t, c), p.start(t, c))
 	<-third
 	workers[0].kill()
 	workers[0] = p.start(t, c)
@@ -287,7 +293,6 @@ func TestWebhooks(t *testing.T) {
 	took := time.Since(begun)
 
 	// What was processed last is acked by then.
-	q := c.Client()
 	within(t, ctx, "all acked", func() bool {
 		v, err := q.Queue(ctx, "hooks")
 		return err == nil && v.Stats.AckedTotal >= int64(count)

@@ -72,7 +72,7 @@ func TestSeeds(t *testing.T) {
 // no time pass would hang it.
 func run(t *testing.T, o Options) (rep *Report) {
 	t.Helper()
-	watch := time.AfterFunc(2*time.Minute, func() {
+	watch := time.AfterFunc(10*time.Minute, func() {
 		b := make([]byte, 16<<20)
 		fmt.Fprintf(os.Stderr, "seed %d hangs\n%s\n", o.Seed, b[:runtime.Stack(b, true)])
 		os.Exit(2)

@@ -63,7 +63,7 @@ func newCampaign(t *testing.T, seedVar string, nodes ...*cluster.Node) *campaign
 	t.Logf("%s=%d", seedVar, seed)
 	c := &campaign{t: t, d: ForNodes(seed, nodes...), r: rand.New(rand.NewPCG(seed, 77)),
 		seed: seed}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), progressDeadline)
 	defer cancel()
 	require.NoError(t, c.d.Setup(ctx))
 	return c
@@ -96,7 +96,7 @@ func (c *campaign) run(faults []fault) {
 		c.atEnd()
 	}
 	start := time.Now()
-	drain, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	drain, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	require.NoError(c.t, c.d.Drain(drain, 8))
 	c.t.Logf("drained in %s", time.Since(start).Round(time.Millisecond))
@@ -121,7 +121,7 @@ func (c *campaign) crash(kill, restart func()) func() {
 
 // progressDeadline is how long the clients may get nothing done while a majority
 // of the nodes lives and hears each other. It is far beyond what is promised.
-const progressDeadline = 60 * time.Second
+const progressDeadline = 3 * time.Minute
 
 // work returns once that many more requests were answered.
 func (c *campaign) work(n int) {

@@ -120,7 +120,7 @@ func sumBlock(b *event.Block) string {
 }
 
 func (s *stack) close() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	_ = s.replica.Shutdown(ctx)
 	_ = s.peers.Close()

@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -20,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
@@ -55,7 +55,7 @@ func startTest(t *testing.T, dir string, args ...string) *testNode {
 
 func (n *testNode) stop() {
 	n.Helper()
-	ctx, cancel := context.WithTimeout(n.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(n.Context(), 3*time.Minute)
 	defer cancel()
 	require.NoError(n, n.node.stop(ctx))
 }
@@ -112,12 +112,15 @@ func (n *testNode) into(index uint64, args ...string) *testNode {
 	return startTest(n.T, target, args...)
 }
 
-// until waits for a condition, for at most a minute.
+// until waits for a condition that no event marks.
 func (n *testNode) until(what string, ok func() bool) {
 	n.Helper()
-	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(10 * time.Millisecond) {
-		require.False(n, time.Now().After(end), "waited in vain: %s", what)
-	}
+	cluster.Until(n, func() error {
+		if !ok() {
+			return fmt.Errorf("waits in vain for %s", what)
+		}
+		return nil
+	})
 }
 
 func must[T any](v T, err error) T {
@@ -246,7 +249,8 @@ func TestCopyContinuesFromItsInstant(t *testing.T) {
 	ctx := t.Context()
 	n.put("jobs", `{}`)
 	n.produce("jobs", client.JSON(1))
-	m := n.lease("jobs", client.LeaseOptions{Lease: 4 * time.Second})[0]
+	const lease = 4 * time.Second
+	m := n.lease("jobs", client.LeaseOptions{Lease: lease})[0]
 	index := n.engine().log.Head()
 	for e, err := range n.Follow(ctx, client.EventQuery{From: "start", Type: "lease_expired"}) {
 		if err != nil || e.LeaseID != m.LeaseID {
@@ -254,12 +258,18 @@ func TestCopyContinuesFromItsInstant(t *testing.T) {
 		}
 		break
 	}
+	began := time.Now()
 	copied := n.into(index)
 	defer copied.stop()
 	n.stop()
 	r, err := copied.AckOne(ctx, m.LeaseID, wire.AckOne{})
-	if err != nil || r.Status != "acked" {
+	clock := time.UnixMilli(copied.engine().replica.Clock())
+	took := time.Since(began)
+	if (err != nil || r.Status != "acked") && took < lease {
 		t.Errorf("the lease ran out in the copy: %+v, %v", r, err)
+	}
+	if since := clock.Sub(m.LeaseExpiresAt.Time().Add(-lease)); since >= took+lease {
+		t.Errorf("the copy's clock is %s after its instant, %s after it was made", since, took)
 	}
 }
 
@@ -267,9 +277,9 @@ func TestCopyContinuesFromItsInstant(t *testing.T) {
 // whom the original delivers to.
 func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 	t.Parallel()
-	var pushed atomic.Int64
+	pushed := make(chan struct{}, 100)
 	target := httptest.NewServer(http.HandlerFunc(
-		func(http.ResponseWriter, *http.Request) { pushed.Add(1) }))
+		func(http.ResponseWriter, *http.Request) { pushed <- struct{}{} }))
 	defer target.Close()
 	n := startTest(t, "", "--push-allow-private")
 	ctx := t.Context()
@@ -285,39 +295,44 @@ func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 	}
 	// What waits to be pushed at the copy's instant; the original pushes it later.
 	n.put("outbox", fmt.Sprintf(`{"push":{"url":%q}}`, target.URL))
+	require.NoError(t, n.PauseQueue(ctx, "outbox"))
 	n.produce("outbox", wire.NewMessage{Payload: []byte("1"), DelayMS: 700})
 
-	var task, progress wire.Task
+	var task wire.Task
 	n.call("POST", "/v1/queues/jobs/dead/replay", `{"filter":{},"rate_per_second":10}`, &task)
-	n.until("the task to begin", func() bool {
-		n.call("GET", "/v1/tasks/"+task.ID, "", &progress)
-		return progress.Done > 0
-	})
-	index := n.engine().log.Head()
-	n.call("DELETE", "/v1/tasks/"+task.ID, "", nil)
-	n.until("the push", func() bool { return pushed.Load() == 1 })
+	var index uint64 // at which the task has begun
+	for e, err := range n.Follow(ctx, client.EventQuery{From: "start", Type: "replayed"}) {
+		require.NoError(t, err)
+		index = e.Index
+		break
+	}
+	if err := n.CancelTask(ctx, task.ID); err != nil && !errors.Is(err, client.ErrConflict) {
+		t.Error(err) // a conflict: it is over already
+	}
+	require.NoError(t, n.ResumeQueue(ctx, "outbox"))
+	<-pushed
 	copied := n.into(index, "--push-allow-private")
 	n.stop()
 
-	n.until("the copy's task to end", func() bool {
-		copied.call("GET", "/v1/tasks/"+task.ID, "", &progress)
-		return progress.Status == "completed"
-	})
+	ended := must(copied.WaitTask(ctx, task.ID))
 	q := must(copied.Queue(ctx, "jobs"))
-	if progress.Done != dead || q.Stats.Depth != dead {
-		t.Errorf("%d of %d were replayed: %+v", progress.Done, dead, q.Stats)
+	if ended.Status != wire.TaskCompleted || ended.Done != dead || q.Stats.Depth != dead {
+		t.Errorf("%d of %d were replayed, %s: %+v", ended.Done, dead, ended.Status, q.Stats)
 	}
 	copied.call("POST", "/hook/pager", `{"id":7}`, nil)
 	if q = must(copied.Queue(ctx, "jobs")); q.Stats.Depth != dead+1 {
 		t.Errorf("after the webhook: %+v", q.Stats)
 	}
-	// It came due in the copy, whose clock continues from then, and waits.
-	n.until("what would be pushed to come due", func() bool {
-		return must(copied.Queue(ctx, "outbox")).Stats.Depth == 1
+	// It comes due in the copy, whose clock continues from then, and waits.
+	require.NoError(t, copied.ResumeQueue(ctx, "outbox"))
+	copied.until("what would be pushed to come due and stay", func() bool {
+		return must(copied.Explain(ctx, "outbox", "", nil)).Reasons[0].Code == "push_off"
 	})
-	time.Sleep(300 * time.Millisecond) // a push would be made within milliseconds
-	assert.Equal(t, pushed.Load(), 1, "the copy has pushed")
-	copied.stop()
+	if got := copied.lease("outbox", client.LeaseOptions{}); len(got) != 1 || got[0].Attempt != 1 {
+		t.Errorf("it was leased before: %+v", got)
+	}
+	copied.stop() // waits for what is being pushed
+	assert.Equal(t, len(pushed), 0, "the copy has pushed")
 	// The task ended in the copy's log; in the original it was cancelled.
 	r := lines(t, "replay", "--data-dir", copied.dir, "--verify", "-o", "json")
 	assert.Equal(t, r[0]["verify"].(map[string]any)["ok"], true, "%v", r)
@@ -335,12 +350,16 @@ func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 		_, err := once.Lease(ctx, "jobs", client.LeaseOptions{Wait: time.Minute})
 		waiting <- err
 	}()
+	n.until("the lease to wait", func() bool {
+		_, b, err := n.Raw(ctx, "GET", "/metrics", nil, nil)
+		return err == nil && bytes.Contains(b, []byte("\nqlogd_lease_waiters 1\n"))
+	})
 	began := time.Now()
 	n.stop()
-	if took := time.Since(began); took > 30*time.Second {
+	if took := time.Since(began); took > 50*time.Second {
 		t.Errorf("it took %s", took)
 	}
-	<-waiting // answered or refused: whether it had arrived can't be known here
+	<-waiting // answered or refused
 	d := must(replay.Open(n.dir))
 	defer d.Close()
 	if d.Tail() != nil {

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
@@ -164,20 +165,22 @@ func TestFailAnywhere(t *testing.T) {
 
 // A stalled disk ends the process instead of freezing the cluster.
 func TestStalledDiskIsFatal(t *testing.T) {
-	mem := memdisk.New()
-	o := on(mem)
-	stall := &stallFS{FS: mem, gate: make(chan struct{})}
-	o.FS, o.StoreDeadline = stall, 10*time.Millisecond
-	n := boot(t, o)
-	stall.on.Store(true)
-	done := make(chan error, 1)
-	go func() {
-		_, err := n.Propose(context.Background(), put("a"))
-		done <- err
-	}()
-	if err := <-n.died; err == nil {
-		t.Error("no reason given")
-	}
-	outcomeUnknown(t, <-done)
-	close(stall.gate)
+	synctest.Test(t, func(t *testing.T) {
+		mem := memdisk.New()
+		o := on(mem)
+		stall := &stallFS{FS: mem, gate: make(chan struct{})}
+		o.FS, o.StoreDeadline = stall, 10*time.Millisecond
+		n := boot(t, o)
+		stall.on.Store(true)
+		done := make(chan error, 1)
+		go func() {
+			_, err := n.Propose(context.Background(), put("a"))
+			done <- err
+		}()
+		if err := <-n.died; err == nil {
+			t.Error("no reason given")
+		}
+		outcomeUnknown(t, <-done)
+		close(stall.gate)
+	})
 }

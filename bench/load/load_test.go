@@ -24,6 +24,7 @@ type fake struct {
 	repeat   int64 // every so many comes twice
 	n        atomic.Int64
 	fail     error
+	takes    time.Duration // a batch
 	produced int64
 }
 
@@ -37,6 +38,7 @@ type fakeClient struct{ *fake }
 func (f fakeClient) Close() error { return nil }
 
 func (f fakeClient) Produce(_ context.Context, batch []Message) error {
+	time.Sleep(f.takes)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.fail != nil {
@@ -107,29 +109,32 @@ func (f fakeClient) Ack(_ context.Context, done []Delivery) error {
 }
 
 func TestCycle(t *testing.T) {
-	f := newFake()
-	var windows []bool
-	r, err := Run(t.Context(), f, Config{
-		Producers: 4, Batch: 7, Workers: 3, Take: 5, Size: 100, Keys: 9, Backlog: 100,
-		Warmup: 5 * time.Millisecond, Duration: 30 * time.Millisecond,
-		Window: func(begins bool) { windows = append(windows, begins) },
+	synctest.Test(t, func(t *testing.T) {
+		f := newFake()
+		f.takes = time.Millisecond
+		var windows []bool
+		r, err := Run(t.Context(), f, Config{
+			Producers: 4, Batch: 7, Workers: 3, Take: 5, Size: 100, Keys: 9, Backlog: 100,
+			Warmup: 5 * time.Millisecond, Duration: 30 * time.Millisecond,
+			Window: func(begins bool) { windows = append(windows, begins) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Lost != 0 || r.Duplicates != 0 || r.TotalProduced != f.produced ||
+			r.TotalAcked != f.produced || r.Acked == 0 {
+			t.Errorf("%d were produced: %+v", f.produced, r)
+		}
+		if f.most > 100 {
+			t.Errorf("%d were on their way, of 100", f.most)
+		}
+		if len(f.keys) != 9 {
+			t.Errorf("%d keys", len(f.keys))
+		}
+		if len(windows) != 2 || !windows[0] || windows[1] {
+			t.Errorf("windows %v", windows)
+		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if r.Lost != 0 || r.Duplicates != 0 || r.TotalProduced != f.produced ||
-		r.TotalAcked != f.produced || r.Acked == 0 {
-		t.Errorf("%d were produced: %+v", f.produced, r)
-	}
-	if f.most > 100 {
-		t.Errorf("%d were on their way, of 100", f.most)
-	}
-	if len(f.keys) != 9 {
-		t.Errorf("%d keys", len(f.keys))
-	}
-	if len(windows) != 2 || !windows[0] || windows[1] {
-		t.Errorf("windows %v", windows)
-	}
 }
 
 func TestMessages(t *testing.T) {
@@ -234,7 +239,7 @@ func TestFails(t *testing.T) {
 }
 
 func TestPoll(t *testing.T) {
-	r, err := Poll(t.Context(), newFake(), Config{Size: 100, Duration: 50 * time.Millisecond})
+	r, err := Poll(t.Context(), newFake(), Config{Size: 100, Duration: 300 * time.Millisecond})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -363,28 +364,30 @@ func TestFold(t *testing.T) {
 // TestRebuildWhileFollowing: what follows counts anew, also where the log does not grow, and never
 // on top of what was counted before.
 func TestRebuildWhileFollowing(t *testing.T) {
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
-	s.maxEvents = 3
-	defer s.Close()
-	src := newLog()
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- follow(ctx, s, src) }()
-	for i := range uint64(60) {
-		src.append(block(i+1, start+int64(i)*500, 0, enqueued("a", 2)...))
-		if i%7 == 0 {
-			must(t, s.Rebuild())
+	synctest.Test(t, func(t *testing.T) {
+		s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
+		s.maxEvents = 3
+		defer s.Close()
+		src := newLog()
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		done := make(chan error, 1)
+		go func() { done <- follow(ctx, s, src) }()
+		for i := range uint64(60) {
+			src.append(block(i+1, start+int64(i)*500, 0, enqueued("a", 2)...))
+			if i%7 == 0 {
+				must(t, s.Rebuild())
+			}
 		}
-	}
-	waitFor(t, s, 60)
-	for range 5 {
-		must(t, s.Rebuild())
-		waitFor(t, s, 60)
-	}
-	stop()
-	require.ErrorIs(t, <-done, context.Canceled)
-	same(t, s, src.blocks)
+		counted(t, s, 60)
+		for range 5 {
+			must(t, s.Rebuild())
+			counted(t, s, 60)
+		}
+		stop()
+		require.ErrorIs(t, <-done, context.Canceled)
+		same(t, s, src.blocks)
+	})
 }
 
 func copyFile(t testing.TB, from, to string) {
@@ -608,42 +611,44 @@ func TestHistoryDeleted(t *testing.T) {
 // TestFlippedBit: a value that changed on disk is noticed by whoever reads it,
 // and CatchUp counts anew.
 func TestFlippedBit(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "p.db")
-	src := newLog(block(1, start, 0, enqueued("needle-in-the-file", 2)...))
-	s := openStore(t, path)
-	catchUp(t, s, src)
-	_ = s.Close()
+	synctest.Test(t, func(t *testing.T) {
+		path := filepath.Join(t.TempDir(), "p.db")
+		src := newLog(block(1, start, 0, enqueued("needle-in-the-file", 2)...))
+		s := openStore(t, path)
+		catchUp(t, s, src)
+		_ = s.Close()
 
-	b, err := os.ReadFile(path)
-	must(t, err)
-	flipped := 0
-	for at := 0; ; {
-		i := bytes.Index(b[at:], []byte("needle-in-the-file"))
-		if i < 0 {
-			break
+		b, err := os.ReadFile(path)
+		must(t, err)
+		flipped := 0
+		for at := 0; ; {
+			i := bytes.Index(b[at:], []byte("needle-in-the-file"))
+			if i < 0 {
+				break
+			}
+			at += i + len("needle-in-the-file")
+			b[at+7] ^= 1 // the first number's lowest bit
+			flipped++
 		}
-		at += i + len("needle-in-the-file")
-		b[at+7] ^= 1 // the first number's lowest bit
-		flipped++
-	}
-	require.NotEqual(t, flipped, 0, "the row is not in the file")
-	must(t, os.WriteFile(path, b, 0o600))
+		require.NotEqual(t, flipped, 0, "the row is not in the file")
+		must(t, os.WriteFile(path, b, 0o600))
 
-	s = openStore(t, path)
-	defer s.Close()
-	if _, err := s.Minutes("needle-in-the-file", start, start+60_000); !errors.Is(err, errCorrupt) {
-		t.Fatalf("read a flipped value as good: %v", err)
-	}
-	ctx, stop := context.WithCancel(context.Background())
-	defer stop()
-	done := make(chan error, 1)
-	go func() { done <- follow(ctx, s, src) }()
-	waitFor(t, s, 1)
-	src.append(block(2, start, 0, enqueued("needle-in-the-file", 1)...))
-	waitFor(t, s, 2)
-	stop()
-	require.ErrorIs(t, <-done, context.Canceled)
-	same(t, s, src.blocks)
+		s = openStore(t, path)
+		defer s.Close()
+		if _, err := s.Minutes("needle-in-the-file", start, start+60_000); !errors.Is(err, errCorrupt) {
+			t.Fatalf("read a flipped value as good: %v", err)
+		}
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		done := make(chan error, 1)
+		go func() { done <- follow(ctx, s, src) }()
+		counted(t, s, 1)
+		src.append(block(2, start, 0, enqueued("needle-in-the-file", 1)...))
+		counted(t, s, 2)
+		stop()
+		require.ErrorIs(t, <-done, context.Canceled)
+		same(t, s, src.blocks)
+	})
 }
 
 // TestFlippedFreelist: a free page far beyond the file's end cannot be written. The file is
@@ -700,12 +705,13 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-// waitFor returns once the store has counted up to index.
-func waitFor(t *testing.T, s *Store, index uint64) {
+// counted checks, in a bubble, that who follows counts up to index with its next look.
+func counted(t *testing.T, s *Store, index uint64) {
 	t.Helper()
-	for at := uint64(0); at < index && t.Context().Err() == nil; at, _ = s.Position() {
-		time.Sleep(pause)
-	}
+	time.Sleep(pause)
+	synctest.Wait()
+	at, _ := s.Position()
+	require.Equal(t, at, index, "counted up to")
 }
 
 // must fails the test on an error.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/http"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/event"
@@ -262,9 +264,9 @@ func (s *Server) pushReason(ctx context.Context, v *event.QueueView) (r *wire.Pu
 	}
 	ctx, cancel := context.WithTimeout(ctx, othersWithin)
 	defer cancel()
-	name, _ := wire.Marshal(v.Name) // no error: it is ASCII
-	if b, err := s.deps.Node.AskLeader(ctx, askPush, name); err == nil {
-		_ = wire.Unmarshal(b, &r)
+	var answer jsontext.Value
+	if s.deps.Node.AskLeader(ctx, askPush, v.Name, &answer) == nil {
+		_ = wire.Unmarshal(answer, &r)
 	}
 	return r
 }

@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // why explains, and fails unless the one reason has this code.
@@ -22,7 +23,7 @@ func explainCountsWaiters(t *testing.T) {
 	h, _ := onMachine(t)
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	h.node.askOthers = func(_ context.Context, name string, body []byte) [][]byte {
-		answer, err := h.s.Answers()[name](t.Context(), body)
+		answer, err := h.s.Answers()[name](t.Context(), peer.Identity{}, body)
 		assert.NoError(t, err)
 		return [][]byte{answer, []byte("x"), []byte("2")}
 	}

@@ -105,8 +105,15 @@ func (n *fakeNode) Age() (time.Duration, bool) {
 	return n.age()
 }
 
-func (n *fakeNode) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
-	return n.askLeader(ctx, name, body)
+func (n *fakeNode) AskLeader(ctx context.Context, name string, ask, answer any) error {
+	body, err := json.Marshal(ask)
+	if err == nil {
+		body, err = n.askLeader(ctx, name, body)
+	}
+	if err == nil {
+		err = json.Unmarshal(body, answer)
+	}
+	return err
 }
 
 func (n *fakeNode) AskOthers(ctx context.Context, name string, body []byte) [][]byte {

@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // keepOperations is the least number of finished writes with an Idempotency-Key that a node
@@ -280,8 +281,8 @@ const (
 )
 
 // Answers returns the functions that answer the questions of other nodes' Servers, by name.
-func (s *Server) Answers() map[string]func(context.Context, []byte) ([]byte, error) {
-	return map[string]func(context.Context, []byte) ([]byte, error){
+func (s *Server) Answers() map[string]peer.Handler {
+	return map[string]peer.Handler{
 		askOperations: answering(s.ops.find),
 		askWaiters:    answering(func(of [2]string) int64 { return s.waiters.count(of[0], of[1]) }),
 		askPush:       answering(s.deps.Push.Reason),
@@ -289,8 +290,8 @@ func (s *Server) Answers() map[string]func(context.Context, []byte) ([]byte, err
 }
 
 // answering returns answer for questions and answers in JSON.
-func answering[Q, A any](answer func(Q) A) func(context.Context, []byte) ([]byte, error) {
-	return func(_ context.Context, b []byte) ([]byte, error) {
+func answering[Q, A any](answer func(Q) A) peer.Handler {
+	return func(_ context.Context, _ peer.Identity, b []byte) ([]byte, error) {
 		var question Q
 		if err := wire.Unmarshal(b, &question); err != nil {
 			return nil, err

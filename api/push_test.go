@@ -10,6 +10,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // pushes is a Push that takes some URLs.
@@ -63,7 +64,7 @@ func TestPushReason(t *testing.T) {
 		if name != askPush || string(body) != `"q"` {
 			t.Errorf("asked %s %q", name, body)
 		}
-		return leader.s.Answers()[name](ctx, body)
+		return leader.s.Answers()[name](ctx, peer.Identity{}, body)
 	}
 	if r := h.s.pushReason(t.Context(), v); !cmp.Equal(r, down) {
 		t.Errorf("%+v", r)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 func TestStaleReadsSayHowOldTheyAre(t *testing.T) {
@@ -19,7 +20,7 @@ func TestStaleReadsSayHowOldTheyAre(t *testing.T) {
 func TestOperationsOfOthers(t *testing.T) {
 	h, other := setup(t), setup(t)
 	h.node.askOthers = func(_ context.Context, name string, body []byte) [][]byte {
-		answer, err := other.s.Answers()[name](t.Context(), body)
+		answer, err := other.s.Answers()[name](t.Context(), peer.Identity{}, body)
 		assert.NoError(t, err)
 		return [][]byte{answer, []byte("what?")}
 	}
@@ -37,7 +38,7 @@ func TestOperationsOfOthers(t *testing.T) {
 	if a = h.do("GET", "/v1/operations/none", "").want(200); len(a.get("operations").([]any)) != 0 {
 		t.Errorf("%s", a.Body)
 	}
-	if _, err := other.s.Answers()[askOperations](t.Context(), []byte("?")); err == nil {
+	if _, err := other.s.Answers()[askOperations](t.Context(), peer.Identity{}, []byte("?")); err == nil {
 		t.Error("answered nonsense")
 	}
 }

@@ -178,7 +178,7 @@ type Node interface {
 	Age() (time.Duration, bool)
 	LeaderHTTP() string // called for each write
 	// The name of a question is one of those of Answers; other nodes' Servers answer.
-	AskLeader(ctx context.Context, name string, body []byte) ([]byte, error)
+	AskLeader(ctx context.Context, name string, ask, answer any) error
 	AskOthers(ctx context.Context, name string, body []byte) [][]byte
 
 	Status() raft.Status

@@ -92,12 +92,13 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) error {
 	if err := b.readList(); err != nil {
 		return err
 	}
-	answerBootstrap(o.Net, func() bootState {
+	undecided, decided := context.WithCancel(ctx)
+	answerBootstrap(undecided, o.Net, func() bootState {
 		return bootState{Expect: b.Expect, List: b.list, Would: b.would.Load().(string)}
 	})
 	err := b.decide(ctx)
 	// Nobody is answered until the decision is durable: a power cut could undo it.
-	o.Net.Handle(rpcBootstrap, nil)
+	decided()
 	if err != nil {
 		return err
 	}
@@ -114,12 +115,12 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) error {
 // AnswerBootstrap answers nodes that still bootstrap, for one that has a cluster.
 func AnswerBootstrap(p *peer.Net, card *datadir.Node) {
 	state := bootState{Cluster: card.ClusterID, Initial: card.Initial}
-	answerBootstrap(p, func() bootState { return state })
+	answerBootstrap(context.Background(), p, func() bootState { return state })
 }
 
-func answerBootstrap(p *peer.Net, state func() bootState) {
+func answerBootstrap(ctx context.Context, p *peer.Net, state func() bootState) {
 	h := func(context.Context, peer.Identity, struct{}) (bootState, error) { return state(), nil }
-	p.Handle(rpcBootstrap, peer.Answer(h))
+	p.Handle(ctx, rpcBootstrap, peer.Answer(h))
 }
 
 // readList refuses settings that cannot work, and sets the addresses to ask: none where the

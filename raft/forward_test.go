@@ -462,15 +462,15 @@ func askLeader(t *testing.T) {
 	c.put("a")
 	const name = "test.question"
 	for _, m := range c.members() {
-		m.HandleMembers(name, func(context.Context, []byte) ([]byte, error) {
-			return []byte(m.name), nil
-		})
+		m.HandleMembers(t.Context(), name, peer.Answer(
+			func(context.Context, peer.Identity, any) (string, error) { return m.name, nil }))
 	}
 	l := c.leader()
 	for _, m := range c.members() {
-		b, err := m.AskLeader(t.Context(), name, nil)
+		var answer string
+		err := m.AskLeader(t.Context(), name, nil, &answer)
 		assert.False(t, m == l && err == nil, "the leader asks itself")
-		assert.False(t, m != l && (err != nil || string(b) != l.name), "%s, %v", b, err)
+		assert.False(t, m != l && (err != nil || answer != l.name), "%s, %v", answer, err)
 	}
 }
 

@@ -220,23 +220,24 @@ func (r *Replica) SnapshotAll(ctx context.Context) (map[string]uint64, error) {
 func (r *Replica) change(ctx context.Context, q adminRequest) error {
 	late := time.Now().Add(r.o.LeaderWait)
 	for {
-		a := adminResponse{NotLeader: true}
-		if to := r.otherLeader(); r.leadsReady() {
+		var a adminResponse
+		var err error
+		if r.leadsReady() {
 			a = r.administer(ctx, q)
-		} else if to.ID != "" {
-			a.NotLeader = false
-			if _, err := peer.Ask(ctx, r.o.Net, to.target(), rpcAdmin, q, &a); err != nil {
-				p := notNow("the leader %s did not answer: %v", to.ID, err)
-				p.Unknown = !peer.NotSent(err)
-				return p
-			}
-		} else if time.Now().After(late) {
+		} else {
+			err = r.AskLeader(ctx, rpcAdmin, q, &a)
+		}
+		switch {
+		case err == errNotLeader && time.Now().After(late):
 			return notNow("no leader is known; nothing was changed")
-		}
-		if a.Problem != nil {
+		case err == errNotLeader:
+		case err != nil:
+			p := notNow("%v", err)
+			p.Unknown = !peer.NotSent(err)
+			return p
+		case a.Problem != nil:
 			return a.Problem
-		}
-		if !a.NotLeader {
+		case !a.NotLeader:
 			return nil
 		}
 		select {

@@ -2,7 +2,6 @@ package raft
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"sync"
 	"time"
@@ -113,8 +112,8 @@ func (r *Replica) readIndex() (uint64, error) {
 		ok := false
 		if r.Leader() {
 			index, ok = r.confirmHere(ctx)
-		} else if b, err := r.AskLeader(ctx, callReadIndex, []byte("null")); err == nil {
-			ok = json.Unmarshal(b, &index) == nil
+		} else {
+			ok = r.AskLeader(ctx, callReadIndex, nil, &index) == nil
 		}
 		cancel()
 		if ok {

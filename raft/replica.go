@@ -201,7 +201,7 @@ func (r *Replica) start() error {
 			r.o.Logger.Warn("reload of Raft's timeouts failed", "error", err)
 		}
 	}
-	r.handle(true)
+	r.answerOthers()
 	r.run.wg.Go(r.watchLeadership)
 	r.run.wg.Go(r.confirmReads)
 	r.run.wg.Go(func() { r.b.run(r.run.stop) })
@@ -390,27 +390,22 @@ func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 	})
 }
 
-// HandleMembers answers the calls of that name that members of the cluster make;
-// nil: nobody does any more.
-func (r *Replica) HandleMembers(name string,
-	h func(ctx context.Context, body []byte) ([]byte, error)) {
-	var serve peer.Handler
-	if h != nil {
-		serve = r.forMembers(func(ctx context.Context, _ peer.Identity, b []byte) ([]byte, error) {
-			return h(ctx, b)
-		})
-	}
-	r.o.Net.Handle(name, serve)
+// HandleMembers serves the calls of that name that members of the cluster make, until ctx ends.
+func (r *Replica) HandleMembers(ctx context.Context, name string, h peer.Handler) {
+	r.o.Net.Handle(ctx, name, r.forMembers(h))
 }
 
-// AskLeader calls the leader if it is another node.
-func (r *Replica) AskLeader(ctx context.Context, name string, body []byte) ([]byte, error) {
+// AskLeader calls the leader, in JSON, if it is another node. It returns errNotLeader where none is
+// known.
+func (r *Replica) AskLeader(ctx context.Context, name string, ask, answer any) error {
 	to := r.otherLeader()
 	if to.ID == "" {
-		return nil, errNotLeader
+		return errNotLeader
 	}
-	answer, _, err := r.o.Net.Call(ctx, to.target(), name, body)
-	return answer, err
+	if _, err := peer.Ask(ctx, r.o.Net, to.target(), name, ask, answer); err != nil {
+		return fmt.Errorf("the leader %s did not answer: %w", to.ID, err)
+	}
+	return nil
 }
 
 // AskOthers calls, in JSON, all other members that can be reached, and returns the answers
@@ -446,7 +441,6 @@ func (r *Replica) Shutdown(ctx context.Context) error {
 }
 
 func (r *Replica) end() error {
-	r.handle(false)
 	r.run.end()
 	r.b.stop()
 	r.b.forward.sending.Wait()

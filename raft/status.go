@@ -297,8 +297,8 @@ func callEach[A any](ctx context.Context, n *peer.Net, nodes []peer.Target, name
 	return out
 }
 
-// handle answers other nodes, or stops doing so.
-func (r *Replica) handle(on bool) {
+// answerOthers serves the calls of other nodes.
+func (r *Replica) answerOthers() {
 	for name, h := range map[string]peer.Handler{
 		rpcStatus:     r.forCluster(peer.Answer(r.serveStatus)),
 		rpcAdmission:  r.forCluster(peer.Answer(r.serveStatus)),
@@ -307,10 +307,7 @@ func (r *Replica) handle(on bool) {
 		callForward:   r.forMembers(r.b.serveForward),
 		callReadIndex: r.forMembers(peer.Answer(r.serveReadIndex)),
 	} {
-		if !on {
-			h = nil
-		}
-		r.o.Net.Handle(name, h)
+		r.o.Net.Handle(r.run.ctx, name, h)
 	}
 }
 

@@ -124,12 +124,10 @@ func openEngine(n *node) (_ *engine, err error) {
 		Secrets: n.secrets, Forward: n.egress, Logger: e.logger, Registry: registry,
 	}, n.apiOptions())
 	e.push.Lease, e.push.Settle = e.api.LeaseHere, e.api.SettleHere
-	e.answerOthers(true)
-	e.release(func() error {
-		e.answerOthers(false)
-		e.api.Drain()
-		return nil
-	})
+	for name, answer := range e.api.Answers() {
+		e.replica.HandleMembers(e.background, name, answer)
+	}
+	e.release(func() error { e.api.Drain(); return nil })
 	e.tasks = e.newTasks()
 	e.start(ro.Changed)
 	return e, nil
@@ -199,16 +197,6 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEntries, 256), 4096),
 		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
-	}
-}
-
-// answerOthers starts or stops serving the calls of other nodes' APIs.
-func (e *engine) answerOthers(on bool) {
-	for name, answer := range e.api.Answers() {
-		if !on {
-			answer = nil
-		}
-		e.replica.HandleMembers(name, answer)
 	}
 }
 

@@ -226,7 +226,7 @@ func (n *memNet) at(addr string) handlers {
 	return n.nodes[addr]
 }
 
-func (h handlers) Handle(name string, f peer.Handler) { h[name] = f }
+func (h handlers) Handle(_ context.Context, name string, f peer.Handler) { h[name] = f }
 
 var errNobody = errors.New("nobody is there")
 

@@ -57,7 +57,9 @@ const maxCalls = 2
 
 // Serve answers other nodes' fetches from src, by handle of a peer.Net, until stop is called:
 // after it nobody reads from src.
-func Serve(handle func(name string, h peer.Handler), src Source) (stop func()) {
+func Serve(
+	handle func(ctx context.Context, name string, h peer.Handler), src Source,
+) (stop func()) {
 	stopped, cancel := context.WithCancel(context.Background())
 	slots := make(chan struct{}, maxCalls)
 	bounded := func(h peer.Handler) peer.Handler {
@@ -74,11 +76,9 @@ func Serve(handle func(name string, h peer.Handler), src Source) (stop func()) {
 			}
 		}
 	}
-	handle(callList, bounded(peer.Answer(src.list)))
-	handle(callRead, bounded(src.read))
+	handle(stopped, callList, bounded(peer.Answer(src.list)))
+	handle(stopped, callRead, bounded(src.read))
 	return func() {
-		handle(callList, nil)
-		handle(callRead, nil)
 		cancel()
 		for range maxCalls {
 			slots <- struct{}{} // waits for a call, and lets no other in

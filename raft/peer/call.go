@@ -183,14 +183,14 @@ func (n *Net) serve(w http.ResponseWriter, r *http.Request) {
 	_ = c.SetReadDeadline(time.Time{})
 	name := strings.TrimPrefix(r.URL.Path, "/")
 	n.mu.Lock()
-	h := n.handlers[name]
+	h, known := n.handlers[name]
 	n.mu.Unlock()
 	var out []byte
 	status := http.StatusOK
-	if h == nil || r.Method != http.MethodPost {
+	if !known || h.ctx.Err() != nil || r.Method != http.MethodPost {
 		status = http.StatusNotFound
 		err = &Error{"unknown_call", fmt.Sprintf("no handler for %.100q", name)}
-	} else if out, err = h(r.Context(), c.peer, body); err != nil {
+	} else if out, err = h.Handler(r.Context(), c.peer, body); err != nil {
 		status = http.StatusInternalServerError
 	} else if len(out) > maxCall {
 		status, err = http.StatusInternalServerError, tooLarge(int64(len(out)))

@@ -91,7 +91,7 @@ type Net struct {
 
 	mu       sync.Mutex
 	self     Identity
-	handlers map[string]Handler
+	handlers map[string]handling
 	clients  map[Target]*http.Transport
 	raft     *RaftLayer // nil: no replica runs here
 	// conns are all that are open, in both directions, from before their hello on, the oldest
@@ -114,13 +114,13 @@ func New(o Options) (*Net, error) {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
 	n := &Net{
-		o: o, self: o.Self, handlers: map[string]Handler{}, clients: map[Target]*http.Transport{},
+		o: o, self: o.Self, handlers: map[string]handling{}, clients: map[Target]*http.Transport{},
 		warned: map[string]warning{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
-	n.handlers[callPing] = func(context.Context, Identity, []byte) ([]byte, error) {
+	n.Handle(n.ctx, callPing, func(context.Context, Identity, []byte) ([]byte, error) {
 		return nil, nil
-	}
+	})
 	n.server = &http.Server{
 		Handler:           http.HandlerFunc(n.serve),
 		ReadHeaderTimeout: greetTimeout,
@@ -139,12 +139,18 @@ func New(o Options) (*Net, error) {
 	return n, nil
 }
 
-// Handle makes h serve the calls of that name, in place of an older one; nil: none are served.
-// Calls that an older one has begun continue.
-func (n *Net) Handle(name string, h Handler) {
+// handling is a handler and how long it serves.
+type handling struct {
+	ctx context.Context
+	Handler
+}
+
+// Handle makes h serve the calls of that name, in place of an older one, until ctx ends. Calls that
+// have begun continue.
+func (n *Net) Handle(ctx context.Context, name string, h Handler) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.handlers[name] = h
+	n.handlers[name] = handling{ctx, h}
 }
 
 // Addr is where the listener listens.

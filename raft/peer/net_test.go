@@ -37,8 +37,8 @@ func TestPartition(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})
 		a, b := startIn(t, m, "a"), startIn(t, m, "b")
-		b.Handle("echo", echo)
-		b.Handle("wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
+		b.Handle(t.Context(), "echo", echo)
+		b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
 			<-ctx.Done()
 			return nil, ctx.Err()
 		})
@@ -87,7 +87,7 @@ func TestNotSent(t *testing.T) {
 	t.Parallel()
 	a, b := start(t, "a"), start(t, "b")
 	var ran atomic.Int64
-	b.Handle("echo", func(ctx context.Context, from Identity, body []byte) ([]byte, error) {
+	b.Handle(t.Context(), "echo", func(ctx context.Context, from Identity, body []byte) ([]byte, error) {
 		ran.Add(1)
 		return echo(ctx, from, body)
 	})
@@ -133,7 +133,7 @@ func TestContextBeforeConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memnet.New(memnet.Options{})
 		a, b := startIn(t, m, "a"), startIn(t, m, "b")
-		b.Handle("echo", echo)
+		b.Handle(t.Context(), "echo", echo)
 		m.Cut("b", "a")
 		patient := make(chan error)
 		go func() {
@@ -155,13 +155,13 @@ func TestContextBeforeConnection(t *testing.T) {
 func TestContextEnds(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
 	in, out := make(chan struct{}), make(chan error, 1)
-	b.Handle("wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
+	b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
 		in <- struct{}{}
 		<-ctx.Done()
 		out <- ctx.Err()
 		return nil, ctx.Err()
 	})
-	b.Handle("echo", echo)
+	b.Handle(t.Context(), "echo", echo)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() {
@@ -201,8 +201,11 @@ func neverTwice(t *testing.T, seed uint64) {
 	a := startIn(t, m, "a")
 	var ran [400]atomic.Int64
 	b := startIn(t, m, "b")
+	unserve := func() {}
 	serve := func(b *Net) {
-		b.Handle("do", func(ctx context.Context, _ Identity, body []byte) ([]byte, error) {
+		var ctx context.Context
+		ctx, unserve = context.WithCancel(t.Context())
+		b.Handle(ctx, "do", func(ctx context.Context, _ Identity, body []byte) ([]byte, error) {
 			ran[binary.LittleEndian.Uint32(body)].Add(1)
 			time.Sleep(time.Duration(pick(3)) * time.Millisecond)
 			return body[:4], nil
@@ -233,7 +236,7 @@ func neverTwice(t *testing.T, seed uint64) {
 				time.Sleep(time.Duration(pick(40)*pick(40)) * time.Millisecond)
 				m.HealAll()
 			case 4:
-				b.Handle("do", nil)
+				unserve()
 				time.Sleep(time.Duration(pick(5)) * time.Millisecond)
 				serve(b)
 			}
@@ -283,12 +286,12 @@ func neverTwice(t *testing.T, seed uint64) {
 func TestSetSelf(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
 	in := make(chan struct{})
-	b.Handle("wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
+	b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
 		in <- struct{}{}
 		<-ctx.Done()
 		return nil, ctx.Err()
 	})
-	b.Handle("echo", func(_ context.Context, from Identity, _ []byte) ([]byte, error) { return []byte(from.Incarnation), nil })
+	b.Handle(t.Context(), "echo", func(_ context.Context, from Identity, _ []byte) ([]byte, error) { return []byte(from.Incarnation), nil })
 	b.Raft()
 	layer := a.Raft()
 	for i, n := range []*Net{a, b} {
@@ -335,7 +338,7 @@ func TestClose(t *testing.T) {
 	var running sync.WaitGroup
 	in := make(chan struct{})
 	ended := false
-	b.Handle("wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
+	b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
 		in <- struct{}{}
 		<-ctx.Done()
 		ended = true
@@ -459,7 +462,7 @@ func TestSlowStrangers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := memnet.New(memnet.Options{})
 		n, b := startIn(t, m, "a"), startIn(t, m, "b")
-		n.Handle("echo", echo)
+		n.Handle(t.Context(), "echo", echo)
 		begin := time.Now()
 		ended := make(chan time.Duration, maxConns+10)
 		for range cap(ended) {
@@ -510,7 +513,7 @@ func TestAcceptFails(t *testing.T) {
 	f := &failing{Listener: l}
 	f.left.Store(3)
 	n, b := startOn(t, f, "a"), start(t, "b")
-	n.Handle("echo", echo)
+	n.Handle(t.Context(), "echo", echo)
 	_, _, err = b.Call(t.Context(), at(n), "echo", nil)
 	assert.NoError(t, err)
 }
@@ -522,7 +525,7 @@ func TestZone(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	a := startOn(t, l, "a")
-	a.Handle("echo", echo)
+	a.Handle(t.Context(), "echo", echo)
 	b := start(t, "b", func(o *Options) {
 		o.Dial = func(_ context.Context, to string) (net.Conn, error) {
 			assert.Equal(t, to, addr)
@@ -565,7 +568,7 @@ func TestRefused(t *testing.T) {
 				c.to = func(*Options) {}
 			}
 			a, b = start(t, "a", c.from), start(t, "b", c.to)
-			b.Handle("echo", echo)
+			b.Handle(t.Context(), "echo", echo)
 			b.Raft()
 			c.target.Addr = b.Addr()
 			check := func(what, want string, err error) {

@@ -50,11 +50,11 @@ func echo(_ context.Context, from Identity, body []byte) ([]byte, error) {
 
 func TestCall(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
-	b.Handle("echo", echo)
-	b.Handle("fail", func(context.Context, Identity, []byte) ([]byte, error) {
+	b.Handle(t.Context(), "echo", echo)
+	b.Handle(t.Context(), "fail", func(context.Context, Identity, []byte) ([]byte, error) {
 		return nil, &Error{Code: "no", Detail: "because"}
 	})
-	b.Handle("plain", func(context.Context, Identity, []byte) ([]byte, error) { return nil, errors.New("plain") })
+	b.Handle(t.Context(), "plain", func(context.Context, Identity, []byte) ([]byte, error) { return nil, errors.New("plain") })
 	for _, body := range []string{"", "x", strings.Repeat("long ", 1<<18)} {
 		got, from, err := a.Call(t.Context(), at(b), "echo", []byte(body))
 		require.True(t, err == nil && string(got) == "a:"+body && from == b.Self(),
@@ -74,7 +74,7 @@ func TestCall(t *testing.T) {
 
 func BenchmarkCall(b *testing.B) {
 	from, to := start(b, "a"), start(b, "b")
-	to.Handle("echo", echo)
+	to.Handle(b.Context(), "echo", echo)
 	b.ReportAllocs()
 	for b.Loop() {
 		if _, _, err := from.Call(b.Context(), at(to), "echo", make([]byte, 1<<10)); err != nil {

@@ -78,7 +78,7 @@ func (a *authority) with(t *testing.T, trust *authority, names ...string) func(*
 func TestTLS(t *testing.T) {
 	ca, other := newAuthority(t), newAuthority(t)
 	b := start(t, "b", ca.with(t, ca, "localhost", "127.0.0.1"))
-	b.Handle("echo", echo)
+	b.Handle(t.Context(), "echo", echo)
 	b.Raft()
 	_, port, err := net.SplitHostPort(b.Addr())
 	require.NoError(t, err)

@@ -400,9 +400,9 @@ func (w *world) heal() {
 // plantIn puts the fault into a node.
 func (w *world) plantIn(e *engine) {
 	if w.o.Plant == NoVouch {
-		e.l.peers.Handle("raft.admission", func(context.Context, peer.Identity, []byte) ([]byte,
-			error) {
-			return []byte(`{"known":{"index":0,"servers":null}}`), nil
-		})
+		e.l.peers.Handle(context.Background(), "raft.admission",
+			func(context.Context, peer.Identity, []byte) ([]byte, error) {
+				return []byte(`{"known":{"index":0,"servers":null}}`), nil
+			})
 	}
 }

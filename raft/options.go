@@ -40,13 +40,12 @@ type Machine interface {
 	Rules() uint16
 }
 
-// Metrics records what a replica, and the libraries under it, measure. Names are in
-// snake_case without a prefix; labels are pairs of name and value.
+// Metrics records what a replica and its stores measure. Names are in snake_case without a prefix.
+// hashicorp/raft reports to the global sink of go-metrics instead.
 type Metrics interface {
-	Count(name string, n float64, labels ...string)
-	Gauge(name string, v float64, labels ...string)
-	// Observe records one sample: seconds if the name ends in _seconds.
-	Observe(name string, v float64, labels ...string)
+	Count(name string, n float64)
+	Gauge(name string, v float64)
+	Observe(name string, v float64) // one sample: seconds if the name ends in _seconds
 }
 
 // Options of a replica. What is zero gets its default. Callbacks must not block; OnJoined, OnOut

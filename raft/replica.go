@@ -18,8 +18,7 @@
 //	reads that a late response confirms                 Replica.confirmLeadership
 //	a rolled-back directory that votes (I16)            rollback.go
 //
-// Nothing here is global but what RouteLibraryMetrics sets: several replicas can
-// live in one process.
+// Nothing here is global: several replicas can live in one process.
 package raft
 
 import (

@@ -4,14 +4,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"regexp"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	hashi "github.com/hashicorp/go-metrics"
 	walmetrics "github.com/hashicorp/raft-wal/metrics"
 )
 
@@ -95,60 +92,9 @@ func (t *throttle) due(now time.Time) bool {
 
 type noMetrics struct{}
 
-func (noMetrics) Count(string, float64, ...string)   {}
-func (noMetrics) Gauge(string, float64, ...string)   {}
-func (noMetrics) Observe(string, float64, ...string) {}
-
-// RouteLibraryMetrics sends what hashicorp/raft reports to m. The library knows one
-// global sink, so this is the process's choice and not a replica's.
-func RouteLibraryMetrics(m Metrics) error {
-	c := hashi.DefaultConfig("")
-	c.EnableHostname, c.EnableRuntimeMetrics = false, false
-	_, err := hashi.NewGlobal(c, &hashiSink{m: m})
-	return err
-}
-
-// metricName makes raft.fsm.applyBatch into raft_fsm_apply_batch. It is called a dozen
-// times for each entry with some fifty names, so the results are kept.
-func metricName(key []string) string {
-	joined := strings.Join(key, "_")
-	if made, ok := metricNames.Load(joined); ok {
-		return made.(string)
-	}
-	words := strings.ToLower(upperCase.ReplaceAllString(joined, "_$0"))
-	name := strings.Trim(separators.ReplaceAllString(words, "_"), "_")
-	metricNames.Store(joined, name)
-	return name
-}
-
-var (
-	metricNames sync.Map // of string to string
-	upperCase   = regexp.MustCompile(`[A-Z]`)
-	separators  = regexp.MustCompile(`[^a-z0-9]+`)
-)
-
-// hashiSink passes hashicorp/raft's metrics on. go-metrics calls the methods with labels only.
-type hashiSink struct {
-	hashi.BlackholeSink
-	m Metrics
-}
-
-func labelPairs(labels []hashi.Label) (out []string) {
-	for _, l := range labels {
-		out = append(out, metricName([]string{l.Name}), l.Value)
-	}
-	return out
-}
-
-func (s *hashiSink) SetGaugeWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Gauge(metricName(key), float64(v), labelPairs(l)...)
-}
-func (s *hashiSink) IncrCounterWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Count(metricName(key), float64(v), labelPairs(l)...)
-}
-func (s *hashiSink) AddSampleWithLabels(key []string, v float32, l []hashi.Label) {
-	s.m.Observe(metricName(key), float64(v), labelPairs(l)...)
-}
+func (noMetrics) Count(string, float64)   {}
+func (noMetrics) Gauge(string, float64)   {}
+func (noMetrics) Observe(string, float64) {}
 
 // walMetrics is raft-wal's collector.
 type walMetrics struct{ m Metrics }
@@ -156,9 +102,9 @@ type walMetrics struct{ m Metrics }
 var _ walmetrics.Collector = walMetrics{}
 
 func (w walMetrics) IncrementCounter(name string, delta uint64) {
-	w.m.Count(metricName([]string{"raft_wal", name}), float64(delta))
+	w.m.Count("raft_wal_"+name, float64(delta))
 }
 
 func (w walMetrics) SetGauge(name string, v uint64) {
-	w.m.Gauge(metricName([]string{"raft_wal", name}), float64(v))
+	w.m.Gauge("raft_wal_"+name, float64(v))
 }

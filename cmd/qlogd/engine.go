@@ -61,7 +61,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	registry.MustRegister(collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	sink := &metrics{registry: registry}
-	if err := raft.RouteLibraryMetrics(sink); err != nil {
+	if err := sink.followLibraries(); err != nil {
 		return nil, err
 	}
 	ro := e.raftOptions(sink)

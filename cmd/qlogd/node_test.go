@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	hashi "github.com/hashicorp/go-metrics"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
@@ -376,12 +378,16 @@ func TestMetricsOfRaftAndTheAPIAreApart(t *testing.T) {
 	n := startTest(t, "")
 	defer n.stop()
 	n.put("jobs", `{}`)
+	hashi.IncrCounterWithLabels([]string{"raft", "some", "thing"}, 1,
+		[]hashi.Label{{Name: "peer_id", Value: "n2"}})
 	resp, b, err := n.Raw(t.Context(), "GET", "/metrics", nil, nil)
 	if err != nil || resp.StatusCode != http.StatusOK {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} `,
-		"qlogd_entry_seconds_count ", "qlogd_entry_commands_count "} {
+		"qlogd_entry_seconds_count ", "qlogd_entry_commands_count ", "qlogd_raft_apply ",
+		"qlogd_raft_fsm_apply_batch_count ", `qlogd_raft_some_thing{peer_id="n2"} 1`,
+		"qlogd_raft_wal_log_appends "} {
 		assert.True(t, bytes.Contains(b, []byte("\n"+want)), "/metrics lacks %s", want)
 	}
 }

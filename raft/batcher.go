@@ -37,7 +37,6 @@ type batcher struct {
 	queues queues
 	flight []*batch // in the order in which they left
 	lead   leadership
-	rate   rate
 	owed   bool // another node waits to apply the entry that its commands were in
 }
 
@@ -212,41 +211,6 @@ func (b *batcher) enqueue(list ...*pending) {
 		b.signal()
 	}
 }
-
-// admitLocked queues a command, or returns why it is refused: the node is shutting down,
-// the command is too large, the disk is nearly full, or its class has no room. Each class
-// may fill a smaller part of the room: what empties the queues is still accepted when
-// what fills them is refused.
-func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
-	l := b.o.Limits
-	n, bytes, size := b.queues.n, b.queues.bytes, len(d.data)
-	switch {
-	case b.lead.closing:
-		return shuttingDown()
-	case size > l.CommandBytes:
-		detail := fmt.Sprintf("a request of %d bytes is over the limit of %d", size, l.CommandBytes)
-		return refused(CodePayloadTooLarge, detail, 0)
-	case n >= share(l.Waiting, d.class), n > 0 && bytes+size > share(l.WaitingBytes, d.class):
-		return b.overloadedLocked("too many writes wait; this one was not proposed")
-	}
-	// The leader's disk decides, not that of a node that forwards: see Replica.makeRoom.
-	if b.lead.leader || b.forward.to == (peer.Target{}) {
-		if full := b.disk.refuses(d.class, free); full != nil {
-			return full
-		}
-	}
-	b.queues.push(d)
-	return nil
-}
-
-func (b *batcher) overloadedLocked(detail string) *event.Problem {
-	p := refused(CodeOverloaded, detail, b.rate.wait(b.queues.n))
-	p.QueueDepth = int64(b.queues.n)
-	return p
-}
-
-// share is the part of a limit that a class may fill: all of it, 6/8, 4/8, 2/8.
-func share(limit int, c event.Class) int { return max(1, limit/8*(8-2*int(c))+limit%8) }
 
 // wait returns the answer to a command.
 func (b *batcher) wait(ctx context.Context, d *pending) (event.Result, error) {
@@ -468,9 +432,7 @@ func (b *batcher) complete(e *batch, f hraft.ApplyFuture, err error) {
 			l.first = true
 		}
 	}
-	if failure == nil {
-		b.rate.add(len(e.group), now)
-	} else if back {
+	if back {
 		b.sendBackLocked(noLeader(), (*pending).foreign)
 	}
 	b.finishLocked(e, answers)
@@ -630,153 +592,4 @@ func (b *batcher) busy() bool {
 
 func (b *batcher) busyLocked() bool {
 	return slices.ContainsFunc(b.flight, func(e *batch) bool { return !e.isCall() })
-}
-
-// pending is one command between Propose and its answer.
-type pending struct {
-	data   []byte
-	class  event.Class
-	weight int    // messages, leases or settles that it asks for
-	rules  uint16 // that it brings into force: Upgrade
-	local  bool   // proposed by the leader for itself, never forwarded
-	since  time.Time
-
-	// The answer goes to the caller waiting on done or, if another node forwarded
-	// the command, to position pos of its batch.
-	done chan event.Answer // of capacity one
-	from *served
-	pos  int
-
-	// Guarded by the batcher's lock.
-	queued bool // in a queue, may still be dropped
-	gone   bool // its caller left while it was in flight
-}
-
-// foreign reports whether only the node that leads now may propose it.
-func (d *pending) foreign() bool { return d.from != nil || d.local }
-
-func newPending(c *event.Command) *pending {
-	d := &pending{
-		data: event.EncodeCommand(c), class: c.Class(), weight: c.Weight(),
-		local: c.Upgrade != nil || c.Mark != nil,
-		since: time.Now(), done: make(chan event.Answer, 1),
-	}
-	if c.Upgrade != nil {
-		d.rules = c.Upgrade.Rules
-	}
-	return d
-}
-
-// answer answers the command, under the batcher's lock. It is called once.
-func (d *pending) answer(a event.Answer) {
-	if d.from != nil {
-		d.from.answer(d.pos, a)
-		return
-	}
-	a.Back = false
-	d.done <- a
-}
-
-// sendBack answers a command that this node has not proposed and never will: with the
-// problem to its own client, with Back to the node that forwarded it.
-func (d *pending) sendBack(p *event.Problem) { d.answer(event.Answer{Refusal: p, Back: true}) }
-
-// queues hold the waiting commands, one queue for each class, in the order of arrival.
-type queues struct {
-	class  [event.Classes][]*pending
-	n      int
-	bytes  int
-	passed [event.Classes]int // batches in a row that had no room for a waiting class
-}
-
-func (q *queues) push(d *pending) {
-	d.queued = true
-	q.class[d.class] = append(q.class[d.class], d)
-	q.n++
-	q.bytes += len(d.data)
-}
-
-// remove takes out the commands that match.
-func (q *queues) remove(match func(*pending) bool) (g []*pending) {
-	for c := range q.class {
-		q.class[c] = slices.DeleteFunc(q.class[c], func(d *pending) bool {
-			if !match(d) {
-				return false
-			}
-			d.queued = false
-			q.n--
-			q.bytes -= len(d.data)
-			g = append(g, d)
-			return true
-		})
-	}
-	return g
-}
-
-// patience is the number of batches without room after which a class goes first, with
-// an eighth of one batch: classes are ordered, but none starves.
-const patience = 32
-
-// batch takes the commands of the next batch: class by class, in the order of arrival,
-// while they fit. The first command always fits.
-func (q *queues) batch(l Limits) (g []*pending, bytes int) {
-	weight := 0
-	fill := func(c event.Class, share int) {
-		n := 0
-		for _, d := range q.class[c] {
-			full := bytes+len(d.data) > l.GroupBytes/share || len(g) >= l.GroupCommands/share ||
-				weight+d.weight > l.GroupWeight/share
-			if full && len(g) > 0 {
-				break
-			}
-			d.queued = false
-			g = append(g, d)
-			bytes += len(d.data)
-			weight += d.weight
-			n++
-		}
-		q.class[c] = slices.Delete(q.class[c], 0, n)
-		if q.passed[c]++; n > 0 || len(q.class[c]) == 0 {
-			q.passed[c] = 0
-		}
-	}
-	for c := range event.Classes {
-		if q.passed[c] >= patience {
-			fill(c, 8)
-		}
-	}
-	for c := range event.Classes {
-		fill(c, 1)
-	}
-	q.n -= len(g)
-	q.bytes -= bytes
-	return g, bytes
-}
-
-// rate estimates how many commands are executed a second.
-type rate struct {
-	perSecond float64
-	at        time.Time
-	n         int
-}
-
-func (r *rate) add(n int, now time.Time) {
-	r.n += n
-	d := now.Sub(r.at).Seconds()
-	switch {
-	case r.at.IsZero() || d > 10:
-		// After a pause the count says nothing about the speed.
-		r.at, r.n = now, 0
-	case d >= 0.1:
-		r.perSecond = 0.7*r.perSecond + 0.3*float64(r.n)/d
-		r.at, r.n = now, 0
-	}
-}
-
-// wait estimates how many milliseconds n commands take.
-func (r *rate) wait(n int) int64 {
-	if r.perSecond < 1 {
-		return 1000
-	}
-	return min(max(int64(float64(n)/r.perSecond*1000), 50), 10_000)
 }

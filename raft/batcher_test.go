@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	hraft "github.com/hashicorp/raft"
 
@@ -214,4 +215,19 @@ func TestApplyErrorIsFatal(t *testing.T) {
 	if ok, _ := n.Ready(); ok {
 		t.Error("a failed replica is ready")
 	}
+}
+
+// A new command is expected to wait as long as the one that has waited longest.
+func TestExpectedWait(t *testing.T) {
+	now := time.Now()
+	var q queues
+	assert.Equal(t, q.wait(now), 50*time.Millisecond)
+	for class, since := range map[event.Class]time.Duration{
+		event.ClassSettle: time.Second, event.ClassLease: 3 * time.Second,
+	} {
+		q.push(&pending{class: class, since: now.Add(-since)})
+		q.push(&pending{class: class, since: now})
+	}
+	assert.Equal(t, q.wait(now), 3*time.Second)
+	assert.Equal(t, q.wait(now.Add(time.Hour)), 10*time.Second)
 }

@@ -112,7 +112,6 @@ func (b *batcher) send(e *batch) {
 		b.mu.Unlock()
 		b.awaitApplied(index, answers)
 		b.mu.Lock()
-		b.rate.add(len(e.group), time.Now())
 	}
 	b.finishLocked(e, answers)
 	b.signal()

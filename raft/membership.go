@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"net/url"
 	"strings"
+	"syscall"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -292,6 +293,14 @@ func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse 
 	return responseOf(conflict("do", "%.64q is not known here", q.Do))
 }
 
+// outOfSpace reports whether a checkpoint failed because the disk was full. hashicorp/raft keeps
+// only the text of the cause.
+func outOfSpace(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, syscall.ENOSPC.Error()) ||
+		strings.Contains(text, syscall.EDQUOT.Error())
+}
+
 func responseOf(err error) adminResponse {
 	var p *event.Problem
 	switch {
@@ -537,6 +546,30 @@ func (r *Replica) unstick() {
 	accepts := func() bool { return !r.b.lead.leader || r.b.lead.accepted.After(began) }
 	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
 		r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))
+	}
+}
+
+// full reports whether this node's disk takes no produce.
+func (r *Replica) full() bool {
+	return r.b.disk.refuses(event.ClassProduce, r.b.disk.free()) != nil
+}
+
+// makeRoom transfers leadership to a voter whose disk has room, if this one's has none:
+// only the leader's disk decides what is refused.
+func (r *Replica) makeRoom() {
+	if !r.full() {
+		return
+	}
+	for _, v := range r.remotes() {
+		if v.Votes && !v.Status.Full && v.level() {
+			r.o.Logger.Warn("disk is nearly full: transferring leadership", "to", v.ID)
+			ctx, cancel := context.WithTimeout(r.run.ctx, transferSticks)
+			defer cancel()
+			if err := r.TransferLeadership(ctx, v.ID); err != nil {
+				r.o.Logger.Warn("leadership transfer failed", "error", err)
+			}
+			return
+		}
 	}
 }
 

@@ -472,11 +472,7 @@ func (r *Replica) StepDown(ctx context.Context) error {
 		if !r.Leader() || ctx.Err() != nil {
 			break
 		}
-		err := r.handOver(ctx, v)
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, err)
+		errs = append(errs, r.handOver(ctx, v))
 	}
 	if !r.Leader() || r.alone() {
 		return nil

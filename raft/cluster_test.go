@@ -85,7 +85,6 @@ type member struct {
 	initial   []datadir.Member
 	contacts  []string
 	set       func(*Options) // after the cluster's
-	outs      chan error
 	joined    chan struct{}
 	joinedAs  atomic.Value // the incarnation that was last told that it is a member
 }
@@ -126,7 +125,7 @@ func (c *nodes) fresh(name string) *member {
 	c.port++
 	m := &member{
 		name: name, inc: name + "-1", addr: fmt.Sprintf("%s:%d", name, c.port), disk: memdisk.New(),
-		outs: make(chan error, 4), joined: make(chan struct{}, 100),
+		joined: make(chan struct{}, 100),
 	}
 	c.mu.Lock()
 	c.all[name] = m
@@ -156,7 +155,6 @@ func (c *nodes) tryStart(m *member) error {
 	}
 	o.NodeID, o.Incarnation, o.Net = m.name, m.inc, m.net
 	o.Initial, o.Contacts = m.initial, m.contacts
-	o.OnOut = func(why error) { m.outs <- why }
 	inc := m.inc
 	o.Joined = m.joinedAs.Load() == inc
 	o.OnJoined = func() {

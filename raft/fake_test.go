@@ -321,7 +321,7 @@ func on(fsys vfs.FS) Options {
 		OpenKV:           func(name string) (types.MetaStore, error) { return filekv.Open(fsys, name) },
 		SnapshotInterval: -1, SegmentBytes: 16 << 10,
 		HeartbeatTimeout: 200 * time.Millisecond,
-		OnJoined:         func() {}, OnOut: func(error) {}, OnFatal: func(err error) { panic(err) },
+		OnJoined:         func() {}, OnFatal: func(err error) { panic(err) },
 	}
 }
 

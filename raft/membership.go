@@ -622,7 +622,7 @@ func (r *Replica) tendMembership() {
 		want, is := r.o.self(), memberOf(self.ID, self.Address)
 		want.Voter, want.HTTPAddr = is.Voter, cmp.Or(want.HTTPAddr, is.HTTPAddr)
 		if member && want.serverAddress() != self.Address ||
-			!joined && !r.membership.joined.Load() && !r.rollback.out.Load() {
+			!joined && !r.membership.joined.Load() {
 			r.askToJoin()
 		}
 		select {

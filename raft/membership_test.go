@@ -102,7 +102,7 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	until(t, "the leader is removed", func() bool {
 		return c.others(l)[0].RemoveMember(ctx, l.name, false) == nil
 	})
-	if why := <-l.outs; !errors.Is(why, ErrRemoved) {
+	if why := <-l.died; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out: %v", why)
 	}
 	c.put("without it", l.name)
@@ -114,12 +114,12 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	others := c.others(l)
 	gone := others[slices.IndexFunc(others, up)]
 	answers(t, l.RemoveMember(ctx, gone.name, false), "")
-	if why := <-gone.outs; !errors.Is(why, ErrRemoved) {
+	if why := <-gone.died; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out: %v", why)
 	}
 	gone.stop()
 	c.start(gone)
-	if why := <-gone.outs; !errors.Is(why, ErrRemoved) {
+	if why := <-gone.died; !errors.Is(why, ErrRemoved) {
 		t.Errorf("out again: %v", why)
 	}
 	gone.stop()
@@ -142,8 +142,8 @@ func removedAsSoonAsItJoined(others int) func(*testing.T) {
 		c.put("with it")
 		until(t, "it knows that the entry is committed", func() bool { return m.has("with it") })
 		answers(t, c.leader().RemoveMember(t.Context(), m.name, false), "")
-		until(t, "it is out", func() bool { return len(m.outs) > 0 })
-		require.ErrorIs(t, <-m.outs, ErrRemoved)
+		until(t, "it is out", func() bool { return len(m.died) > 0 })
+		require.ErrorIs(t, <-m.died, ErrRemoved)
 		assert.Equal(t, len(m.joined), 1, "it has recorded before that it was a member")
 	}
 }

@@ -48,7 +48,7 @@ type Metrics interface {
 	Observe(name string, v float64) // one sample: seconds if the name ends in _seconds
 }
 
-// Options of a replica. What is zero gets its default. Callbacks must not block; OnJoined, OnOut
+// Options of a replica. What is zero gets its default. Callbacks must not block; OnJoined
 // and OnFatal must be set.
 type Options struct {
 	datadir.Node            // the identity of the directory
@@ -65,11 +65,9 @@ type Options struct {
 	// OnJoined is called, once, when the configuration has this node for the first time. It
 	// must set Node.Joined, durably.
 	OnJoined func()
-	// OnOut is called, once, when this directory is no member any more: with
-	// ErrRemoved or ErrRolledBack. It must have Shutdown called.
-	OnOut func(error)
 	// OnFatal is called, once, when the replica cannot continue. It must end the process
-	// without calling back: the outcome of unanswered writes is unknown to the clients.
+	// without calling back: the outcome of unanswered writes is unknown to the clients. Only after
+	// ErrRolledBack the process may go on: with Shutdown, and as a new incarnation.
 	OnFatal func(error)
 	// Changed, of capacity one, is sent to after each batch that is applied, and when this
 	// node begins or ceases to lead. nil: it is not.

@@ -97,7 +97,6 @@ type rollback struct {
 	evidence *evidence
 	free     atomic.Bool            // this node takes part in Raft
 	holding  atomic.Pointer[string] // why it does not
-	out      atomic.Bool            // OnOut was called
 }
 
 // Open starts a replica on what is on disk. The Machine must have recovered
@@ -249,8 +248,8 @@ func (r *Replica) config() *hraft.Config {
 	return c
 }
 
-// fatal ends the replica: what is on disk, or the state, can no longer be trusted. The
-// first call counts.
+// fatal ends the replica: what is on disk, or the state, can no longer be trusted, or this directory
+// is no member any more. The first call counts.
 func (r *Replica) fatal(err error) {
 	if !r.run.dead.CompareAndSwap(nil, &err) {
 		return

@@ -125,7 +125,9 @@ func (e *evidence) flush() error {
 }
 
 // admitted reports whether this node takes part in Raft.
-func (r *Replica) admitted() bool { return r.run.started.Load() && r.rollback.free.Load() }
+func (r *Replica) admitted() bool {
+	return r.run.started.Load() && r.rollback.free.Load() && r.run.dead.Load() == nil
+}
 
 // rpcAdmission is answered as rpcStatus is; its name is for the logs and the simulation.
 const rpcAdmission = "raft.admission"
@@ -156,7 +158,7 @@ func (r *Replica) seekAdmission(q peerStatus) {
 	know, fine := r.known(), map[hraft.ServerID]bool{}
 	for {
 		if err := r.askAdmission(q, &know, fine); err != nil {
-			r.leave(err)
+			r.fatal(err)
 			return
 		}
 		voters, need := know.otherVoters(r.id)
@@ -229,19 +231,6 @@ func (r *Replica) askAdmission(q peerStatus, know *configuration,
 // ErrRemoved is why a directory is no member of its cluster any more: the configuration no
 // longer has it.
 var ErrRemoved = errors.New("removed from the cluster")
-
-// leave reports, once, that this directory is no member any more: ErrRemoved, or ErrRolledBack.
-// From then on the replica takes no part, and waits for Shutdown.
-func (r *Replica) leave(why error) {
-	if !r.rollback.out.CompareAndSwap(false, true) {
-		return
-	}
-	r.rollback.free.Store(false)
-	text := why.Error()
-	r.rollback.holding.Store(&text)
-	r.o.Logger.Error("this directory is no longer a member of the cluster", "error", why)
-	r.o.OnOut(why)
-}
 
 // within is a context that also ends with the replica.
 func (r *Replica) within(d time.Duration) (context.Context, context.CancelFunc) {

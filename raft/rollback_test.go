@@ -66,7 +66,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 
 	back.disk = old
 	c.start(back)
-	if why := <-back.outs; !errors.Is(why, ErrRolledBack) {
+	if why := <-back.died; !errors.Is(why, ErrRolledBack) {
 		t.Fatalf("out: %v", why)
 	}
 	if ok, why := back.Ready(); ok || len(why) == 0 {
@@ -86,7 +86,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 	c.put("with it")
 	c.voting(3)
 	c.level()
-	assert.Equal(t, len(back.outs), 0, "out again")
+	assert.Equal(t, len(back.died), 0, "out again")
 }
 
 // An old copy from before its directory was replaced: its promises are forgotten
@@ -119,7 +119,7 @@ func oldCopyOfAReplacedDirectory(t *testing.T) {
 	back.stop()
 	back.disk, back.inc, back.initial = old, inc, initial
 	c.start(back)
-	if why := <-back.outs; !errors.Is(why, ErrRolledBack) {
+	if why := <-back.died; !errors.Is(why, ErrRolledBack) {
 		t.Fatalf("out: %v", why)
 	}
 }
@@ -199,7 +199,7 @@ func followersRememberEachOther(t *testing.T) {
 		c.isolate(l.name, true)
 	})
 	c.start(back)
-	if why := <-back.outs; !errors.Is(why, ErrRolledBack) {
+	if why := <-back.died; !errors.Is(why, ErrRolledBack) {
 		t.Fatal(why)
 	}
 }

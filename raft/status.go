@@ -166,20 +166,20 @@ func (r *Replica) heardOf(s peerStatus) {
 		return
 	}
 	if why := r.replaced(s.Known); why != "" {
-		r.leave(fmt.Errorf("%w: %s", ErrRolledBack, why))
+		r.fatal(fmt.Errorf("%w: %s", ErrRolledBack, why))
 		return
 	}
 	index, last := s.Known.Index, r.raft.LastIndex()
 	_, in := s.Known.find(r.id)
 	if !in && s.Leads && r.membership.joined.Load() && index >= r.known().Index {
-		r.leave(fmt.Errorf("%w: the configuration of entry %d lacks this node", ErrRemoved, index))
+		r.fatal(fmt.Errorf("%w: the configuration of entry %d lacks this node", ErrRemoved, index))
 		return
 	}
 	// A sole voter has every entry that was ever committed. One that hears of a later
 	// configuration in which it is not alone was restored from a time when it was: it needed
 	// no admission, since nobody else is in its configuration.
 	if others, _ := s.Known.otherVoters(r.id); len(others) > 0 && index > last && r.alone() {
-		r.leave(fmt.Errorf("%w: %s knows the configuration of entry %d, the log here ends at %d",
+		r.fatal(fmt.Errorf("%w: %s knows the configuration of entry %d, the log here ends at %d",
 			ErrRolledBack, s.ID, index, last))
 	}
 }

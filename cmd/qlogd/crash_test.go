@@ -49,7 +49,7 @@ func openStack(disk vfs.FS) (*stack, error) {
 		OpenKV: func(name string) (types.MetaStore, error) {
 			return filekv.Open(disk, name)
 		},
-		OnFatal: func(error) { die() }, OnOut: func(error) {}, OnJoined: func() {},
+		OnFatal: func(error) { die() }, OnJoined: func() {},
 		SnapshotInterval: -1, SnapshotThreshold: 1 << 40, TrailingLogs: 1,
 		KeepCheckpoints: 2, SegmentBytes: 4096, HeartbeatTimeout: 20 * time.Millisecond,
 		LeaderLeaseTimeout: 20 * time.Millisecond,

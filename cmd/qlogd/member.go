@@ -178,15 +178,18 @@ func (n *node) keepCheckingJoin(left []string) {
 	}
 }
 
-// outOfCluster is called when this directory is no member any more.
-func (n *node) outOfCluster(why error) {
-	if errors.Is(why, raft.ErrRolledBack) {
+// replicaFailed is called when the replica cannot continue.
+func (n *node) replicaFailed(why error) {
+	switch {
+	case errors.Is(why, raft.ErrRolledBack):
 		n.requestReopen(change{"the data directory was rolled back", n.reincarnate})
-		return
+	case errors.Is(why, raft.ErrRemoved):
+		n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s "+
+			"any more: the node was removed, or has come with a newer directory; to bring it back, "+
+			"start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
+	default:
+		n.fail(why)
 	}
-	n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s "+
-		"any more: the node was removed, or has come with a newer directory; "+
-		"to bring it back, start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
 }
 
 // changeCard changes this directory's identity, durably, before anybody hears of it.

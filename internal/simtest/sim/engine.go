@@ -109,7 +109,7 @@ func openEngine(l *life) (_ *engine, err error) {
 		OpenKV: func(name string) (types.MetaStore, error) { return filekv.Open(l.fs, name) },
 		Net:    l.peers, Contacts: w.addrs(),
 		Wall: l.n.wallNow, Logger: l.logger,
-		OnFatal: l.fail, OnOut: l.outOfCluster, OnJoined: l.joined,
+		OnFatal: l.replicaFailed, OnJoined: l.joined,
 		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1,
 		TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,

@@ -229,15 +229,18 @@ func (l *life) ask(c change) {
 	}
 }
 
-// outOfCluster learns that this directory is no member any more.
-func (l *life) outOfCluster(why error) {
-	l.n.w.say(l.n, "is out of the cluster: %v", why)
-	if errors.Is(why, raft.ErrRolledBack) {
+// replicaFailed learns that the replica cannot continue.
+func (l *life) replicaFailed(why error) {
+	switch {
+	case errors.Is(why, raft.ErrRolledBack):
+		l.n.w.say(l.n, "is out of the cluster: %v", why)
 		l.n.w.count("rolled back")
 		l.ask(change{"the data directory was rolled back", l.reincarnate})
-	} else {
+	case errors.Is(why, raft.ErrRemoved):
 		l.n.w.count("removed")
 		l.fail(errRemoved)
+	default:
+		l.fail(why)
 	}
 }
 

@@ -19,12 +19,15 @@ type Offer struct {
 	at   time.Time
 }
 
-// Offers returns the channel of offers, of capacity one: it holds the newest.
-func (r *Replica) Offers() <-chan Offer { return r.offers }
+// Offers returns a channel that receives a value when there is a new Offer.
+func (r *Replica) Offers() <-chan struct{} { return r.offers }
+
+// Offer returns the newest one, nil if this node lacks nothing.
+func (r *Replica) Offer() *Offer { return r.lacking.Load() }
 
 // Sources returns the nodes from which the segments before an offer's checkpoint can be
 // fetched: followers first, and last the leader, which has enough to do.
-func (r *Replica) Sources(o Offer) []peer.Target {
+func (r *Replica) Sources(o *Offer) []peer.Target {
 	var out []peer.Target
 	for _, m := range r.remotes() {
 		has := m.Reachable && m.Status.Head >= o.Meta.HeadIndex
@@ -127,17 +130,9 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 		return a, nil
 	}
 	leader := peer.Target{Addr: from.Raft, Node: from.Node, Incarnation: from.Incarnation}
-	offer := &Offer{From: leader, Meta: ask.Meta, at: time.Now()}
-	r.lacking.Store(offer)
+	r.lacking.Store(&Offer{From: leader, Meta: ask.Meta, at: time.Now()})
 	r.fsm.wake()
-	select {
-	case <-r.offers: // an older one that was not received
-	default:
-	}
-	select {
-	case r.offers <- *offer:
-	default:
-	}
+	signal(r.offers)
 	return a, nil
 }
 

@@ -57,7 +57,7 @@ type Replica struct {
 	rollback   rollback
 	agreement  agreement
 	lacking    atomic.Pointer[Offer]     // catchup.go; nil: nothing
-	offers     chan Offer                // of capacity one
+	offers     chan struct{}             // of capacity one: lacking is new
 	snapNow    chan struct{}             // of capacity one: a checkpoint is due
 	holdUntil  atomic.Pointer[time.Time] // no checkpoint before; nil: at any time
 	run        lifecycle
@@ -114,7 +114,7 @@ func Open(o Options) (*Replica, error) {
 	r.peers.seen = map[hraft.ServerID]MemberStatus{}
 	r.peers.contact.Store(&contact{})
 	r.membership.changing = make(chan struct{}, 1)
-	r.snapNow, r.offers = make(chan struct{}, 1), make(chan Offer, 1)
+	r.snapNow, r.offers = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.agreement.wake = make(chan struct{}, 1)
 	var err error
 	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err == nil {
@@ -362,16 +362,12 @@ func (r *Replica) Self() string { return string(r.id) }
 // member of it as far as this node knows. Nothing was done.
 const codeNoMember = "no_member"
 
-func stranger(format string, args ...any) error {
-	return &peer.Error{Code: codeNoMember, Detail: fmt.Sprintf(format, args...)}
-}
-
 // forCluster accepts calls only from nodes of this cluster; they need not be members.
 func (r *Replica) forCluster(h peer.Handler) peer.Handler {
 	return func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		if from.Cluster != r.o.ClusterID {
-			return nil, stranger("node %q is of cluster %q, not of %q",
-				from.Node, from.Cluster, r.o.ClusterID)
+			return nil, &peer.Error{Code: codeNoMember, Detail: fmt.Sprintf(
+				"node %q is of cluster %q, not of %q", from.Node, from.Cluster, r.o.ClusterID)}
 		}
 		return h(ctx, from, body)
 	}
@@ -382,7 +378,8 @@ func (r *Replica) forCluster(h peer.Handler) peer.Handler {
 func (r *Replica) forMembers(h peer.Handler) peer.Handler {
 	return r.forCluster(func(ctx context.Context, from peer.Identity, body []byte) ([]byte, error) {
 		if !r.member(serverID(from.Node, from.Incarnation)) && !r.member(serverID(from.Node, "")) {
-			return nil, stranger("node %q is no member", from.Node)
+			return nil, &peer.Error{Code: codeNoMember,
+				Detail: fmt.Sprintf("node %q is no member", from.Node)}
 		}
 		return h(ctx, from, body)
 	})

@@ -40,8 +40,6 @@ func plain(args []any) []any {
 			if f, ok := v[0].(string); ok {
 				a = fmt.Sprintf(f, v[1:]...)
 			}
-		case error:
-			a = v.Error()
 		case fmt.Stringer:
 			a = v.String()
 		}

@@ -216,11 +216,14 @@ func (n *node) reincarnate() error {
 // fetchLacking fetches what this node lacks when the leader offers it, and has it installed.
 func (e *engine) fetchLacking(ctx context.Context) {
 	for {
-		var offer raft.Offer
 		select {
-		case offer = <-e.replica.Offers():
+		case <-e.replica.Offers():
 		case <-ctx.Done():
 			return
+		}
+		offer := e.replica.Offer()
+		if offer == nil {
+			continue // it has what it lacked
 		}
 		from := e.replica.Sources(offer)
 		e.fetching.Lock()

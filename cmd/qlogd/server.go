@@ -411,10 +411,8 @@ func (n *node) reopen(c change) error {
 		// As after a crash: the start repairs it.
 		n.logger.Warn("closing the data directory failed", "error", err)
 	}
-	if c.do != nil {
-		if err := c.do(); err != nil {
-			return err
-		}
+	if err := c.do(); err != nil {
+		return err
 	}
 	if err := n.open(); err != nil {
 		return err

@@ -200,11 +200,14 @@ func (b *bent) Sync() error {
 // installed.
 func (e *engine) fetchLacking() {
 	for {
-		var offer raft.Offer
 		select {
-		case offer = <-e.replica.Offers():
+		case <-e.replica.Offers():
 		case <-e.background.Done():
 			return
+		}
+		offer := e.replica.Offer()
+		if offer == nil {
+			continue
 		}
 		e.l.n.w.say(e.l.n, "lacks what leads to checkpoint %d", offer.Meta.Index)
 		plan, err := fetch.Fetch(e.background, fetch.Options{

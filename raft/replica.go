@@ -518,3 +518,75 @@ func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 	b.until(won, func() bool { return b.lead.leader || b.forward.to != peer.Target{} })
 	return nil
 }
+
+// transferSticks is how long a transfer may leave hashicorp/raft refusing all entries (#696)
+// before this replica ends, so that another one leads.
+const transferSticks = 10 * time.Second
+
+// transfer makes a voter the leader, "" any.
+func (r *Replica) transfer(to string) error {
+	if to == r.o.NodeID {
+		return nil
+	}
+	for _, m := range r.successors() {
+		if !m.Reachable || to != "" && m.ID != to {
+			continue
+		}
+		ctx, cancel := r.within(transferSticks)
+		defer cancel()
+		err := r.handOver(ctx, m)
+		if err == nil {
+			return nil
+		}
+		p := notNow("leadership was not transferred: %v", err)
+		p.Unknown = true
+		return p
+	}
+	if to == "" {
+		return conflict("", "there is no other voter that can be reached")
+	}
+	for _, m := range r.remotes() {
+		if m.ID == to && m.Votes {
+			return conflict("to", "node %s cannot be reached", to)
+		} else if m.ID == to {
+			return conflict("to", "node %s is no voter", to)
+		}
+	}
+	return noMember("to", to)
+}
+
+// unstick watches, after a transfer that failed, that hashicorp/raft accepts entries again: its
+// transfer may never end, and it refuses every entry meanwhile.
+func (r *Replica) unstick() {
+	began := r.b.probe()
+	ctx, cancel := r.within(transferSticks)
+	defer cancel()
+	accepts := func() bool { return !r.b.lead.leader || r.b.lead.accepted.After(began) }
+	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
+		r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))
+	}
+}
+
+// full reports whether this node's disk takes no produce.
+func (r *Replica) full() bool {
+	return r.b.disk.refuses(event.ClassProduce, r.b.disk.free()) != nil
+}
+
+// makeRoom transfers leadership to a voter whose disk has room, if this one's has none:
+// only the leader's disk decides what is refused.
+func (r *Replica) makeRoom() {
+	if !r.full() {
+		return
+	}
+	for _, v := range r.remotes() {
+		if v.Votes && !v.Status.Full && v.level() {
+			r.o.Logger.Warn("disk is nearly full: transferring leadership", "to", v.ID)
+			ctx, cancel := r.within(transferSticks)
+			defer cancel()
+			if err := r.TransferLeadership(ctx, v.ID); err != nil {
+				r.o.Logger.Warn("leadership transfer failed", "error", err)
+			}
+			return
+		}
+	}
+}

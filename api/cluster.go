@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -39,7 +38,7 @@ func (s *Server) cluster(q *request) error {
 	s.deps.Node.RefreshMembers(ctx)
 	st := s.deps.Node.Status()
 	v := wire.Cluster{
-		ClusterID: st.ClusterID, NodeID: st.NodeID, LeaderID: s.leader(), Term: st.Term,
+		ClusterID: st.ClusterID, NodeID: st.NodeID, LeaderID: st.LeaderID, Term: st.Term,
 	}
 	for _, m := range s.deps.Node.Members() {
 		v.Nodes = append(v.Nodes, nodeOf(&m))
@@ -67,12 +66,6 @@ func nodeOf(m *raft.MemberStatus) wire.Node {
 		n.ChainHash = m.Status.Chain.String()
 	}
 	return n
-}
-
-// leader returns the leader's name, "" where it is not known.
-func (s *Server) leader() string {
-	name, _, _ := strings.Cut(s.deps.Node.Status().LeaderID, "/") // the incarnation follows
-	return name
 }
 
 // node returns a member as this node knows it, nil where it does not.
@@ -134,7 +127,7 @@ func (s *Server) transferLeadership(q *request) error {
 	}
 	do := func(ctx context.Context) (int, any, error) {
 		err := s.deps.Node.TransferLeadership(ctx, to)
-		return http.StatusOK, &wire.Transferred{LeaderID: s.leader()}, err
+		return http.StatusOK, &wire.Transferred{LeaderID: s.deps.Node.Status().LeaderID}, err
 	}
 	return q.change("transfer leadership", s.opts.WriteTimeout, do)
 }

@@ -39,7 +39,7 @@ func (c *fakeCluster) RefreshMembers(context.Context) {
 }
 
 func (c *fakeCluster) Status() raft.Status {
-	s := raft.Status{ClusterID: "c", NodeID: "n1", LeaderID: "n1/01"}
+	s := raft.Status{ClusterID: "c", NodeID: "n1", LeaderID: "n1"}
 	s.Term = 3
 	return s
 }

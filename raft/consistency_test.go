@@ -154,7 +154,7 @@ func (c *nodes) pick() (leader, follower *member) {
 				follower = m
 			}
 			behind := m.fsm.progress().index < leader.fsm.progress().index
-			if m.Status().LeaderID != string(leader.id) || behind {
+			if m.Status().LeaderID != leader.name || behind {
 				return false
 			}
 		}

@@ -314,7 +314,7 @@ func (r *Replica) answerOthers() {
 // Status is the state of a replica.
 type Status struct {
 	NodeID, ClusterID string
-	LeaderID          string            // Raft's server id; "": not known
+	LeaderID          string            // the leader's NodeID; "": not known
 	Checkpoints       []checkpoint.Meta // newest first
 	peerStatus
 }
@@ -323,7 +323,7 @@ type Status struct {
 func (r *Replica) Status() Status {
 	_, leader := r.raft.LeaderWithID()
 	return Status{
-		r.o.NodeID, r.o.ClusterID, string(leader), r.stores.snaps.metas(), r.ownStatus(),
+		r.o.NodeID, r.o.ClusterID, memberOf(leader, "").ID, r.stores.snaps.metas(), r.ownStatus(),
 	}
 }
 

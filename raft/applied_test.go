@@ -29,7 +29,7 @@ func TestLackingReleasesWaiters(t *testing.T) {
 	forward := func(r event.Result) <-chan reply {
 		result = r
 		done := f.async(t.Context(), put("a"))
-		f.until(t.Context(), func() bool {
+		f.poll(t.Context(), func() bool {
 			return f.queues.n == 0 && f.answered() == len(f.flight)
 		})
 		return done
@@ -60,5 +60,5 @@ func TestLackingReleasesWaiters(t *testing.T) {
 	if err := f.waitApplied(t.Context(), 9); !errors.As(err, &p) || p.Code != CodeNoLeader {
 		t.Errorf("wait: %v", err)
 	}
-	f.until(t.Context(), func() bool { return f.commands() == 0 })
+	f.poll(t.Context(), func() bool { return f.commands() == 0 })
 }

@@ -33,11 +33,12 @@ type batcher struct {
 	unavailable func() *event.Problem
 	wake        chan struct{} // of capacity one: something changed that run may act upon
 
-	mu     sync.Mutex
-	queues queues
-	flight []*batch // in the order in which they left
-	lead   leadership
-	owed   bool // another node waits to apply the entry that its commands were in
+	mu      sync.Mutex
+	changed sync.Cond // on mu: broadcast for until when leadership, queues or flight change
+	queues  queues
+	flight  []*batch // in the order in which they left
+	lead    leadership
+	owed    bool // another node waits to apply the entry that its commands were in
 }
 
 // commitPause is how long the leader leaves a follower without the commit index that no client
@@ -84,11 +85,15 @@ func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 		o: o, disk: &disk{o: o}, clock: c, fsm: f, fatal: fatal,
 		wake: make(chan struct{}, 1), idle: make(chan struct{}, 1), later: time.NewTimer(never),
 	}
+	b.changed.L = &b.mu
 	b.forward.ctx, b.forward.cancel = context.WithCancel(context.Background())
 	return b
 }
 
-func (b *batcher) signal() { signal(b.wake) }
+func (b *batcher) signal() {
+	signal(b.wake)
+	b.changed.Broadcast()
+}
 
 // applied follows each batch that the FSM applied: something may be due earlier now.
 // While entries are in flight their completion signals instead.
@@ -101,24 +106,23 @@ func (b *batcher) applied() {
 	}
 }
 
-// until waits for a condition, which is evaluated under the lock each millisecond, and reports
-// whether it came true before ctx ended. It is for what is rare: so nobody has to signal.
+// until waits for a condition of leadership, queues or flight, which is evaluated under the lock,
+// and reports whether it came true before ctx ended.
 func (b *batcher) until(ctx context.Context, ok func() bool) bool {
-	tick := time.NewTicker(time.Millisecond)
-	defer tick.Stop()
-	for {
-		b.mu.Lock()
-		yes := ok()
-		b.mu.Unlock()
-		if yes {
-			return true
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+	defer context.AfterFunc(ctx, func() {
+		b.mu.Lock() // so that it comes before the look at ctx, or finds the waiter
+		defer b.mu.Unlock()
+		b.changed.Broadcast()
+	})()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for !ok() {
+		if ctx.Err() != nil {
 			return false
 		}
+		b.changed.Wait()
 	}
+	return true
 }
 
 // Load returns how many commands wait, and which part of the room for them is used.
@@ -163,6 +167,7 @@ func (b *batcher) sendBackLocked(p *event.Problem, match func(*pending) bool) in
 	for _, d := range list {
 		d.sendBack(p)
 	}
+	b.changed.Broadcast()
 	return len(list)
 }
 
@@ -485,6 +490,7 @@ func (b *batcher) answersOf(e *batch, f hraft.ApplyFuture, err error) (
 // were certainly not proposed return to their queues.
 func (b *batcher) finishLocked(e *batch, answers []event.Answer) {
 	b.flight = slices.DeleteFunc(b.flight, func(o *batch) bool { return o == e })
+	b.changed.Broadcast()
 	for i, d := range e.group {
 		switch {
 		case !answers[i].Back:

@@ -382,7 +382,21 @@ func (n *node) ready() {
 
 // leads waits until the node is ready, and reports false if it dies before.
 func (n *node) leads() bool {
-	return n.b.until(n.run.ctx, func() bool { return n.b.lead.ready })
+	return n.b.poll(n.run.ctx, func() bool { return n.b.lead.ready })
+}
+
+// poll waits for a condition, which it evaluates under the lock each millisecond.
+func (b *batcher) poll(ctx context.Context, ok func() bool) bool {
+	for ctx.Err() == nil {
+		b.mu.Lock()
+		yes := ok()
+		b.mu.Unlock()
+		if yes {
+			return true
+		}
+		time.Sleep(time.Millisecond)
+	}
+	return false
 }
 
 // down stops the node in order.

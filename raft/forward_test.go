@@ -122,7 +122,7 @@ func (f *follower) async(ctx context.Context, c *event.Command) <-chan reply {
 		r, err := f.propose(ctx, c)
 		done <- reply{r, err}
 	}()
-	f.until(context.Background(), func() bool { return f.commands() != before || len(done) > 0 })
+	f.poll(context.Background(), func() bool { return f.commands() != before || len(done) > 0 })
 	return done
 }
 
@@ -354,7 +354,7 @@ func TestForwardCancelled(t *testing.T) {
 	n := boot(t, on(memdisk.New()))
 	f.lose()
 	close(gate)
-	f.until(t.Context(), func() bool { return len(f.flight) == 0 })
+	f.poll(t.Context(), func() bool { return len(f.flight) == 0 })
 	f.apply(1 << 40)
 	f.follow(toNode(n))
 	require.NoError(t, (<-f.async(t.Context(), put("b"))).err)
@@ -363,11 +363,11 @@ func TestForwardCancelled(t *testing.T) {
 	f.apply(0)
 	ctx, cancel = context.WithCancel(t.Context())
 	landing := f.async(ctx, put("c"))
-	f.until(t.Context(), func() bool { return f.answered() == 1 })
+	f.poll(t.Context(), func() bool { return f.answered() == 1 })
 	cancel()
 	outcomeUnknown(t, (<-landing).err)
 	f.apply(1 << 40)
-	f.until(t.Context(), func() bool { return len(f.flight) == 0 })
+	f.poll(t.Context(), func() bool { return len(f.flight) == 0 })
 }
 
 // The leader treats others' commands as its own: classes, limits, the disk.
@@ -429,7 +429,7 @@ func TestBeginTogether(t *testing.T) {
 		before, _ := n.m.Tip()
 		answers := begin(produceOf("p"), leaseOf("l1"), leaseOf("l2"))
 		if name != "at the leader" {
-			f.until(t.Context(), func() bool { return f.answered() == len(answers) })
+			f.poll(t.Context(), func() bool { return f.answered() == len(answers) })
 			f.apply(before + 1)
 		}
 		for i, answer := range answers {

@@ -181,5 +181,5 @@ func (n *node) load() load { return n.b.load() }
 // waitFor waits until the batcher's load is as wanted.
 func (n *node) waitFor(ok func(load) bool) {
 	n.t.Helper()
-	n.b.until(context.Background(), func() bool { return ok(n.b.loadLocked()) })
+	n.b.poll(context.Background(), func() bool { return ok(n.b.loadLocked()) })
 }

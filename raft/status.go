@@ -230,9 +230,7 @@ func (r *Replica) LeaderHTTP() string {
 func (r *Replica) Leader() bool { return r.b.leading().leader }
 
 // leadsReady reports whether this node leads and has applied an entry of its term.
-func (r *Replica) leadsReady() bool {
-	return r.b.leading().ready
-}
+func (r *Replica) leadsReady() bool { return r.b.leading().ready }
 
 // leadsIn reports whether this node is the leader of a term.
 func (r *Replica) leadsIn(term uint64) bool {

@@ -103,10 +103,10 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 	if err != nil {
 		return 0, err
 	}
-	order, _ := event.Parse[event.Order](s.Order)
-	to := cmp.Or(s.To, t.Queue)
-	target, ok := m.State.Queue(to)
-	if ok && order.In(target.Policy.Ordering) != event.OrderAppend {
+	c := event.Replay{Queue: t.Queue, To: s.To, MaxReplays: s.MaxReplays, Task: t.ID}
+	c.Order, _ = event.Parse[event.Order](s.Order)
+	target, ok := m.State.Queue(cmp.Or(s.To, t.Queue))
+	if ok && c.Order.In(target.Policy.Ordering) != event.OrderAppend {
 		slices.SortStableFunc(left, func(a, b letter) int { return a.first.Compare(b.first) })
 	}
 	pace, most := rate.NewLimiter(rate.Inf, 0), chunkItems
@@ -115,59 +115,50 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 		pace = rate.NewLimiter(rate.Limit(s.Rate), most)
 		pace.AllowN(time.Now(), most) // the first chunk goes at once, each other one in its time
 	}
-	for done := 0; len(left) > 0; {
-		if err := pace.WaitN(ctx, done); err != nil {
-			return skipped, err
+	for moved := 0; len(left) > 0; {
+		if err := pace.WaitN(ctx, moved); err != nil {
+			return 0, err
 		}
-		done = 0
-		head := m.Head() // before the state is read, so that Wait misses nothing
-		target, ok := m.State.Queue(to)
-		if !ok {
-			return skipped, event.Problemf(event.CodeQueueNotFound, "to",
-				"queue %s does not exist any more", to)
+		var took int
+		var passed int64
+		if took, moved, passed, err = m.replay(ctx, &t, s, c, left, most); err != nil {
+			return 0, err
 		}
-		c := &event.Replay{
-			Queue: t.Queue, To: s.To, Order: order, MaxReplays: s.MaxReplays,
-			Revision: target.Revision, Task: t.ID,
-		}
-		took, misfits, err := m.fill(c, s, left, &target, most)
-		if err != nil {
-			return skipped, err
-		}
-		var res event.Result
-		switch st := &target.Stats; {
-		case len(c.Items) > 0:
-			if res, err = m.Propose(ctx, &event.Command{Actor: t.Actor, Replay: c}); err != nil {
-				return skipped, err
-			}
-			head = max(res.Index, head) // if others were faster: what makes room again is an entry
-		case took == 0 && st.Ready+st.Scheduled+st.InFlight == 0:
-			return skipped, event.Problemf(event.CodeConflict, "to",
-				"message %s is larger than the max_bytes of queue %s", left[0].id, to)
-		case took == 0:
-			res.Problem = &event.Problem{Code: event.CodeQueueFull}
-		}
-		if p := res.Problem; p != nil {
-			switch p.Code {
-			case event.CodeQueueFull:
-				err = m.Wait(ctx, head)
-			case event.CodeStaleRevision: // the policy changed, or this node is behind its block
-				err = m.Wait(ctx, max(res.Index, 1)-1)
-			default:
-				err = p
-			}
-			if err != nil {
-				return skipped, err
-			}
-			continue
-		}
-		passed, err := passedOver(res.Moved)
-		if err != nil {
-			return skipped, err
-		}
-		left, skipped, done = left[took:], skipped+misfits+passed, len(c.Items)-int(passed)
+		left, skipped = left[took:], skipped+passed
 	}
 	return skipped, nil
+}
+
+// replay proposes the command for the next messages, at most the number given. took is how many it
+// has dealt with: some moved, some were skipped, the others were not dead any more.
+func (m *Mover) replay(
+	ctx context.Context, t *event.TaskView, s *Spec, c event.Replay, left []letter, most int,
+) (took, moved int, skipped int64, err error) {
+	head := m.Head() // before the state is read, so that Wait misses nothing
+	to := cmp.Or(c.To, c.Queue)
+	target, ok := m.State.Queue(to)
+	if !ok {
+		return 0, 0, 0, event.Problemf(event.CodeQueueNotFound, "to",
+			"queue %s does not exist any more", to)
+	}
+	c.Revision = target.Revision
+	took, misfits, err := m.fill(&c, s, left, &target, most)
+	switch {
+	case err != nil:
+		return 0, 0, 0, err
+	case took == 0 && target.Stats.Messages() == 0:
+		return 0, 0, 0, event.Problemf(event.CodeConflict, "to",
+			"message %s is larger than the max_bytes of queue %s", left[0].id, to)
+	case took == 0:
+		return 0, 0, 0, m.Wait(ctx, head)
+	case len(c.Items) > 0:
+		skipped, err = m.propose(ctx, &event.Command{Actor: t.Actor, Replay: &c})
+	}
+	p, refused := errors.AsType[*event.Problem](err)
+	if refused && (p.Code == event.CodeQueueFull || p.Code == event.CodeStaleRevision) {
+		return 0, 0, 0, nil // others were faster: the state, as it is now, says what there is to do
+	}
+	return took, len(c.Items) - int(skipped), skipped + misfits, err
 }
 
 // fill fills a command with the next messages, as many as the target has room for, but at most
@@ -177,7 +168,7 @@ func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.Queu
 	took int, misfits int64, err error) {
 	bytes, st := int64(math.MaxInt64), &target.Stats
 	if limit := target.Policy.MaxDepth; limit > 0 {
-		most = int(min(int64(most), limit-st.Ready-st.Scheduled-st.InFlight))
+		most = int(min(int64(most), limit-st.Messages()))
 	}
 	if limit := target.Policy.MaxBytes; limit > 0 {
 		bytes = limit - st.Bytes
@@ -211,19 +202,23 @@ func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.Queu
 	return took, misfits, nil
 }
 
-// passedOver counts what deciding skipped, but for what is gone: that was most
-// likely done by an earlier run.
-func passedOver(moved []event.Moved) (n int64, err error) {
-	for i := range moved {
-		switch moved[i].Code {
+// propose returns how many messages of a command were passed over, but for what is gone: that was
+// most likely done by an earlier run. A refusal is an error.
+func (m *Mover) propose(ctx context.Context, c *event.Command) (skipped int64, err error) {
+	res, err := m.Propose(ctx, c)
+	if err == nil && res.Problem != nil {
+		err = res.Problem
+	}
+	for i := range res.Moved {
+		switch res.Moved[i].Code {
 		case "", event.SkipGone:
 		case event.SkipTask:
 			return 0, errNotRunning
 		default:
-			n++
+			skipped++
 		}
 	}
-	return n, nil
+	return skipped, err
 }
 
 // Purge carries out a purge.
@@ -238,16 +233,9 @@ func (m *Mover) Purge(ctx context.Context, t event.TaskView, raw []byte) (
 		for _, l := range part {
 			c.IDs = append(c.IDs, l.id)
 		}
-		res, err := m.Propose(ctx, &event.Command{Actor: t.Actor, PurgeDead: c})
-		if err == nil && res.Problem != nil {
-			err = res.Problem
-		}
-		var passed int64
-		if err == nil {
-			passed, err = passedOver(res.Moved)
-		}
+		passed, err := m.propose(ctx, &event.Command{Actor: t.Actor, PurgeDead: c})
 		if err != nil {
-			return skipped, err
+			return 0, err
 		}
 		skipped += passed
 	}

@@ -17,6 +17,7 @@ import (
 	"cel.dev/cel-go/common/types/traits"
 	"cel.dev/cel-go/ext"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
@@ -27,14 +28,14 @@ type Predicate func(*projections.State) (bool, error)
 
 // Turn is where a predicate began to hold.
 type Turn struct {
-	Found   bool
-	Already bool   // it held at the first instant already
-	Index   uint64 // of the entry after which it holds
+	Found   bool      `json:"found"`
+	Already bool      `json:"already"`        // it held at the first instant already
+	Index   uint64    `json:"index,omitzero"` // of the entry after which it holds
+	Time    wire.Time `json:"time"`           // the log's clock there
 	// Event is the one of the entry after which it holds until the entry's end; nil if it began
 	// with the passing of time alone.
-	Event *event.Event
-	Clock int64 // the log's, there
-	Cost  BisectCost
+	Event *event.Event `json:"-"`
+	Cost  BisectCost   `json:"-"`
 }
 
 // BisectCost is the work of a search.
@@ -59,7 +60,7 @@ func (t *bisection) stateAt(ctx context.Context, at event.Instant) (*projections
 
 // turned records that the predicate holds at a state, if it does.
 func (t *bisection) turned(holds bool, state *projections.State) *Turn {
-	t.Found, t.Index, t.Clock = holds, state.Index(), state.Clock()
+	t.Found, t.Index, t.Time = holds, state.Index(), wire.Time(state.Clock())
 	return &t.Turn
 }
 

@@ -95,7 +95,7 @@ func TestBisectFindsThePassingOfTime(t *testing.T) {
 		"%+v, %v", got, err)
 	got, err = d.Bisect(t.Context(), start,
 		event.Instant{Kind: event.InstantTime, Time: produced + 600}, ready, false, nil)
-	assert.True(t, err == nil && got.Found && got.Event == nil && got.Clock == produced+600,
+	assert.True(t, err == nil && got.Found && got.Event == nil && int64(got.Time) == produced+600,
 		"%+v, %v", got, err)
 	got, err = d.Bisect(t.Context(), start,
 		event.Instant{Kind: event.InstantTime, Time: produced + 400}, ready, false, nil)

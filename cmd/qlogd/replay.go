@@ -368,13 +368,10 @@ func (r *replayer) search(d *replay.Dir) error {
 		return err
 	}
 	body := struct {
-		Found   bool        `json:"found"`
-		Already bool        `json:"already"` // it held at --from
-		Index   uint64      `json:"index,omitzero"`
-		Time    wire.Time   `json:"time"`
-		Event   *wire.Event `json:"event"` // null if only time passed
+		*replay.Turn
+		Event *wire.Event `json:"event"` // null if only time passed
 		replay.BisectCost
-	}{t.Found, t.Already, t.Index, wire.Time(t.Clock), nil, t.Cost}
+	}{t, nil, t.Cost}
 	what := "by the passing of time alone"
 	if t.Event != nil {
 		e := api.EventOf(t.Event)
@@ -387,7 +384,7 @@ func (r *replayer) search(d *replay.Dir) error {
 	}
 	if r.output == "json" || t.Found {
 		err := r.say(named{"bisect": body},
-			"holds after index:%d at %s, %s", t.Index, body.Time, what)
+			"holds after index:%d at %s, %s", t.Index, t.Time, what)
 		if err != nil {
 			return err
 		}

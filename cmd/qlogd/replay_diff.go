@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -22,11 +21,6 @@ type diffBody struct {
 	MessageID string `json:"message_id,omitzero"`
 	Before    any    `json:"before"`
 	After     any    `json:"after"`
-}
-
-// compare orders queues by name before messages by id.
-func (b *diffBody) compare(o *diffBody) int {
-	return cmp.Or(cmp.Compare(b.MessageID, o.MessageID), cmp.Compare(b.Queue, o.Queue))
 }
 
 type queueSide struct {
@@ -188,56 +182,51 @@ func (r *replayer) compare(d *replay.Dir) (err error) {
 	return nil
 }
 
-// diffBodies are the lines of queues and messages, by both names.
-type diffBodies map[[2]string]*diffBody
+// sides are the queues of a state, and the messages in them.
+type sides map[place]any
 
-// of returns the line of a queue or, with an id, of a message in it.
-func (all diffBodies) of(queue, message string) *diffBody {
-	names := [2]string{queue, message}
-	if all[names] == nil {
-		all[names] = &diffBody{Queue: queue, MessageID: message}
-	}
-	return all[names]
+// place names a queue or, with an id, a message in it.
+type place struct{ message, queue string }
+
+// compare orders queues by name before messages by id.
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.message, o.message), cmp.Compare(p.queue, o.queue))
 }
 
-// live adds a server's queues and messages, as after, and returns the heads of its log before
-// and after.
-func (all diffBodies) live(c request) (before, after *wire.LogHead, err error) {
+// serverSides returns what a server answers, and the heads of its log before and after.
+func serverSides(c request) (all sides, before, after *wire.LogHead, err error) {
+	all = sides{}
 	if before, err = c.LogHead(c.ctx); err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	queues, err := c.Queues(c.ctx, "")
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	for _, q := range queues {
-		all.of(q.Name, "").After = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
+		all[place{"", q.Name}] = queueSide{q.Paused, q.CreatedAt, q.UpdatedAt, q.Stats}
 		for m, err := range c.AllMessages(c.ctx, q.Name, client.MessageQuery{Limit: 1000}) {
 			if err != nil {
-				return nil, nil, err
+				return nil, nil, nil, err
 			}
-			body := messageSide{
+			all[place{m.ID, m.Queue}] = messageSide{
 				State: m.State, Held: m.Held, Key: m.Key, Attempt: uint32(m.Attempt),
-				LeaseID: m.LeaseID, LeaseExpiresAt: m.LeaseExpiresAt,
+				AvailableAt: m.AvailableAt, LeaseID: m.LeaseID, LeaseExpiresAt: m.LeaseExpiresAt,
 			}
-			if m.State == event.StateScheduled.String() {
-				body.AvailableAt = m.AvailableAt
-			}
-			all.of(m.Queue, m.ID).After = body
 		}
 	}
 	after, err = c.LogHead(c.ctx)
-	return before, after, err
+	return all, before, after, err
 }
 
 // againstLive compares the fold of the log with a running server's answers. The directory must be a
 // running node's. What changed between the first answer and the last is left out.
 func (r *replayer) againstLive() (*replay.Comparison, error) {
 	r.reach.addr = r.Against
-	all := diffBodies{}
+	var there sides
 	var before, after *wire.LogHead
 	err := r.ask(func(c request) (err error) {
-		before, after, err = all.live(c)
+		there, before, after, err = serverSides(c)
 		return err
 	})
 	if err != nil {
@@ -258,7 +247,7 @@ func (r *replayer) againstLive() (*replay.Comparison, error) {
 	if err != nil {
 		return nil, err
 	}
-	if body.SameLog = hex.EncodeToString(chain[:]) == after.ChainHash; !body.SameLog {
+	if body.SameLog = event.Chain(chain).String() == after.ChainHash; !body.SameLog {
 		body.AgreeUpTo, body.Parted = 0, index
 		fmt.Fprintf(r.stderr, "qlogd: at index:%d the chain is %x… here and %.16s… there: "+
 			"another cluster's, or rewritten\n", index, chain[:8], after.ChainHash)
@@ -272,23 +261,26 @@ func (r *replayer) againstLive() (*replay.Comparison, error) {
 	if err != nil {
 		return nil, err
 	}
+	here := sides{}
 	for _, q := range state.Queues() {
-		all.of(q.Name, "").Before = queueSideOf(&q, state.Clock())
+		here[place{"", q.Name}] = queueSideOf(&q, state.Clock())
 	}
 	for m := range state.All {
-		all.of(m.Queue, m.ID.String()).Before = messageSideOf(&replay.Fate{MessageView: m})
+		here[place{m.ID.String(), m.Queue}] = messageSideOf(&replay.Fate{MessageView: m})
 	}
 	body.InMotion = len(moving)
-	for _, l := range slices.SortedFunc(maps.Values(all), (*diffBody).compare) {
-		inMotion := movingQueues[l.Queue]
-		excluded := moving[l.MessageID] || l.MessageID == "" && inMotion ||
-			r.filter.Queue != "" && r.filter.Queue != l.Queue ||
-			l.MessageID != "" && r.Message != "" && r.filter.Message.String() != l.MessageID
-		if excluded || steady(l.Before, inMotion) == steady(l.After, inMotion) {
+	both := maps.Clone(here)
+	maps.Copy(both, there)
+	for _, p := range slices.SortedFunc(maps.Keys(both), place.compare) {
+		inMotion := movingQueues[p.queue]
+		excluded := moving[p.message] || p.message == "" && inMotion ||
+			r.filter.Queue != "" && r.filter.Queue != p.queue ||
+			p.message != "" && r.Message != "" && r.filter.Message.String() != p.message
+		if excluded || steady(here[p], inMotion) == steady(there[p], inMotion) {
 			continue
 		}
 		body.Changes++
-		if err := r.difference(*l); err != nil {
+		if err := r.difference(diffBody{p.queue, p.message, here[p], there[p]}); err != nil {
 			return nil, err
 		}
 	}

@@ -40,10 +40,7 @@ func EventOf(e *event.Event) wire.Event {
 	}
 	switch e.Type {
 	case event.Enqueued:
-		out.MessageID = e.ID.String() // it is its own subject
 		out.DeliverAt = wire.Time(e.Due)
-	case event.Leased:
-		out.LeaseID = e.ID.String()
 	case event.Retried:
 		out.NextAt = wire.Time(max(e.Due, event.ClockOf(e.ID)))
 	case event.LeaseExpired:

@@ -114,7 +114,7 @@ func Load(in io.Reader) (s *State, err error) {
 func (s *State) reindex() {
 	s.leases.index(func(l *lease) bool { return l.id != event.ID{} }, nil)
 	s.extras.index(func(x *extra) bool { return x.used }, nil)
-	s.partitions.index(func(l *partition) bool { return l.used }, func(h handle, l *partition) {
+	s.partitions.index(func(l *partition) bool { return l.refs > 0 }, func(h handle, l *partition) {
 		if !l.deleted {
 			s.backlogs[l.backlog].partitions[l.key] = h
 		}

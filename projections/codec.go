@@ -304,21 +304,14 @@ func (c *coder) extra(x *extra) {
 }
 
 func (c *coder) partition(l *partition) {
-	if c.reads() {
-		l.used = true
-	}
 	c.do(&l.key, &l.backlog, &l.refs, &l.waiting, &l.ready, &l.bytes, &l.leased, &l.order,
 		&l.kindOrder, &l.listed, &l.kind, &l.deleted)
 }
 
 func (c *coder) table(t *table) {
 	c.do(&t.head, &t.tail, &t.floor)
-	elements(c, &t.slab, func(r *remembered) bool { return r.used }, func(r *remembered) {
-		if c.reads() {
-			r.used = true
-		}
-		c.do(&r.key, &r.id, &r.body, &r.until, &r.next)
-	})
+	elements(c, &t.slab, func(r *remembered) bool { return !r.id.IsZero() },
+		func(r *remembered) { c.do(&r.key, &r.id, &r.body, &r.until, &r.next) })
 }
 
 func (c *coder) task(t *task) {
@@ -370,7 +363,7 @@ func (c *coder) slabs(s *State) {
 	elements(c, &s.leases, func(l *lease) bool { return l.id != event.ID{} },
 		func(l *lease) { c.do(&l.id, &l.expires) })
 	elements(c, &s.extras, func(x *extra) bool { return x.used }, c.extra)
-	elements(c, &s.partitions, func(l *partition) bool { return l.used }, c.partition)
+	elements(c, &s.partitions, func(l *partition) bool { return l.refs > 0 }, c.partition)
 	elements(c, &s.kinds.slab, func(k *kind) bool { return k.refs > 0 },
 		func(k *kind) { c.do(&k.name, &k.refs) })
 	c.table(&s.dedup)

@@ -173,7 +173,7 @@ func (s *State) takeKey(e *event.Event, b *backlog, lh handle) {
 	if !e.TakesKey || lh == 0 {
 		return
 	}
-	if l := s.partitions.get(lh); l.used && !l.deleted && l.backlog == b.number && l.waiting.n > 0 {
+	if l := s.partitions.get(lh); !l.deleted && l.backlog == b.number && l.waiting.n > 0 {
 		s.deletePartition(b, lh, &tombstone{reason: event.ReasonKeyDead, queue: b.queue.Name,
 			to: e.ToQueue})
 	}

@@ -24,8 +24,7 @@ type partition struct {
 	kindOrder link
 	listed    uint8  // the priority under which it is in the ready lists, 0 if it does not
 	kind      handle // the kind under which it is there
-	used      bool
-	deleted   bool // all that waits here follows a dead message (dead_letter_key)
+	deleted   bool   // all that waits here follows a dead message (dead_letter_key)
 }
 
 // partitionKey is the key of the partition in which a message with this key waits.
@@ -46,7 +45,7 @@ func (s *State) takePartition(b *backlog, key string) handle {
 	if !ok {
 		var l *partition
 		h, l = s.partitions.alloc()
-		l.key, l.backlog, l.used = key, b.number, true
+		l.key, l.backlog = key, b.number
 		b.partitions[key] = h
 	}
 	s.partitions.mut(h).refs++

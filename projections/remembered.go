@@ -20,7 +20,6 @@ type remembered struct {
 	body  event.Hash // of an answer's request
 	until int64      // Unix ms
 	next  handle
-	used  bool
 }
 
 // table holds the newest entries of a deduplication window, in log order. Those that it
@@ -65,7 +64,6 @@ func (t *table) add(r remembered, clock int64) {
 		t.pop()
 	}
 	h, p := t.slab.alloc()
-	r.used = true
 	*p = r
 	t.sum.add(r.hash())
 	if t.tail != 0 {
@@ -95,7 +93,7 @@ func (r *remembered) hash() digest { return hashWords(r.id, uint64(r.until), 3) 
 // reindex builds a loaded table's map and digest, in log order, so that the newer of two
 // entries of a key is found.
 func (t *table) reindex() {
-	t.slab.index(func(r *remembered) bool { return r.used }, nil)
+	t.slab.index(func(r *remembered) bool { return !r.id.IsZero() }, nil)
 	n := 0
 	for h := t.head; h != 0; h = t.slab.get(h).next {
 		if n++; n > t.slab.live {

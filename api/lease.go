@@ -37,13 +37,11 @@ func (s *Server) leaseMany(q *request) error {
 		q.refuse("queues", "queues must name 1 to %d queues, not %d", maxQueues, len(in.Queues))
 	}
 	for i, name := range in.Queues {
-		switch {
-		case q.err != nil:
-		case !event.ValidName(name):
-			q.err = bad("queues", "queues[%d] must match %s; it was %s",
-				i, event.Names, echo(name)).At(i)
-		case slices.Contains(in.Queues[:i], name):
-			q.err = bad("queues", "queues[%d] is named twice", i).At(i)
+		if !event.ValidName(name) {
+			q.refuseAt(i, "queues", "queues[%d] must match %s; it was %s",
+				i, event.Names, echo(name))
+		} else if slices.Contains(in.Queues[:i], name) {
+			q.refuseAt(i, "queues", "queues[%d] is named twice", i)
 		}
 	}
 	q.do(func() error { return q.mayLease(in.Queues) })
@@ -76,8 +74,8 @@ func (q *request) leaseRequest() *wire.LeaseRequest {
 		q.refuse("kinds", "kinds must be at most %d, not %d", maxKinds, len(in.Kinds))
 	}
 	for i, k := range in.Kinds {
-		if len(k) > maxKind && q.err == nil {
-			q.err = bad("kinds", "kinds[%d] must be at most %d bytes", i, maxKind).At(i)
+		if len(k) > maxKind {
+			q.refuseAt(i, "kinds", "kinds[%d] must be at most %d bytes", i, maxKind)
 		}
 	}
 	if v := in.LeaseMS; v != 0 && (v < event.MinLeaseMS || v > event.MaxLeaseMS) {

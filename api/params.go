@@ -42,8 +42,13 @@ func (q *request) do(f func() error) {
 
 // refuse records an invalid argument.
 func (q *request) refuse(field, format string, args ...any) {
+	q.refuseAt(-1, field, format, args...)
+}
+
+// refuseAt records an invalid argument at a position of a list.
+func (q *request) refuseAt(i int, field, format string, args ...any) {
 	if q.err == nil {
-		q.err = bad(field, format, args...)
+		q.err = bad(field, format, args...).At(i)
 	}
 }
 

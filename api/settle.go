@@ -51,7 +51,11 @@ func (s *Server) settle(op event.SettleOp, one bool) handler {
 			in.places[0] = place{"lease_id", -1}
 		}
 		if len(produce) > 0 {
-			return s.ackAndProduce(q, queue, in, produce)
+			if n := len(in.items) + messagesIn(produce); n > event.MaxBatch {
+				q.refuse("produce", "leases and messages must be at most %d together, not %d",
+					event.MaxBatch, n)
+			}
+			return s.transactAll(q, queue, in, produce)
 		}
 		settled := s.settleItems(q, queue, in.items)
 		results := settledAll(settled)
@@ -199,7 +203,7 @@ func (in *settles) add(at place, field, lease string, item event.SettleItem) {
 func (in *settles) refuse(at place, field, format string, args ...any) {
 	pointer := strings.TrimSuffix(fmt.Sprintf("/%s/%d/%s", at.list, at.index, field), "/")
 	full, short, index := locate(jsontext.Pointer(pointer))
-	in.q.do(func() error { return bad(short, full+" "+format, args...).At(index) })
+	in.q.refuseAt(index, short, full+" "+format, args...)
 }
 
 // leases adds leases that are settled alike.
@@ -278,8 +282,7 @@ func (s *Server) transact(q *request) error {
 	in.deadLetter("dead_letter", body.DeadLetter)
 	in.extend("extend", body.Extend)
 	q.do(func() error { return q.maySettle(in.items) })
-	q.do(func() error { return q.mayProduce(body.Produce) })
-	return s.transactAll(q, in, body.Produce)
+	return s.transactAll(q, "", in, body.Produce)
 }
 
 func messagesIn(produce []wire.TransactionProduce) (n int) {
@@ -289,30 +292,20 @@ func messagesIn(produce []wire.TransactionProduce) (n int) {
 	return n
 }
 
-// ackAndProduce acks leases (of queue, "" any) and enqueues messages in one entry, all or nothing.
-func (s *Server) ackAndProduce(
+// transactAll proposes settles (of leases of queue, "" any) and produces, all of it or nothing, and
+// answers.
+func (s *Server) transactAll(
 	q *request, queue string, in *settles, produce []wire.TransactionProduce,
 ) error {
-	if n := len(in.items) + messagesIn(produce); n > event.MaxBatch {
-		q.refuse("produce", "leases and messages must be at most %d together, not %d",
-			event.MaxBatch, n)
-	}
 	q.do(func() error { return q.mayProduce(produce) }) // rights before what only they may show
-	for i, item := range in.items {
-		if queue == "" || q.err != nil {
-			break
-		}
-		of := get(q, func() (string, error) { return q.leaseQueue(item.Lease) })
-		if at := in.places[i]; q.err == nil && of != queue {
+	for i := 0; queue != "" && q.err == nil && i < len(in.items); i++ {
+		lease, at := in.items[i].Lease, in.places[i]
+		of := get(q, func() (string, error) { return q.leaseQueue(lease) })
+		if q.err == nil && of != queue {
 			q.err = event.Problemf(event.CodeLeaseLost, at.list, "lease %s is not its message's "+
-				"current one in this queue; nothing was done", item.Lease).At(at.index)
+				"current one in this queue; nothing was done", lease).At(at.index)
 		}
 	}
-	return s.transactAll(q, in, produce)
-}
-
-// transactAll proposes settles and produces, all of it or nothing, and answers.
-func (s *Server) transactAll(q *request, in *settles, produce []wire.TransactionProduce) error {
 	seen := make(map[event.ID]bool, len(in.items))
 	for i, item := range in.items {
 		if seen[item.Lease] {
@@ -408,7 +401,7 @@ func (s *Server) SettleHere(
 ) (event.Settled, error) {
 	r := &http.Request{Header: http.Header{}}
 	q := &request{
-		Request: r.WithContext(ctx), s: s, w: noAnswer{http.Header{}},
+		Request: r.WithContext(ctx), s: s, w: noAnswer{header: http.Header{}},
 		who: &principal{name: pushActor},
 	}
 	var res event.Result
@@ -437,9 +430,10 @@ func (s *Server) SettleHere(
 	return settled, q.err
 }
 
-// noAnswer is the answer to a request of the node itself.
-type noAnswer struct{ header http.Header }
+// noAnswer takes the headers of the answer to a request of the node itself, which writes none.
+type noAnswer struct {
+	http.ResponseWriter
+	header http.Header
+}
 
-func (w noAnswer) Header() http.Header       { return w.header }
-func (noAnswer) Write(b []byte) (int, error) { return len(b), nil }
-func (noAnswer) WriteHeader(int)             {}
+func (w noAnswer) Header() http.Header { return w.header }

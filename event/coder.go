@@ -209,9 +209,6 @@ func (c *coder) blob(name string, p *Blob) {
 	c.field(name, p.Bytes == nil && p.Digest == [32]byte{}, p)
 }
 
-// other encodes what few messages pass through. p points to the field.
-func (c *coder) other(name string, zero bool, p any) { c.field(name, zero, p) }
-
 // field encodes or decodes the field that p points to.
 func (c *coder) field(name string, zero bool, p any) {
 	switch {

@@ -27,14 +27,14 @@ func (e *Event) fields(c *coder) {
 	number(c, "v", &e.Order)
 	c.bool("w", &e.Edited)
 	c.id("x", (*[16]byte)(&e.First))
-	c.other("y", e.Policy == nil, &e.Policy)
+	c.field("y", e.Policy == nil, &e.Policy)
 	number(c, "z", &e.Number)
 	c.int("A", &e.Count)
 	c.id("B", (*[16]byte)(&e.Task))
 	number(c, "C", &e.TaskKind)
 	c.bool("D", &e.Failed)
 	c.string("E", &e.Node)
-	c.other("F", len(e.Refs) == 0, &e.Refs)
+	c.field("F", len(e.Refs) == 0, &e.Refs)
 	c.string("G", &e.Webhook)
 	c.bytes("H", &e.Definition)
 	c.id("I", (*[16]byte)(&e.Body))
@@ -64,28 +64,28 @@ func (h *Header) fields(c *coder) {
 func (m *Command) fields(c *coder) {
 	c.string("Actor", &m.Actor)
 	pointer(c, "Request", &m.Request)
-	c.other("PutQueue", m.PutQueue == nil, &m.PutQueue)
-	c.other("DeleteQueue", m.DeleteQueue == nil, &m.DeleteQueue)
-	c.other("PauseQueue", m.PauseQueue == nil, &m.PauseQueue)
-	c.other("PurgeQueue", m.PurgeQueue == nil, &m.PurgeQueue)
+	c.field("PutQueue", m.PutQueue == nil, &m.PutQueue)
+	c.field("DeleteQueue", m.DeleteQueue == nil, &m.DeleteQueue)
+	c.field("PauseQueue", m.PauseQueue == nil, &m.PauseQueue)
+	c.field("PurgeQueue", m.PurgeQueue == nil, &m.PurgeQueue)
 	pointer(c, "Produce", &m.Produce)
 	pointer(c, "Lease", &m.Lease)
 	pointer(c, "Settle", &m.Settle)
 	pointer(c, "Transaction", &m.Transaction)
-	c.other("Delete", m.Delete == nil, &m.Delete)
-	c.other("Carry", m.Carry == nil, &m.Carry)
-	c.other("Retain", m.Retain == nil, &m.Retain)
-	c.other("Mark", m.Mark == nil, &m.Mark)
-	c.other("Upgrade", m.Upgrade == nil, &m.Upgrade)
-	c.other("Replay", m.Replay == nil, &m.Replay)
-	c.other("PurgeDead", m.PurgeDead == nil, &m.PurgeDead)
-	c.other("Resurrect", m.Resurrect == nil, &m.Resurrect)
-	c.other("CreateTask", m.CreateTask == nil, &m.CreateTask)
-	c.other("UpdateTask", m.UpdateTask == nil, &m.UpdateTask)
-	c.other("Erase", m.Erase == nil, &m.Erase)
-	c.other("PutWebhook", m.PutWebhook == nil, &m.PutWebhook)
-	c.other("DeleteWebhook", m.DeleteWebhook == nil, &m.DeleteWebhook)
-	c.other("Define", m.Define == nil, &m.Define)
+	c.field("Delete", m.Delete == nil, &m.Delete)
+	c.field("Carry", m.Carry == nil, &m.Carry)
+	c.field("Retain", m.Retain == nil, &m.Retain)
+	c.field("Mark", m.Mark == nil, &m.Mark)
+	c.field("Upgrade", m.Upgrade == nil, &m.Upgrade)
+	c.field("Replay", m.Replay == nil, &m.Replay)
+	c.field("PurgeDead", m.PurgeDead == nil, &m.PurgeDead)
+	c.field("Resurrect", m.Resurrect == nil, &m.Resurrect)
+	c.field("CreateTask", m.CreateTask == nil, &m.CreateTask)
+	c.field("UpdateTask", m.UpdateTask == nil, &m.UpdateTask)
+	c.field("Erase", m.Erase == nil, &m.Erase)
+	c.field("PutWebhook", m.PutWebhook == nil, &m.PutWebhook)
+	c.field("DeleteWebhook", m.DeleteWebhook == nil, &m.DeleteWebhook)
+	c.field("Define", m.Define == nil, &m.Define)
 }
 
 func (r *Request) fields(c *coder) {
@@ -120,11 +120,11 @@ func (m *NewMessage) fields(c *coder) {
 }
 
 func (l *Lease) fields(c *coder) {
-	c.other("Queues", len(l.Queues) == 0, &l.Queues)
-	c.other("Max", l.Max == 0, &l.Max)
+	c.field("Queues", len(l.Queues) == 0, &l.Queues)
+	c.field("Max", l.Max == 0, &l.Max)
 	c.int("LeaseMS", &l.LeaseMS)
 	c.string("Worker", &l.Worker)
-	c.other("Kinds", len(l.Kinds) == 0, &l.Kinds)
+	c.field("Kinds", len(l.Kinds) == 0, &l.Kinds)
 }
 
 func (s *Settle) fields(c *coder) {
@@ -147,14 +147,14 @@ func (t *Transaction) fields(c *coder) {
 
 func (r *Result) fields(c *coder) {
 	number(c, "Index", &r.Index)
-	c.other("Problem", r.Problem == nil, &r.Problem)
+	c.field("Problem", r.Problem == nil, &r.Problem)
 	c.ref("Kept", &r.Kept)
 	c.bool("Created", &r.Created)
 	c.int("Count", &r.Count)
 	list(c, "Produced", &r.Produced)
 	list(c, "Leased", &r.Leased)
 	list(c, "Settled", &r.Settled)
-	c.other("Moved", len(r.Moved) == 0, &r.Moved)
+	c.field("Moved", len(r.Moved) == 0, &r.Moved)
 	c.id("ID", (*[16]byte)(&r.ID))
 	c.id("Digest", &r.Digest)
 }
@@ -191,13 +191,13 @@ func (m *LeasedMessage) fields(c *coder) {
 	c.int("LeaseExpiresAt", &m.LeaseExpiresAt)
 	c.ref("Content", &m.Content)
 	c.ref("Last", &m.Last)
-	c.other("Dead", m.Dead == nil, &m.Dead)
+	c.field("Dead", m.Dead == nil, &m.Dead)
 	number(c, "MaxAttempts", &m.MaxAttempts)
 }
 
 // fields puts the result's fields beside the answer's own.
 func (a *Answer) fields(c *coder) {
 	a.Result.fields(c)
-	c.other("Refusal", a.Refusal == nil, &a.Refusal)
+	c.field("Refusal", a.Refusal == nil, &a.Refusal)
 	c.bool("Back", &a.Back)
 }

@@ -154,10 +154,8 @@ type Settled struct {
 	Code      string // of a rejected one
 	NextAt    int64  // retried
 	ExpiresAt int64  // extended
-	// Warn is set where a message was discarded because there was no dead-letter
-	// queue or of attempts.
-	Message ID
-	Queue   string
+	Message   ID     // none of a rejected one
+	Queue     string // the message's
 }
 
 // LeasedMessage is what a lease hands out; payload and headers lie in the log at Content.

@@ -45,17 +45,14 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 	switch it.Op {
 	case event.OpAck:
 		e.Type, out.Status = event.Acked, event.StatusAcked
-		d.emit(e)
 	case event.OpExtend:
 		e.Type, out.Status = event.LeaseExtended, event.StatusExtended
 		e.LeaseExpires = d.s.Clock() + cmp.Or(it.LeaseMS, policy.LeaseMS)
 		out.ExpiresAt = e.LeaseExpires
-		d.emit(e)
 	case event.OpRelease:
 		e.Type, out.Status = event.Released, event.StatusReleased
 		e.Attempt = m.Attempt - 1
 		e.Place = front(policy.Ordering)
-		d.emit(e)
 	case event.OpRetry:
 		if last(policy, m.Attempt) {
 			return d.dead(out, m, event.ReasonMaxAttempts, it.Content)
@@ -67,10 +64,12 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 		e.Type, out.Status = event.Retried, event.StatusRetried
 		e.Due, e.Place = d.s.Clock()+wait, place(policy)
 		out.NextAt = e.Due
-		d.emit(e)
 	case event.OpDeadLetter:
 		return d.dead(out, m, event.ReasonRejected, it.Content)
+	default:
+		return out
 	}
+	d.emit(e)
 	return out
 }
 

@@ -13,7 +13,7 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 
-	"github.com/qlogd/qlogd/internal/msgpackcheck"
+	"github.com/qlogd/qlogd/internal/transcode"
 )
 
 // fielder is a type whose values pass through the codec once or more per message on every
@@ -288,7 +288,7 @@ func (c *coder) get(p any) (zero bool) {
 		}
 		return false
 	}
-	if _, c.err = msgpackcheck.First(c.buf.Bytes()); c.err == nil {
+	if c.err = transcode.Check(c.buf.Bytes()); c.err == nil {
 		c.err = c.r.Decode(p)
 	}
 	return reflect.ValueOf(p).Elem().IsZero()

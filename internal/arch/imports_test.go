@@ -22,7 +22,7 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/msgpackcheck", "internal/transcode", "internal/certs",
+	"internal/transcode", "internal/certs",
 	"event",
 	"log/vfs", "log/checkpoint", "log/datadir", "log",
 	"projections", "projections/store",
@@ -47,7 +47,7 @@ var rooms = []string{
 var only = map[string][]string{
 	"api/wire":          {"internal/transcode"},
 	"client":            {"api/wire"},
-	"event":             {"internal/msgpackcheck"},
+	"event":             {"internal/transcode"},
 	"projections":       {"event"},
 	"projections/store": {"event", "projections"},
 	"fsm":               {"event", "log", "log/checkpoint", "log/vfs", "projections"},

@@ -9,12 +9,7 @@ import (
 	"sync"
 
 	"github.com/vmihailenco/msgpack/v5"
-
-	"github.com/qlogd/qlogd/internal/msgpackcheck"
 )
-
-// MaxDepth is how deep arrays and objects may be nested.
-const MaxDepth = msgpackcheck.MaxDepth
 
 // jsonExt is the MessagePack extension type whose data is JSON text.
 const jsonExt = 74

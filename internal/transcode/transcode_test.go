@@ -3,6 +3,7 @@ package transcode
 import (
 	"bytes"
 	"encoding/base64"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -49,6 +50,128 @@ func TestToJSON(t *testing.T) {
 		bytes.Repeat([]byte("\xa9123456789"), 4096)...), 1000); err != ErrTooLarge {
 		t.Error(err)
 	}
+}
+
+// TestCheck: what is not well-formed is refused, also where the library accepts it.
+func TestCheck(t *testing.T) {
+	encode := func(v any) []byte {
+		b, err := msgpack.Marshal(v)
+		require.NoError(t, err)
+		return b
+	}
+	many := map[string]any{}
+	for i := range 1000 {
+		many[fmt.Sprint("name", i)] = i
+	}
+	names := func(n int, names ...string) []byte { // a map of these names
+		b := []byte{0xde, byte(n >> 8), byte(n)}
+		for _, s := range names {
+			b = append(append(b, encode(s)...), 1)
+		}
+		return b
+	}
+	var twice []string
+	for i := range 40 {
+		twice = append(twice, fmt.Sprint(i))
+	}
+	deep := func(n int) []byte { return append(bytes.Repeat([]byte{0x91}, n), 0xc0) }
+	for _, c := range []struct {
+		what string
+		b    []byte
+		want string // part of the error; "": none
+	}{
+		{"a number", encode(1), ""},
+		{"all kinds", encode([]any{nil, true, -1, 300, -300, 1 << 40, 1.5, float32(2), "é",
+			strings.Repeat("x", 70000), make([]byte, 300), make([]byte, 70000), many,
+			make([]any, 70000), map[string]any{"a": map[string]any{"a": 1}, "b": []any{}}}), ""},
+		{"extensions", []byte("\x92\xd4\x4a1\xc7\x02\x4a[]"), ""},
+		{"64 deep", deep(64), ""},
+		{"65 deep", deep(65), "nested deeper than 64"},
+		{"16 MiB deep", deep(16 << 20), "nested deeper than 64"},
+		{"nothing", nil, "unexpected end"},
+		{"two values", []byte{1, 2}, "1 bytes after the end"},
+		{"a name twice", names(2, "a", "a"), `name "a" appears twice`},
+		{"one of many names twice", names(41, append(twice, "7")...), `name "7" appears twice`},
+		{"a name in two maps", append([]byte{0x92}, append(names(1, "a"), names(1, "a")...)...),
+			""},
+		{"a number as a name", []byte{0x81, 1, 1}, "where a name belongs"},
+		{"invalid UTF-8", []byte{0xa1, 0xff}, "not UTF-8"},
+		{"invalid UTF-8 in a name", []byte{0x81, 0xa1, 0xff, 1}, "not UTF-8"},
+		{"a long array cut", []byte{0xdd, 0xff, 0xff, 0xff, 0xff, 1}, "unexpected end"},
+		{"a long map cut", []byte{0xdf, 0xff, 0xff, 0xff, 0xff, 1}, "unexpected end"},
+		{"long bytes cut", []byte{0xc6, 0xff, 0xff, 0xff, 0xff, 1}, "unexpected end"},
+		{"a long string cut", []byte{0xdb, 0xff, 0xff, 0xff, 0xff, 1}, "unexpected end"},
+		{"a long extension cut", []byte{0xc9, 0xff, 0xff, 0xff, 0xff, 0x4a, 1}, "unexpected end"},
+		{"a cut number", []byte{0xcf, 1}, "unexpected end"},
+		{"the unused code", []byte{0xc1}, "unknown code c1"},
+	} {
+		_, err := toJSON(c.b, 1<<30)
+		if c.want == "" {
+			require.NoError(t, Check(append(bytes.Clone(c.b), 1)), "%s, and a value more", c.what)
+		}
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s: %v", c.what, err)
+		case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s: %v, want %q", c.what, err, c.want)
+		}
+		for n := range min(len(c.b), 100) {
+			assert.False(t, c.want == "" && Check(c.b[:n]) == nil,
+				"%s: cut at %d and accepted", c.what, n)
+		}
+	}
+}
+
+// TestCheckOfStruct: a struct is decoded as strictly as a value.
+func TestCheckOfStruct(t *testing.T) {
+	type inner struct {
+		Text string  `json:"text"`
+		List []inner `json:"list"`
+	}
+	deep := strings.Repeat("\x81\xa4list\x91", 40) + "\x80"
+	for packed, want := range map[string]string{
+		"\x82\xa4text\xa1a\xa4text\xa1b":       `name "text" appears twice`,
+		"\x81\xa4text\xa1\xff":                 "not UTF-8",
+		"\x81\xa4text\xa2a":                    "unexpected end",
+		"\x81\xa4list\xdd\xff\xff\xff\xff\x80": "unexpected end",
+		"\x81\x01\xc0":                         "where a name belongs",
+		"\x82\xa4text\xa1a":                    "unexpected end",
+		"\xdf\xff\xff\xff\xff\xa4text\xa1a":    "unexpected end",
+		"\x81\xa4text\xa1ax":                   "1 bytes after the end",
+		"\x81\xa4else\xc0":                     "unknown",
+		deep:                                   "nested deeper than 64",
+	} {
+		err := Decode([]byte(packed), &inner{}, 1<<20)
+		assert.True(t, err != nil && strings.Contains(err.Error(), want), "%.20q: %v, want %q",
+			packed, err, want)
+	}
+	other := "\x82\xa4else" + strings.Repeat("\x91", 30) + "\xc0\xa4text\xa1a"
+	var v inner
+	require.NoError(t, DecodeKnown([]byte(other), &v))
+	assert.Equal(t, v.Text, "a", "behind an unknown name")
+	other = "\x81\xa4else" + strings.Repeat("\x91", 1<<20) + "\xc0"
+	assert.True(t, DecodeKnown([]byte(other), &v) != nil, "deep below an unknown name")
+}
+
+// FuzzCheck: what passes is one value for the library too, and the library reads all of it.
+func FuzzCheck(f *testing.F) {
+	seed, err := msgpack.Marshal(map[string]any{"a": []any{1, "x", nil, []byte{1}}, "b": 1.5})
+	require.NoError(f, err)
+	f.Add(seed)
+	f.Add([]byte{0x82, 0xa1, 'a', 1, 0xa1, 'a', 1})
+	f.Add([]byte{0xdd, 0xff, 0xff, 0xff, 0xff})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if _, err := toJSON(b, 1<<20); err != nil {
+			return
+		}
+		r := bytes.NewReader(b)
+		d := msgpack.NewDecoder(r)
+		if err := d.Skip(); err != nil && !strings.Contains(err.Error(), "unknown ext") {
+			t.Fatalf("%x: accepted, and the library says %v", b, err)
+		} else if err == nil && r.Len() > 0 {
+			t.Fatalf("%x: accepted, and the library leaves %d bytes", b, r.Len())
+		}
+	})
 }
 
 // TestAppendIsCompact: lengths and numbers have the codes that the library gives them.

@@ -72,7 +72,7 @@ func (c *fakeCluster) RemoveMember(_ context.Context, id string, force bool) err
 	defer c.mu.Unlock()
 	c.calls++
 	if _, ok := c.nodes[id]; !ok {
-		return event.Problemf(raft.CodeNodeNotFound, "id", "no node %s", id)
+		return event.Problemf(event.CodeNodeNotFound, "id", "no node %s", id)
 	}
 	if len(c.nodes) == 1 && !force {
 		return event.Problemf(event.CodeConflict, "id", "the last voter")
@@ -86,7 +86,7 @@ func (c *fakeCluster) TransferLeadership(_ context.Context, to string) error {
 	defer c.mu.Unlock()
 	c.calls++
 	if _, ok := c.nodes[to]; to != "" && !ok {
-		return event.Problemf(raft.CodeNodeNotFound, "to", "no node %s", to)
+		return event.Problemf(event.CodeNodeNotFound, "to", "no node %s", to)
 	}
 	return c.err
 }

@@ -114,7 +114,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 }
 
 var shuttingDown = &event.Problem{
-	Code: codeShuttingDown, Index: -1, RetryAfterMS: 2000,
+	Code: event.CodeShuttingDown, Index: -1, RetryAfterMS: 2000,
 	Detail: "this node is shutting down; ask another one",
 }
 

@@ -37,10 +37,7 @@ const (
 	codeNotFound         = "not_found"
 	codeMethodNotAllowed = "method_not_allowed"
 	codeUnsupportedMedia = "unsupported_media_type"
-	codePayloadTooLarge  = "payload_too_large"
 	codeRequestTimeout   = "request_timeout"
-	codeNoLeader         = "no_leader"
-	codeShuttingDown     = "shutting_down"
 	codeInternal         = "internal"
 	codeIPNotAllowed     = "ip_not_allowed"
 	codeInvalidSignature = "invalid_signature"
@@ -84,7 +81,7 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 	case q.Context().Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return perhaps(codeNoLeader, "the cluster did not answer in time")
+		return perhaps(event.CodeNoLeader, "the cluster did not answer in time")
 	case gone(err):
 		return event.Problemf(event.CodeHistoryExpired, "", "%s", clip(err.Error(), 300))
 	case log.IsRange(err):
@@ -145,7 +142,7 @@ func (q *request) fail(p *event.Problem) {
 	case q.write:
 		out.Outcome = wire.NotApplied
 	}
-	if p.Code == "overloaded" {
+	if p.Code == event.CodeOverloaded {
 		out.QueueDepth = &p.QueueDepth
 	}
 	if st.Status == 429 || st.Status == 503 {
@@ -154,7 +151,7 @@ func (q *request) fail(p *event.Problem) {
 		}
 		q.w.Header().Set("Retry-After", strconv.FormatInt((out.RetryAfterMS+999)/1000, 10))
 	}
-	if p.Code == codeRequestTimeout || p.Code == codePayloadTooLarge {
+	if p.Code == codeRequestTimeout || p.Code == event.CodePayloadTooLarge {
 		q.w.Header().Set("Connection", "close") // the rest of the body is not wanted
 	}
 	b, err := wire.Marshal(&out)
@@ -162,7 +159,7 @@ func (q *request) fail(p *event.Problem) {
 		b = []byte(`{"code":"internal","status":500}`)
 	}
 	q.send(st.Status, "application/problem+json", b)
-	if p.Code == codePayloadTooLarge && http.NewResponseController(q.w).Flush() == nil {
+	if p.Code == event.CodePayloadTooLarge && http.NewResponseController(q.w).Flush() == nil {
 		// Some clients read an answer only after they have sent everything. They would report
 		// the closed connection in its place.
 		_, _ = io.CopyN(io.Discard, q.Body, 4*q.s.opts.MaxRequest)

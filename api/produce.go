@@ -175,7 +175,7 @@ func (s *Server) newMessage(
 	b *batch, m *wire.NewMessage, payload, original []byte,
 ) (out event.NewMessage, err error) {
 	if int64(len(payload)) > s.opts.MaxPayload {
-		return out, event.Problemf(codePayloadTooLarge, "payload",
+		return out, event.Problemf(event.CodePayloadTooLarge, "payload",
 			"the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
 	}
 	for _, f := range [...]struct {

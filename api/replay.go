@@ -189,7 +189,7 @@ func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err
 	case in.ContentType != "" && !out.Binary:
 		return nil, bad(field+".content_type", "%s.content_type goes with payload_base64", field)
 	case int64(n) > s.opts.MaxPayload:
-		return nil, event.Problemf(codePayloadTooLarge, field+".payload",
+		return nil, event.Problemf(event.CodePayloadTooLarge, field+".payload",
 			"the payload has %d bytes, more than %d", n, s.opts.MaxPayload)
 	}
 	if err := mediaType(field+".content_type", in.ContentType); err != nil {

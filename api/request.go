@@ -147,7 +147,8 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 		return q.raw, nil
 	}
 	tooLarge := func() error {
-		return event.Problemf(codePayloadTooLarge, "", "the body is larger than %d bytes", limit)
+		return event.Problemf(event.CodePayloadTooLarge, "",
+			"the body is larger than %d bytes", limit)
 	}
 	if q.ContentLength > limit {
 		return nil, tooLarge()
@@ -220,7 +221,7 @@ func (q *request) decode(v any, optional bool, also ...string) error {
 	limit := int(2 * q.s.opts.MaxRequest)
 	err = transcode.Decode(b, v, limit)
 	if errors.Is(err, transcode.ErrTooLarge) {
-		return event.Problemf(codePayloadTooLarge, "",
+		return event.Problemf(event.CodePayloadTooLarge, "",
 			"the body is larger than %d bytes as JSON", limit)
 	}
 	return decodeProblem(err, code)

@@ -285,7 +285,7 @@ func Unready(reasons func() []string) http.Handler {
 		} else if r.URL.Path == "/readyz" {
 			err = q.notReady(reasons())
 		} else {
-			err = &event.Problem{Code: codeNoLeader, Index: -1, RetryAfterMS: 1000,
+			err = &event.Problem{Code: event.CodeNoLeader, Index: -1, RetryAfterMS: 1000,
 				Detail: "this node does not serve yet: " + strings.Join(reasons(), "; ")}
 		}
 		if p, ok := err.(*event.Problem); ok {

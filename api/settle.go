@@ -217,7 +217,7 @@ func (in *settles) leases(list string, leases []string, item event.SettleItem) {
 func (in *settles) ack(list string, leases []string, result jsontext.Value) {
 	item := event.SettleItem{Op: event.OpAck}
 	if most := in.q.s.opts.MaxPayload; int64(len(result)) > most && in.q.err == nil {
-		in.q.err = event.Problemf(codePayloadTooLarge, "result",
+		in.q.err = event.Problemf(event.CodePayloadTooLarge, "result",
 			"the result has %d bytes, more than %d", len(result), most)
 	}
 	if len(result) > 0 && string(result) != "null" {

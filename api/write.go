@@ -151,7 +151,7 @@ func (s *Server) track(
 	switch _, refused := errors.AsType[*event.Problem](err); {
 	case refused:
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		err = perhaps(codeNoLeader, "the write was not committed in time; it may still be")
+		err = perhaps(event.CodeNoLeader, "the write was not committed in time; it may still be")
 	case err == nil && res.Problem != nil:
 		err = res.Problem
 	}

@@ -55,8 +55,8 @@ func Line(s string, n int) string {
 // Temporary reports whether the same command may succeed later, or may have succeeded.
 func (p *Problem) Temporary() bool {
 	switch p.Code {
-	case CodeQueueFull, CodeStaleRevision, "no_leader", "overloaded", "shutting_down",
-		"insufficient_storage":
+	case CodeQueueFull, CodeStaleRevision, CodeNoLeader, CodeOverloaded, CodeShuttingDown,
+		CodeInsufficientStorage:
 		return true
 	}
 	return p.Unknown
@@ -80,6 +80,16 @@ const (
 	CodeWebhookNotFound = "webhook_not_found"
 	// internal: check against the policy again and propose again
 	CodeStaleRevision = "stale_revision"
+)
+
+// The codes with which a replica refuses a request.
+const (
+	CodeNoLeader            = "no_leader"
+	CodeOverloaded          = "overloaded"
+	CodeShuttingDown        = "shutting_down"
+	CodeInsufficientStorage = "insufficient_storage"
+	CodePayloadTooLarge     = "payload_too_large"
+	CodeNodeNotFound        = "node_not_found"
 )
 
 // Settle statuses.

@@ -57,7 +57,7 @@ func TestLackingReleasesWaiters(t *testing.T) {
 		outcomeUnknown(t, (<-c).err)
 	}
 	var p *event.Problem
-	if err := f.waitApplied(t.Context(), 9); !errors.As(err, &p) || p.Code != CodeNoLeader {
+	if err := f.waitApplied(t.Context(), 9); !errors.As(err, &p) || p.Code != event.CodeNoLeader {
 		t.Errorf("wait: %v", err)
 	}
 	f.poll(t.Context(), func() bool { return f.commands() == 0 })

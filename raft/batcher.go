@@ -174,7 +174,7 @@ func (b *batcher) sendBackLocked(p *event.Problem, match func(*pending) bool) in
 func (b *batcher) propose(ctx context.Context, c *event.Command) (event.Result, error) {
 	if ctx.Err() != nil {
 		detail := "the request ended before it was proposed"
-		return event.Result{}, refused(CodeOverloaded, detail, 0)
+		return event.Result{}, refused(event.CodeOverloaded, detail, 0)
 	}
 	d := newPending(c)
 	b.enqueue(d)
@@ -250,7 +250,7 @@ func (b *batcher) abandon(d *pending) event.Answer {
 	default:
 	}
 	d.gone = true
-	p := unknown(CodeNoLeader, "the request ended while the write was in flight")
+	p := unknown(event.CodeNoLeader, "the request ended while the write was in flight")
 	return event.Answer{Refusal: p}
 }
 

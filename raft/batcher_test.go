@@ -87,7 +87,7 @@ func TestOverloaded(t *testing.T) {
 			n.waitFor(func(l load) bool { return l.Waiting == i+1 })
 		}
 		p := n.refused(context.Background(), c)
-		assert.True(t, p.Code == CodeOverloaded && !p.Unknown && p.QueueDepth == int64(upTo) &&
+		assert.True(t, p.Code == event.CodeOverloaded && !p.Unknown && p.QueueDepth == int64(upTo) &&
 			p.RetryAfterMS > 0, "at %d: %+v", upTo, p)
 	}
 	// What is turned away first is what matters least.
@@ -106,11 +106,11 @@ func TestOverloadedByBytes(t *testing.T) {
 	n, release := stuck(t, Limits{WaitingBytes: 4096, CommandBytes: 5000})
 	first := n.async(context.Background(), put(fmt.Sprintf("%03000d", 1)))
 	n.waitFor(func(l load) bool { return l.Waiting == 1 })
-	notApplied(t, n.refused(t.Context(), put(fmt.Sprintf("%03000d", 2))), CodeOverloaded)
+	notApplied(t, n.refused(t.Context(), put(fmt.Sprintf("%03000d", 2))), event.CodeOverloaded)
 	release()
 	require.NoError(t, <-first)
 	large := put(string(make([]byte, 6000)))
-	notApplied(t, n.refused(t.Context(), large), CodePayloadTooLarge)
+	notApplied(t, n.refused(t.Context(), large), event.CodePayloadTooLarge)
 }
 
 func TestContextEnds(t *testing.T) {
@@ -120,7 +120,7 @@ func TestContextEnds(t *testing.T) {
 	dropped := n.async(ctx, put("dropped"))
 	n.waitFor(func(l load) bool { return l.Waiting == under+1 })
 	cancel()
-	notApplied(t, <-dropped, CodeOverloaded)
+	notApplied(t, <-dropped, event.CodeOverloaded)
 	if l := n.load(); l.Waiting != 0 || l.WaitingBytes != 0 {
 		t.Errorf("a dropped command still counts: %+v", l)
 	}
@@ -164,7 +164,7 @@ func TestDiskNearlyFull(t *testing.T) {
 	o := on(memdisk.New())
 	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return free, nil }, 1001
 	n := boot(t, o)
-	notApplied(t, n.refused(context.Background(), produceOf("p")), CodeInsufficientStorage)
+	notApplied(t, n.refused(context.Background(), produceOf("p")), event.CodeInsufficientStorage)
 	n.put("settles go on")
 	if _, err := n.Propose(context.Background(), leaseOf("l")); err != nil {
 		t.Error(err)
@@ -182,12 +182,12 @@ func TestShutdown(t *testing.T) {
 			break
 		}
 	}
-	notApplied(t, n.refused(context.Background(), put("late")), CodeShuttingDown)
+	notApplied(t, n.refused(context.Background(), put("late")), event.CodeShuttingDown)
 	release()
 	assert.NoError(t, <-waiting, "what was taken is drained")
 	require.NoError(t, <-ended)
-	notApplied(t, n.refused(context.Background(), put("later")), CodeShuttingDown)
-	notApplied(t, n.Barrier(context.Background()), CodeShuttingDown)
+	notApplied(t, n.refused(context.Background(), put("later")), event.CodeShuttingDown)
+	notApplied(t, n.Barrier(context.Background()), event.CodeShuttingDown)
 }
 
 // A drain that takes too long is cut short, and nobody is left without an answer.
@@ -199,7 +199,7 @@ func TestShutdownCutShort(t *testing.T) {
 	cancel()
 	ended := make(chan error)
 	go func() { ended <- n.Shutdown(ctx) }()
-	notApplied(t, <-waiting, CodeShuttingDown)
+	notApplied(t, <-waiting, event.CodeShuttingDown)
 	release()
 	require.NoError(t, <-ended)
 }

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -52,7 +53,7 @@ func TestCheckpointOnAFullDisk(t *testing.T) {
 	n.put("a")
 	_, err := n.SnapshotAll(t.Context())
 	p := asProblem(t, err)
-	assert.Equal(t, p.Code, CodeInsufficientStorage)
+	assert.Equal(t, p.Code, event.CodeInsufficientStorage)
 	assert.True(t, strings.HasPrefix(p.Detail, "the disk is full: node n1 "), "%s", p.Detail)
 	n.put("it goes on")
 }

@@ -9,15 +9,6 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// The problem codes that a replica answers with.
-const (
-	CodeNoLeader            = "no_leader"
-	CodeOverloaded          = "overloaded"
-	CodeShuttingDown        = "shutting_down"
-	CodeInsufficientStorage = "insufficient_storage"
-	CodePayloadTooLarge     = "payload_too_large"
-)
-
 // refused is a problem of a request that was certainly not executed; retryMS is when a
 // repeat may help, 0 never.
 func refused(code, detail string, retryMS int64) *event.Problem {
@@ -32,7 +23,7 @@ func unknown(code, detail string) *event.Problem {
 
 // notNow is a problem for which a repeat of the request may help. Nothing was changed.
 func notNow(format string, args ...any) *event.Problem {
-	return refused(CodeNoLeader, fmt.Sprintf(format, args...), 1000)
+	return refused(event.CodeNoLeader, fmt.Sprintf(format, args...), 1000)
 }
 
 func noLeader() *event.Problem { return notNow("no leader is known; the write was not proposed") }
@@ -43,7 +34,8 @@ func catchingUp() *event.Problem {
 }
 
 func shuttingDown() *event.Problem {
-	return refused(CodeShuttingDown, "the node is shutting down; the write was not proposed", 1000)
+	const detail = "the node is shutting down; the write was not proposed"
+	return refused(event.CodeShuttingDown, detail, 1000)
 }
 
 // outcome returns the problem that answers the commands of an entry that failed (I15). Only three
@@ -55,15 +47,16 @@ func outcome(err error) *event.Problem {
 	const not = "; the write was not proposed"
 	switch {
 	case errors.Is(err, hraft.ErrNotLeader):
-		return refused(CodeNoLeader, "this node is no longer the leader"+not, 1000)
+		return refused(event.CodeNoLeader, "this node is no longer the leader"+not, 1000)
 	case errors.Is(err, hraft.ErrLeadershipTransferInProgress):
-		return refused(CodeNoLeader, "leadership is being transferred"+not, 1000)
+		return refused(event.CodeNoLeader, "leadership is being transferred"+not, 1000)
 	case errors.Is(err, hraft.ErrEnqueueTimeout):
-		return refused(CodeOverloaded, "the Raft log did not take the write in time"+not, 1000)
+		const detail = "the Raft log did not take the write in time"
+		return refused(event.CodeOverloaded, detail+not, 1000)
 	case errors.Is(err, hraft.ErrRaftShutdown):
-		return unknown(CodeShuttingDown, "the node shut down during the write")
+		return unknown(event.CodeShuttingDown, "the node shut down during the write")
 	case errors.Is(err, hraft.ErrLeadershipLost):
-		return unknown(CodeNoLeader, "leadership was lost during the write")
+		return unknown(event.CodeNoLeader, "leadership was lost during the write")
 	}
-	return unknown(CodeNoLeader, "the write failed while it was in flight")
+	return unknown(event.CodeNoLeader, "the write failed while it was in flight")
 }

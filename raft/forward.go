@@ -164,7 +164,7 @@ func (b *batcher) failure(e *batch, err error) event.Answer {
 		return event.Answer{Refusal: p}
 	}
 	b.o.Logger.Debug("forwarded batch lost", "leader", e.to.Node, "error", err)
-	return event.Answer{Refusal: unknown(CodeNoLeader,
+	return event.Answer{Refusal: unknown(event.CodeNoLeader,
 		"the connection to the leader failed while the write was in flight")}
 }
 

@@ -218,7 +218,7 @@ func TestForwardUnknown(t *testing.T) {
 		return nil, &peer.Error{Code: codeBadGroup}
 	})
 	got := <-f.async(t.Context(), put("a"))
-	notApplied(t, got.err, CodeNoLeader)
+	notApplied(t, got.err, event.CodeNoLeader)
 }
 
 // While no leader is known a command waits for so long, each by its own clock,
@@ -246,7 +246,7 @@ func TestWaitForALeader(t *testing.T) {
 						began := time.Now()
 						_, err := f.propose(t.Context(), put(fmt.Sprint(i)))
 						p := asProblem(t, err)
-						assert.True(t, p.Code == CodeNoLeader && !p.Unknown && p.RetryAfterMS > 0,
+						assert.True(t, p.Code == event.CodeNoLeader && !p.Unknown && p.RetryAfterMS > 0,
 							"%d: %+v", i, p)
 						// One on its way when its time is up comes back first.
 						if d := time.Since(began); d < f.o.LeaderWait ||
@@ -275,7 +275,7 @@ func TestALeaderComes(t *testing.T) {
 		done := f.async(t.Context(), put("a"))
 		short, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
-		notApplied(t, (<-f.async(short, put("b"))).err, CodeNoLeader)
+		notApplied(t, (<-f.async(short, put("b"))).err, event.CodeNoLeader)
 		time.Sleep(f.o.LeaderWait - time.Second - time.Millisecond)
 		f.follow(toNode(n))
 		require.NoError(t, (<-done).err)
@@ -386,7 +386,7 @@ func TestServeForward(t *testing.T) {
 		n.waitFor(func(l load) bool { return l.Waiting == 2*i+2 })
 	}
 	p := asProblem(t, (<-f.async(t.Context(), put("too many"))).err)
-	assert.True(t, p.Code == CodeOverloaded && !p.Unknown && p.QueueDepth == 8 &&
+	assert.True(t, p.Code == event.CodeOverloaded && !p.Unknown && p.QueueDepth == 8 &&
 		p.RetryAfterMS > 0, "%+v", p)
 	f.look(func() {
 		assert.False(t, f.lead.failed,
@@ -448,7 +448,7 @@ func TestBeginTogether(t *testing.T) {
 	answers := s.Begin(produceOf(strings.Repeat("p", 101)), []*event.Command{leaseOf("l")})
 	for _, answer := range answers {
 		_, err := answer(t.Context())
-		notApplied(t, err, CodePayloadTooLarge)
+		notApplied(t, err, event.CodePayloadTooLarge)
 	}
 	if l := s.load(); l.Waiting != 0 {
 		t.Errorf("%+v", l)

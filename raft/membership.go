@@ -146,15 +146,12 @@ func (r *Replica) alone() bool {
 	return len(voters) == 1 && voters[0] == r.id
 }
 
-// CodeNodeNotFound is the code of a node that is no member.
-const CodeNodeNotFound = "node_not_found"
-
 func conflict(field, format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeConflict, field, format, args...)
 }
 
 func noMember(field, id string) *event.Problem {
-	return event.Problemf(CodeNodeNotFound, field, "node %s is no member", id)
+	return event.Problemf(event.CodeNodeNotFound, field, "node %s is no member", id)
 }
 
 const rpcAdmin = "raft.admin"
@@ -262,7 +259,7 @@ func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse 
 		if err := r.Snapshot(); err != nil {
 			p := notNow("node %s wrote no checkpoint: %v", r.o.NodeID, err)
 			if outOfSpace(err) {
-				p.Code, p.Detail = CodeInsufficientStorage, "the disk is full: "+p.Detail
+				p.Code, p.Detail = event.CodeInsufficientStorage, "the disk is full: "+p.Detail
 			}
 			return responseOf(p)
 		}
@@ -597,7 +594,7 @@ func (r *Replica) askToJoin() {
 			why, ask = addr+" knows no leader", append(ask, a.Leader)
 		case p == nil:
 			why, done = "waiting for the leader's first entries", true
-		case p.Code == CodeNoLeader:
+		case p.Code == event.CodeNoLeader:
 			why = p.Detail
 		default:
 			why, level, done = p.Detail, slog.LevelError, true

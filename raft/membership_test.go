@@ -88,8 +88,8 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	c.put("three")
 	c.level()
 
-	answers(t, n3.RemoveMember(ctx, "n9", false), CodeNodeNotFound)
-	answers(t, n3.TransferLeadership(ctx, "n9"), CodeNodeNotFound)
+	answers(t, n3.RemoveMember(ctx, "n9", false), event.CodeNodeNotFound)
+	answers(t, n3.TransferLeadership(ctx, "n9"), event.CodeNodeNotFound)
 	l := c.leader()
 	until(t, "the leader reaches it", func() bool {
 		err := l.TransferLeadership(ctx, c.others(l)[0].name)

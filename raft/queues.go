@@ -155,7 +155,7 @@ func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
 		return shuttingDown()
 	case size > l.CommandBytes:
 		detail := fmt.Sprintf("a request of %d bytes is over the limit of %d", size, l.CommandBytes)
-		return refused(CodePayloadTooLarge, detail, 0)
+		return refused(event.CodePayloadTooLarge, detail, 0)
 	case n >= share(l.Waiting, d.class), n > 0 && bytes+size > share(l.WaitingBytes, d.class):
 		return b.overloadedLocked("too many writes wait; this one was not proposed")
 	}
@@ -170,7 +170,7 @@ func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
 }
 
 func (b *batcher) overloadedLocked(detail string) *event.Problem {
-	p := refused(CodeOverloaded, detail, b.queues.wait(time.Now()).Milliseconds())
+	p := refused(event.CodeOverloaded, detail, b.queues.wait(time.Now()).Milliseconds())
 	p.QueueDepth = int64(b.queues.n)
 	return p
 }
@@ -221,5 +221,5 @@ func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
 	}
 	detail := fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed",
 		d.o.NodeID)
-	return refused(CodeInsufficientStorage, detail, 5000)
+	return refused(event.CodeInsufficientStorage, detail, 5000)
 }

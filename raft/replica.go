@@ -248,8 +248,8 @@ func (r *Replica) config() *hraft.Config {
 	return c
 }
 
-// fatal ends the replica: what is on disk, or the state, can no longer be trusted, or this directory
-// is no member any more. The first call counts.
+// fatal ends the replica: what is on disk, or the state, can no longer be trusted, or this
+// directory is no member any more. The first call counts.
 func (r *Replica) fatal(err error) {
 	if !r.run.dead.CompareAndSwap(nil, &err) {
 		return

@@ -13,6 +13,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 	waltypes "github.com/hashicorp/raft-wal/types"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
@@ -101,8 +102,8 @@ func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
 	if ok, why := n.Ready(); ok || !slices.Contains(why, "no leader is known") {
 		t.Errorf("ready %v, %v", ok, why)
 	}
-	notApplied(t, n.refused(context.Background(), put("a")), CodeNoLeader)
-	notApplied(t, n.Barrier(context.Background()), CodeNoLeader)
+	notApplied(t, n.refused(context.Background(), put("a")), event.CodeNoLeader)
+	notApplied(t, n.Barrier(context.Background()), event.CodeNoLeader)
 }
 
 // A checkpoint is never ahead of the event log, which was synced before: one that is shows

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -57,8 +58,8 @@ func deposedLeaderAnswersNobody(t *testing.T) {
 	written.Store(true)
 	<-ended
 	// In bounded time, and as something that can be asked again.
-	notApplied(t, old.Barrier(t.Context()), CodeNoLeader)
-	notApplied(t, old.refused(t.Context(), put("late")), CodeNoLeader)
+	notApplied(t, old.Barrier(t.Context()), event.CodeNoLeader)
+	notApplied(t, old.refused(t.Context(), put("late")), event.CodeNoLeader)
 	c.isolate(old.name, false)
 	until(t, "the old leader is back", func() bool { return old.Barrier(t.Context()) == nil })
 	assert.True(t, old.has("after"), "a reader does not see what was written meanwhile")

@@ -123,13 +123,14 @@ const (
 	joinCheckEvery   = 2 * time.Second
 )
 
-// checkJoin asks the join addresses for their cluster, and returns those that have not answered.
+// checkJoin asks the join addresses for their cluster, and asks again later those that have not
+// answered.
 //
 // A data directory of another cluster must not serve in the place of one of this one: its clients
 // would write where nobody looks. So a node that is alone in its cluster ends if a join address
 // belongs to another one, unless another node of its own answers too. A node with others
 // acknowledges nothing without them.
-func (n *node) checkJoin(addrs []string) (left []string, err error) {
+func (n *node) checkJoin(addrs []string) (err error) {
 	ctx, cancel := context.WithTimeout(n.background, joinCheckTimeout)
 	defer cancel()
 	there := make([]peer.Identity, len(addrs))
@@ -140,6 +141,7 @@ func (n *node) checkJoin(addrs []string) (left []string, err error) {
 	wg.Wait()
 	self := n.peers.Self()
 	alone := true
+	var left []string
 	for i, is := range there {
 		switch {
 		case is.Cluster == "":
@@ -152,30 +154,24 @@ func (n *node) checkJoin(addrs []string) (left []string, err error) {
 		}
 	}
 	e := n.engine()
-	switch {
-	case err == nil:
-		return left, nil
-	case alone && e != nil && len(e.replica.Members()) == 1:
-		return nil, exitf(exitDiverged, "%w: it belongs elsewhere; "+
+	if err != nil && alone && e != nil && len(e.replica.Members()) == 1 {
+		return exitf(exitDiverged, "%w: it belongs elsewhere; "+
 			"start with the right data directory, or with an empty one", err)
 	}
-	n.logger.Error("join address belongs to a different cluster", "error", err)
-	return left, nil
-}
-
-// keepCheckingJoin asks the addresses that are left until all have answered.
-func (n *node) keepCheckingJoin(left []string) {
-	for len(left) > 0 {
-		pause(n.background, joinCheckEvery)
-		if n.background.Err() != nil {
-			return
-		}
-		var err error
-		if left, err = n.checkJoin(left); err != nil {
-			n.fail(err)
-			return
-		}
+	if err != nil {
+		n.logger.Error("join address belongs to a different cluster", "error", err)
 	}
+	if len(left) > 0 {
+		n.work.Go(func() {
+			if pause(n.background, joinCheckEvery); n.background.Err() != nil {
+				return
+			}
+			if err := n.checkJoin(left); err != nil {
+				n.fail(err)
+			}
+		})
+	}
+	return nil
 }
 
 // replicaFailed is called when the replica cannot continue.
@@ -185,8 +181,9 @@ func (n *node) replicaFailed(why error) {
 		n.requestReopen(change{"the data directory was rolled back", n.reincarnate})
 	case errors.Is(why, raft.ErrRemoved):
 		n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s "+
-			"any more: the node was removed, or has come with a newer directory; to bring it back, "+
-			"start it with an empty one and --join", n.card.NodeID, n.card.ClusterID))
+			"any more: the node was removed, or has come with a newer directory; "+
+			"to bring it back, start it with an empty one and --join",
+			n.card.NodeID, n.card.ClusterID))
 	default:
 		n.fail(why)
 	}

@@ -142,11 +142,9 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		if err := n.open(); err != nil {
 			return nil, err
 		}
-		left, err := n.checkJoin(c.Join)
-		if err != nil {
+		if err := n.checkJoin(c.Join); err != nil {
 			return nil, err
 		}
-		n.work.Go(func() { n.keepCheckingJoin(left) })
 	}
 	// After the engine is open: no request is served before a formed cluster's node is complete.
 	n.serveAPI()

@@ -38,8 +38,9 @@ func (s *Store) Position() (index uint64, clock int64) {
 // falls to 0 although nothing happens any more; if it is before the log's
 // clock at the position, that one counts.
 func (s *Store) MessagesPerMinute(queue string, now int64) (n int64, err error) {
-	err = s.view(func(tx *bolt.Tx, at *state) error {
-		end := max(now, at.Clock) / secondMS
+	_, clock := s.Position()
+	end := max(now, clock) / secondMS
+	err = s.view(func(tx *bolt.Tx) error {
 		for sec := max(end-60, 0); sec < end; sec++ {
 			one, _, err := get[uint64](tx.Bucket(bucketSeconds), timeKey(sec, queue))
 			if err != nil {
@@ -56,9 +57,10 @@ func (s *Store) MessagesPerMinute(queue string, now int64) (n int64, err error) 
 // later and before to (Unix ms), oldest first, without those in which nothing
 // did. About a day is kept.
 func (s *Store) Minutes(queue string, from, to int64) (out []Minute, err error) {
-	err = s.view(func(tx *bolt.Tx, at *state) error {
-		first := max((from+minuteMS-1)/minuteMS, at.Clock/minuteMS-keptMinutes, 0)
-		last := min((to+minuteMS-1)/minuteMS, at.Clock/minuteMS+1)
+	_, clock := s.Position()
+	first := max((from+minuteMS-1)/minuteMS, clock/minuteMS-keptMinutes, 0)
+	last := min((to+minuteMS-1)/minuteMS, clock/minuteMS+1)
+	err = s.view(func(tx *bolt.Tx) error {
 		for m := first; m < last; m++ {
 			counts, found, err := get[Counts](tx.Bucket(bucketMinutes), timeKey(m, queue))
 			if err != nil {
@@ -90,7 +92,7 @@ func (s *Store) totals(
 	bucket []byte, queue string, name func(what byte) string,
 ) (map[string]uint64, error) {
 	out := map[string]uint64{}
-	return out, s.view(func(tx *bolt.Tx, _ *state) error {
+	return out, s.view(func(tx *bolt.Tx) error {
 		return scan(tx.Bucket(bucket), ofQueue(queue), nil, func(k []byte, n uint64) bool {
 			out[name(k[len(k)-1])] = n
 			return true
@@ -101,7 +103,7 @@ func (s *Store) totals(
 // OperationsWith returns what was carried out under all request keys that begin
 // with prefix, oldest first within each.
 func (s *Store) OperationsWith(prefix []byte) (out []Operation, err error) {
-	err = s.view(func(tx *bolt.Tx, _ *state) error {
+	err = s.view(func(tx *bolt.Tx) error {
 		return scan(tx.Bucket(bucketOperations), prefix, nil, func(_ []byte, o Operation) bool {
 			out = append(out, o)
 			return true
@@ -115,7 +117,7 @@ func (s *Store) OperationsWith(prefix []byte) (out []Operation, err error) {
 // after, which is the zero id at the start. It goes by the queue's name, as the
 // live dead letters do, and back as far as history is kept.
 func (s *Store) Replayed(queue string, after event.ID, limit int) (out []Replayed, err error) {
-	err = s.view(func(tx *bolt.Tx, _ *state) error {
+	err = s.view(func(tx *bolt.Tx) error {
 		from := ofQueue(queue, after[:]...)
 		return scan(tx.Bucket(bucketReplayed), ofQueue(queue), from,
 			func(_ []byte, r Replayed) bool {

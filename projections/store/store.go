@@ -287,23 +287,12 @@ func stateOf(tx *bolt.Tx) (state, error) {
 
 // view runs fn in a transaction for reading. A file in which it meets damage is
 // discarded.
-func (s *Store) view(fn func(*bolt.Tx, *state) error) error {
+func (s *Store) view(fn func(*bolt.Tx) error) error {
 	s.mu.RLock()
-	db := s.db
-	if db == nil {
-		s.mu.RUnlock()
-		return errClosed
+	db, err := s.db, errClosed
+	if db != nil {
+		err = guard(func() error { return db.View(fn) })
 	}
-	err := guard(func() error {
-		return db.View(func(tx *bolt.Tx) error {
-			// Not s.at: a transaction may just have been committed.
-			at, err := stateOf(tx)
-			if err != nil {
-				return err
-			}
-			return fn(tx, &at)
-		})
-	})
 	s.mu.RUnlock()
 	if errors.Is(err, errCorrupt) {
 		err = errors.Join(err, s.discard(db, err))

@@ -194,7 +194,9 @@ func foldOf(blocks []*event.Block) fold {
 func read(t testing.TB, s *Store) fold {
 	t.Helper()
 	f := newFold()
-	err := s.view(func(tx *bolt.Tx, at *state) error {
+	err := s.view(func(tx *bolt.Tx) error {
+		at, err := stateOf(tx)
+		must(t, err)
 		f.Position, f.Clock = at.Position, at.Clock
 		name := func(k []byte) string { return fmt.Sprintf("%020d %s", timeOf(k), k[8:]) }
 		left := 0

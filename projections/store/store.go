@@ -98,9 +98,6 @@ func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 		maxEvents: 500_000, maxRows: 200_000,
 	}
 	err := s.open()
-	if err == nil && s.at.Cluster != cluster {
-		err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, s.at.Cluster)
-	}
 	if errors.Is(err, errCorrupt) {
 		logger.Warn("rebuilding read models", "file", path, "reason", err)
 		err = s.begin()
@@ -111,17 +108,12 @@ func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// open opens the file, creates missing buckets, and reads its state. Damage is an
-// errCorrupt, and the file is closed again.
-func (s *Store) open() (err error) {
+// open opens the file, creates missing buckets, and reads its state. A file that is damaged, or
+// another cluster's, is an errCorrupt, and is closed again.
+func (s *Store) open() error {
 	var db *bolt.DB
-	defer func() {
-		if err != nil && db != nil {
-			_ = guard(db.Close)
-		}
-	}()
 	var at state
-	err = guard(func() (err error) {
+	err := guard(func() (err error) {
 		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: waitForFile,
 			FreelistType: bolt.FreelistMapType})
 		var path *fs.PathError
@@ -142,15 +134,18 @@ func (s *Store) open() (err error) {
 				at = state{Format: format, Cluster: s.cluster}
 				return put(tx.Bucket(bucketMeta), keyState, at)
 			}
-			at, err = stateOf(tx)
+			if at, err = stateOf(tx); err == nil && at.Cluster != s.cluster {
+				err = fmt.Errorf("%w: it is cluster %.64q's", errCorrupt, at.Cluster)
+			}
 			return err
 		})
 	})
-	if err != nil {
-		return err
+	if err == nil {
+		s.db, s.at = db, at
+	} else if db != nil {
+		_ = guard(db.Close)
 	}
-	s.db, s.at = db, at
-	return nil
+	return err
 }
 
 // begin replaces the file by an empty one. The caller holds mu or has not shared s yet.

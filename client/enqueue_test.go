@@ -283,32 +283,37 @@ func TestClose(t *testing.T) {
 }
 
 func TestSettleSharesRequests(t *testing.T) {
-	s, c := newShared(t, false, func(all []string) *wire.Problem {
-		if i := slices.Index(all, "bad"); i >= 0 {
-			return &wire.Problem{Status: 400, Code: "invalid_argument", Index: &i,
-				Outcome: wire.NotApplied}
+	synctest.Test(t, func(t *testing.T) {
+		serve, reach := inMemory(t)
+		s, c := newSharedOn(t, serve, true, func(all []string) *wire.Problem {
+			if i := slices.Index(all, "bad"); i >= 0 {
+				return &wire.Problem{Status: 400, Code: "invalid_argument", Index: &i,
+					Outcome: wire.NotApplied}
+			}
+			return nil
+		}, reach)
+		var wg sync.WaitGroup
+		for i := range 100 {
+			for _, verb := range []Verb{DoAck, DoRetry, DoDeadLetter, DoExtend, DoRelease} {
+				wg.Go(func() {
+					lease := fmt.Sprint(verb, " ", i)
+					if i == 50 {
+						lease = "bad"
+					}
+					r, err := c.Settle(t.Context(), "q", Settlement{LeaseID: lease, Do: verb})
+					if i == 50 && !errors.Is(err, ErrInvalidArgument) ||
+						i != 50 && (err != nil || r.LeaseID != lease) {
+						t.Errorf("%s: %+v, %v", lease, r, err)
+					}
+				})
+			}
 		}
-		return nil
+		synctest.Wait() // some are under way, the others wait
+		close(s.hold)
+		wg.Wait()
+		assert.True(t, len(s.keys) <= 100, "%d requests", len(s.keys))
 	})
-	var wg sync.WaitGroup
-	for i := range 100 {
-		for _, verb := range []Verb{DoAck, DoRetry, DoDeadLetter, DoExtend, DoRelease} {
-			wg.Go(func() {
-				lease := fmt.Sprint(verb, " ", i)
-				if i == 50 {
-					lease = "bad"
-				}
-				r, err := c.Settle(t.Context(), "q", Settlement{LeaseID: lease, Do: verb})
-				if i == 50 && !errors.Is(err, ErrInvalidArgument) ||
-					i != 50 && (err != nil || r.LeaseID != lease) {
-					t.Errorf("%s: %+v, %v", lease, r, err)
-				}
-			})
-		}
-	}
-	wg.Wait()
-	assert.True(t, len(s.keys) <= 400, "%d requests", len(s.keys))
-	c, _, _ = setup(t, says(200,
+	c, _, _ := setup(t, says(200,
 		`{"results":[{"lease_id":"01A","status":"rejected","code":"lease_lost"}]}`))
 	_, err := c.Settle(t.Context(), "q", Settlement{LeaseID: "01A", Do: DoAck})
 	assert.ErrorIs(t, err, ErrLeaseLost)

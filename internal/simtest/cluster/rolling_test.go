@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -67,6 +68,7 @@ func TestRollingRestart(t *testing.T) {
 	cl := c.Client()
 	queue(t, cl, "busy", "")
 	queue(t, cl, "held", `{"delivery":{"lease_ms":3600000}}`)
+	before := termOf(t, c)
 	b, all := work(t, c)
 	all.first(t, time.Now())
 	// The leader last, as an operator would; and one more time the leader of then.
@@ -90,7 +92,28 @@ func TestRollingRestart(t *testing.T) {
 		}
 	}
 	b.stop()
+	// The leader handed over once. Nodes that are too busy for heartbeats elect one besides: then
+	// a lease may fail that the old leader had begun.
+	elections := termOf(t, c) - before - 1
 	for _, err := range all.errors() {
+		if elections > 0 && errors.Is(err, client.ErrNoLeader) &&
+			strings.Contains(err.Error(), " lease: ") {
+			t.Logf("%d elections that nobody asked for: %v", elections, err)
+			continue
+		}
 		t.Error(err)
 	}
+}
+
+// termOf returns the cluster's term.
+func termOf(t *testing.T, c *cluster.Cluster) (term uint64) {
+	t.Helper()
+	cluster.Until(t, func() error {
+		s, err := c.WaitLeader().Status(t.Context())
+		if err == nil {
+			term = s.Term
+		}
+		return err
+	})
+	return term
 }

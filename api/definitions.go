@@ -165,11 +165,10 @@ func (p *plan) element(
 // nameOf returns an element's name, "" where it has none.
 func nameOf(raw jsontext.Value) string {
 	var element struct {
-		Name any `json:"name"`
+		Name string `json:"name"`
 	}
 	_ = wire.Unmarshal(raw, &element)
-	name, _ := element.Name.(string)
-	return name
+	return element.Name
 }
 
 // queue reads one queue.
@@ -283,8 +282,7 @@ func (p *plan) among(i int) {
 		}
 	}
 	v, ok := p.st.Queue(put.Name)
-	holds := v.Stats.Ready+v.Stats.Scheduled+v.Stats.InFlight > 0
-	if ok && holds && v.Policy.Ordering != put.Policy.Ordering {
+	if ok && v.Stats.Messages() > 0 && v.Policy.Ordering != put.Policy.Ordering {
 		p.fault("queues", i, event.Problemf(event.CodeConflict, "ordering",
 			"ordering can't change while the queue holds messages"))
 	}
@@ -309,7 +307,7 @@ func (p *plan) webhook(i int, raw jsontext.Value) {
 		put.Definition, err = p.s.checkWebhook(put.Name, &d)
 		return err
 	})
-	if wrong == 0 && p.will[put.Queue] == nil {
+	if wrong == 0 && put.Queue != "" && p.will[put.Queue] == nil {
 		w := bad("queue", "queue '%s' does not exist; create it first", put.Queue)
 		p.fault("webhooks", i, w)
 	}

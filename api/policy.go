@@ -175,12 +175,8 @@ func policyOf(p *event.Policy) wire.Policy {
 
 // answerToExists refuses a policy whose answers go to a queue that does not exist, or come back.
 func (s *Server) answerToExists(q *request, name string, p *event.Policy) error {
-	to := answerTo(p)
-	if to == "" || to == name {
-		return nil
-	}
 	live := func(name string) *event.Policy { return policyIn(s.deps.State, name) }
-	if live(to) == nil { // this node may be behind
+	if to := answerTo(p); to != "" && live(to) == nil { // this node may be behind
 		if err := s.barrier(q.Context()); err != nil {
 			return err
 		}

@@ -4,6 +4,7 @@
 package webhook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -75,10 +76,7 @@ func Compile(name string, d *wire.WebhookDefinition) (*Webhook, error) {
 			}
 		}
 	}
-	age := int64(DefaultMaxAgeSeconds)
-	if d.MaxAgeSeconds != nil {
-		age = *d.MaxAgeSeconds
-	}
+	age := *cmp.Or(d.MaxAgeSeconds, new(int64(DefaultMaxAgeSeconds)))
 	if age < 0 || age > maxMaxAgeSeconds {
 		return nil, bad("max_age_seconds", "must be from 0 to %d, not %d", maxMaxAgeSeconds, age)
 	}
@@ -128,12 +126,8 @@ func (w *Webhook) checkVerify() error {
 			"secret (or secret_file, a file below the server's --secrets-dir)")
 	}
 	used := *s
-	if v.Header != "" {
-		used.header = strings.ToLower(v.Header)
-	}
-	if v.Prefix != "" {
-		used.prefix = v.Prefix
-	}
+	used.header = cmp.Or(strings.ToLower(v.Header), s.header)
+	used.prefix = cmp.Or(v.Prefix, s.prefix)
 	w.scheme = &used
 	return CheckSources("verify_hmac.", v.SecretEnv, v.SecretFile, maxSources)
 }

@@ -134,7 +134,8 @@ type WebhookView struct {
 	Name       string
 	Queue      string
 	Definition []byte
-	Revision   uint64 // index of the entry that set it
+	Sum        [32]byte // SHA-256 of Definition
+	Revision   uint64   // index of the entry that set it
 	CreatedAt  int64
 	UpdatedAt  int64
 }

@@ -372,16 +372,12 @@ func (c *coder) slabs(s *State) {
 
 // tail codes the part of a state behind its slabs.
 func (c *coder) tail(s *State) {
-	hooks, tasks := s.sortedWebhooks(), s.sortedTasks()
-	several(c, &hooks, func(p **webhook) {
+	webhooks, tasks := s.Webhooks(), s.sortedTasks()
+	several(c, &webhooks, func(w *event.WebhookView) {
+		c.do(&w.Name, &w.Queue, &w.Definition, &w.Revision, &w.CreatedAt, &w.UpdatedAt)
 		if c.reads() {
-			*p = &webhook{}
-		}
-		h := *p
-		c.do(&h.Name, &h.Queue, &h.Definition, &h.Revision, &h.CreatedAt, &h.UpdatedAt)
-		if c.reads() {
-			h.sum = sha256.Sum256(h.Definition)
-			s.webhooks[h.Name] = h
+			w.Sum = sha256.Sum256(w.Definition)
+			s.webhooks[w.Name] = *w
 		}
 	})
 	several(c, &tasks, func(t **task) {

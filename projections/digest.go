@@ -91,8 +91,8 @@ func (s *State) Digest() [16]byte {
 			u(uint64(h.dead))
 		}
 	}
-	for _, h := range s.sortedWebhooks() {
-		b = h.appendDigest(b)
+	for _, w := range s.Webhooks() {
+		b = appendWebhook(b, &w)
 	}
 	for _, t := range s.sortedTasks() {
 		b = t.appendDigest(b)

@@ -31,10 +31,10 @@ type State struct {
 	// it
 	// that are not decided to be gone
 	died     map[string][]*backlog
-	raised   map[event.ID]handle // live messages by the id they were resurrected from
-	webhooks map[string]*webhook // by name
-	tasks    map[event.ID]*task  // running ones, and the newest that ended
-	ended    []*task             // in the order in which they ended
+	raised   map[event.ID]handle          // live messages by the id they were resurrected from
+	webhooks map[string]event.WebhookView // by name
+	tasks    map[event.ID]*task           // running ones, and the newest that ended
+	ended    []*task                      // in the order in which they ended
 
 	messages   slab[message]
 	leases     slab[lease]
@@ -67,7 +67,7 @@ func New() *State {
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{},
 		users:    map[string]int{},
-		webhooks: map[string]*webhook{}, died: map[string][]*backlog{},
+		webhooks: map[string]event.WebhookView{}, died: map[string][]*backlog{},
 		raised: map[event.ID]handle{},
 		tasks:  map[event.ID]*task{}, contents: map[uint64]int64{},
 	}

@@ -11,28 +11,22 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// webhook is a named definition, which is opaque to this package and never changed in place. Its
-// queue may have been deleted by force.
-type webhook struct {
-	event.WebhookView
-	sum [32]byte // SHA-256 of Definition, for the digest
-}
-
-// webhookPut folds webhook_created and webhook_updated.
+// webhookPut folds webhook_created and webhook_updated. The definition is opaque to this package,
+// and its queue may have been deleted by force.
 func (s *State) webhookPut(e *event.Event) {
 	was, ok := s.webhooks[e.Webhook]
 	if ok != (e.Type == event.WebhookUpdated) {
 		s.impossible(e, "webhook %q is there: %v", e.Webhook, ok)
 	}
-	// Not in place: a frozen state reads what was.
-	h := &webhook{sum: sha256.Sum256(e.Definition), WebhookView: event.WebhookView{
-		Name: e.Webhook, Queue: e.Queue, Definition: bytes.Clone(e.Definition),
+	w := event.WebhookView{
+		Name: e.Webhook, Queue: e.Queue,
+		Definition: bytes.Clone(e.Definition), Sum: sha256.Sum256(e.Definition),
 		Revision: s.index, CreatedAt: s.clock, UpdatedAt: s.clock,
-	}}
-	if ok {
-		h.CreatedAt = was.CreatedAt
 	}
-	s.webhooks[h.Name] = h
+	if ok {
+		w.CreatedAt = was.CreatedAt
+	}
+	s.webhooks[w.Name] = w
 }
 
 func (s *State) webhookDeleted(e *event.Event) {
@@ -44,34 +38,23 @@ func (s *State) webhookDeleted(e *event.Event) {
 
 // Webhook returns a webhook as readers see it.
 func (s *State) Webhook(name string) (event.WebhookView, bool) {
-	h, ok := s.webhooks[name]
-	if !ok {
-		return event.WebhookView{}, false
-	}
-	return h.WebhookView, true
+	w, ok := s.webhooks[name]
+	return w, ok
 }
 
 // Webhooks returns all webhooks, sorted by name.
 func (s *State) Webhooks() []event.WebhookView {
-	out := make([]event.WebhookView, 0, len(s.webhooks))
-	for _, h := range s.sortedWebhooks() {
-		out = append(out, h.WebhookView)
-	}
-	return out
-}
-
-func (s *State) sortedWebhooks() []*webhook {
-	return slices.SortedFunc(maps.Values(s.webhooks), func(a, b *webhook) int {
+	return slices.SortedFunc(maps.Values(s.webhooks), func(a, b event.WebhookView) int {
 		return strings.Compare(a.Name, b.Name)
 	})
 }
 
-// appendDigest appends what the state's digest covers of a webhook.
-func (h *webhook) appendDigest(b []byte) []byte {
-	b = append(append(b, h.Name...), 0)
-	b = append(append(b, h.Queue...), 0)
-	b = append(b, h.sum[:]...)
-	for _, v := range []uint64{h.Revision, uint64(h.CreatedAt), uint64(h.UpdatedAt)} {
+// appendWebhook appends what the state's digest covers of a webhook.
+func appendWebhook(b []byte, w *event.WebhookView) []byte {
+	b = append(append(b, w.Name...), 0)
+	b = append(append(b, w.Queue...), 0)
+	b = append(b, w.Sum[:]...)
+	for _, v := range []uint64{w.Revision, uint64(w.CreatedAt), uint64(w.UpdatedAt)} {
 		b = binary.LittleEndian.AppendUint64(b, v)
 	}
 	return b

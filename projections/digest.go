@@ -92,10 +92,16 @@ func (s *State) Digest() [16]byte {
 		}
 	}
 	for _, w := range s.Webhooks() {
-		b = appendWebhook(b, &w)
+		b = append(append(b, w.Name...), 0)
+		b = append(append(b, w.Queue...), 0)
+		b = append(b, w.Sum[:]...)
+		u(w.Revision, uint64(w.CreatedAt), uint64(w.UpdatedAt))
 	}
-	for _, t := range s.sortedTasks() {
-		b = t.appendDigest(b)
+	for _, t := range s.sortedTasks() { // a task's newest event identifies the rest
+		b = append(b, t.ID[:]...)
+		b = append(b, byte(t.Kind), byte(t.Status), byte(len(t.Nodes)))
+		u(t.last.Index, uint64(t.last.Number), uint64(t.UpdatedAt), uint64(t.EndedAt),
+			uint64(t.Done))
 	}
 	sum := sha256.Sum256(b)
 	return [16]byte(sum[:16])

@@ -1,7 +1,6 @@
 package projections
 
 import (
-	"encoding/binary"
 	"maps"
 	"slices"
 
@@ -145,15 +144,3 @@ func (s *State) Tasks() []event.TaskView {
 
 // RunningTasks returns how many tasks have not ended.
 func (s *State) RunningTasks() int { return len(s.tasks) - len(s.ended) }
-
-// appendDigest appends what the state's digest covers of a task. Its newest event stands
-// for the rest.
-func (t *task) appendDigest(b []byte) []byte {
-	b = append(b, t.ID[:]...)
-	b = append(b, byte(t.Kind), byte(t.Status), byte(len(t.Nodes)))
-	for _, v := range []uint64{t.last.Index, uint64(t.last.Number), uint64(t.UpdatedAt),
-		uint64(t.EndedAt), uint64(t.Done)} {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	return b
-}

@@ -3,7 +3,6 @@ package projections
 import (
 	"bytes"
 	"crypto/sha256"
-	"encoding/binary"
 	"maps"
 	"slices"
 	"strings"
@@ -47,15 +46,4 @@ func (s *State) Webhooks() []event.WebhookView {
 	return slices.SortedFunc(maps.Values(s.webhooks), func(a, b event.WebhookView) int {
 		return strings.Compare(a.Name, b.Name)
 	})
-}
-
-// appendWebhook appends what the state's digest covers of a webhook.
-func appendWebhook(b []byte, w *event.WebhookView) []byte {
-	b = append(append(b, w.Name...), 0)
-	b = append(append(b, w.Queue...), 0)
-	b = append(b, w.Sum[:]...)
-	for _, v := range []uint64{w.Revision, uint64(w.CreatedAt), uint64(w.UpdatedAt)} {
-		b = binary.LittleEndian.AppendUint64(b, v)
-	}
-	return b
 }

@@ -126,10 +126,8 @@ func (s *Server) plan(in *wire.DefinitionsRequest, st State) *plan {
 
 // fault records a problem with an element of a list.
 func (p *plan) fault(list string, i int, w *event.Problem) {
-	out := *w
-	out.Field = strings.TrimSuffix(fmt.Sprintf("%s[%d].%s", list, i, w.Field), ".")
 	if len(p.wrong) < maxWrong {
-		p.wrong = append(p.wrong, &out)
+		p.wrong = append(p.wrong, w.In(list, i))
 	}
 }
 

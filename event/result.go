@@ -65,6 +65,13 @@ func (p *Problem) Temporary() bool {
 // At returns the problem at position i of a batch.
 func (p *Problem) At(i int) *Problem { q := *p; q.Index = i; return &q }
 
+// In returns the problem of an element of a list: queues[2].ordering.
+func (p *Problem) In(list string, i int) *Problem {
+	q := *p
+	q.Field = strings.TrimSuffix(fmt.Sprintf("%s[%d].%s", list, i, p.Field), ".")
+	return &q
+}
+
 // The codes that deciding can answer with.
 const (
 	CodeInvalidArgument = "invalid_argument"

@@ -2,7 +2,6 @@ package fsm
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -13,7 +12,7 @@ import (
 func (d *decision) define(c *event.Define) event.Result {
 	plan, i, p := d.planQueues(c.Queues)
 	if p != nil {
-		return problem(within(p, "queues", i))
+		return problem(p.In("queues", i))
 	}
 	will := policies(plan)
 	hasQueue := func(name string) bool { return will[name] != nil || d.hasQueue(name) }
@@ -25,7 +24,7 @@ func (d *decision) define(c *event.Define) event.Result {
 			p = invalid("name", "name '%s' is given twice", w.Name)
 		}
 		if p != nil {
-			return problem(within(p, "webhooks", i))
+			return problem(p.In("webhooks", i))
 		}
 		seen[w.Name] = true
 	}
@@ -36,16 +35,6 @@ func (d *decision) define(c *event.Define) event.Result {
 		}
 	}
 	return event.Result{Count: n}
-}
-
-// within prefixes a problem's field with the element of a list.
-func within(p *event.Problem, list string, i int) *event.Problem {
-	q := *p
-	q.Field = fmt.Sprintf("%s[%d]", list, i)
-	if p.Field != "" {
-		q.Field += "." + p.Field
-	}
-	return &q
 }
 
 // planQueues checks queues, each on its own and the references between them as they will be, and

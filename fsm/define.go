@@ -38,8 +38,8 @@ func (d *decision) define(c *event.Define) event.Result {
 }
 
 // planQueues checks queues, each on its own and the references between them as they will be, and
-// returns them with their policies complete; of DeadLetterAuto only what is still to be created is
-// left. at is the one that has the problem.
+// returns them with their policies complete, and behind them the dead-letter queues that are created
+// with them. at is the one that has the problem.
 func (d *decision) planQueues(puts []event.PutQueue) (
 	plan []event.PutQueue, at int, p *event.Problem) {
 	plan = slices.Clone(puts)
@@ -58,9 +58,12 @@ func (d *decision) planQueues(puts []event.PutQueue) (
 		}
 		named[c.Name] = true
 	}
-	for i := range plan {
-		dlq := plan[i].Policy.DeadLetterQueue
-		plan[i].DeadLetterAuto = plan[i].DeadLetterAuto && !named[dlq] && !d.hasQueue(dlq)
+	for i := range puts {
+		policy := &plan[i].Policy
+		dlq := policy.DeadLetterQueue
+		if puts[i].DeadLetterAuto && !named[dlq] && !d.hasQueue(dlq) {
+			plan = append(plan, event.PutQueue{Name: dlq, Policy: autoDLQ(policy)})
+		}
 	}
 	at, p = d.checkPlan(plan)
 	return plan, at, p
@@ -70,11 +73,7 @@ func (d *decision) planQueues(puts []event.PutQueue) (
 func policies(plan []event.PutQueue) map[string]*event.Policy {
 	will := map[string]*event.Policy{}
 	for i := range plan {
-		c := &plan[i]
-		will[c.Name] = &c.Policy
-		if c.DeadLetterAuto {
-			will[c.Policy.DeadLetterQueue] = autoDLQ(&c.Policy)
-		}
+		will[plan[i].Name] = &plan[i].Policy
 	}
 	return will
 }
@@ -108,7 +107,7 @@ func (d *decision) checkPlan(plan []event.PutQueue) (at int, p *event.Problem) {
 // setQueues carries a plan out and returns how many queues it created or changed. A
 // dead-letter queue comes before those that name it.
 func (d *decision) setQueues(plan []event.PutQueue) (n int64) {
-	set := func(withDLQ bool) {
+	for _, withDLQ := range []bool{false, true} {
 		for i := range plan {
 			c := &plan[i]
 			if withDLQ == (c.Policy.DeadLetterQueue != "") && d.setQueue(c.Name, &c.Policy) {
@@ -116,13 +115,5 @@ func (d *decision) setQueues(plan []event.PutQueue) (n int64) {
 			}
 		}
 	}
-	set(false)
-	for i := range plan {
-		if c := &plan[i]; c.DeadLetterAuto {
-			d.createQueue(c.Policy.DeadLetterQueue, autoDLQ(&c.Policy))
-			n++
-		}
-	}
-	set(true)
 	return n
 }

@@ -40,11 +40,11 @@ func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {
 }
 
 // autoDLQ is the policy of the dead-letter queue that is created with a queue.
-func autoDLQ(of *event.Policy) *event.Policy {
+func autoDLQ(of *event.Policy) event.Policy {
 	dlq := event.DefaultPolicy()
 	dlq.Namespace = of.Namespace
 	dlq.MaxAttempts = 0 // looking into it five times must not empty it
-	return &dlq
+	return dlq
 }
 
 // setQueue creates a queue or replaces its policy, and reports whether that changed

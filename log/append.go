@@ -311,6 +311,14 @@ func (l *Log) loop() {
 	}
 }
 
+// begin begins the background work.
+func (l *Log) begin() error {
+	if !l.w.inline {
+		l.w.done.Go(l.loop)
+	}
+	return l.tidySoon()
+}
+
 func (l *Log) tidySoon() error {
 	if l.w.inline {
 		return l.tidy()

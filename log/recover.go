@@ -75,29 +75,16 @@ func open(opts Options, readOnly bool) (_ *Log, err error) {
 		}
 	}()
 	r := &recovery{Log: l, opts: opts}
-	if !readOnly {
-		if err := l.fs.MkdirAll(l.dir); err != nil {
-			return nil, err
-		}
-		if err := l.finishErasure(); err != nil {
-			return nil, err
+	if readOnly {
+		return l, r.read()
+	}
+	err = l.fs.MkdirAll(l.dir)
+	for _, step := range []func() error{l.finishErasure, r.read, r.apply, l.begin} {
+		if err == nil {
+			err = step()
 		}
 	}
-	if err := r.read(); err != nil {
-		return nil, err
-	}
-	if !readOnly {
-		if err := r.apply(); err != nil {
-			return nil, err
-		}
-		if !l.w.inline {
-			l.w.done.Go(l.loop)
-		}
-		if err := l.tidySoon(); err != nil {
-			return nil, err
-		}
-	}
-	return l, nil
+	return l, err
 }
 
 // recovery is the state of one Open: it first reads and checks everything, then, if

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -111,22 +110,19 @@ func (s *snapshots) added(meta checkpoint.Meta) {
 	s.changing.Lock()
 	defer s.changing.Unlock()
 	metas := append([]checkpoint.Meta{meta}, s.metas()...)
-	if err := s.replace(metas, checkpoint.Thin(metas, s.o.KeepCheckpoints)); err != nil {
+	if err := s.replace(checkpoint.Thin(metas, s.o.KeepCheckpoints)); err != nil {
 		// Not worth the new one: the next start lists it again.
 		s.o.Logger.Warn("old checkpoints stay", "error", err)
 	}
 }
 
-// replace makes metas the list, without those that are to be removed.
-func (s *snapshots) replace(metas, remove []checkpoint.Meta) error {
+// replace makes metas the list, and removes the others.
+func (s *snapshots) replace(metas, others []checkpoint.Meta) error {
+	s.list.Store(&metas)
 	var names []string
-	for _, m := range remove {
+	for _, m := range others {
 		names = append(names, m.Name())
 	}
-	kept := slices.DeleteFunc(slices.Clone(metas), func(m checkpoint.Meta) bool {
-		return slices.Contains(names, m.Name())
-	})
-	s.list.Store(&kept)
 	return vfs.Remove(s.o.FS, s.o.CheckpointDir, names...)
 }
 
@@ -141,7 +137,7 @@ func (r *Replica) DropCheckpoints(index uint64) error {
 	for len(older) > 0 && older[0].Index >= index {
 		older = older[1:]
 	}
-	return s.replace(metas, older)
+	return s.replace(metas[:len(metas)-len(older)], older)
 }
 
 // sink is a checkpoint that frozen.Persist writes.

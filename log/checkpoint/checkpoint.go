@@ -194,15 +194,14 @@ const Keep = 16
 // newest two (a start must survive the loss of one) and the oldest, and of the
 // others those spread most evenly over the log, so that a fold of the past
 // (replay --from, at=) finds one near wherever it starts. metas is newest first,
-// as List returns them.
+// as List returns them, and so are those that are left.
 //
 // Each time one more has been written, the one goes whose going leaves the
 // smallest hole. That keeps an even spread: the history of which were
 // kept need not be stored.
-func Thin(metas []Meta, keep int) []Meta {
+func Thin(metas []Meta, keep int) (left, gone []Meta) {
 	keep = max(keep, 2)
-	left := slices.Clone(metas)
-	var gone []Meta
+	left = slices.Clone(metas)
 	for len(left) > keep {
 		// The oldest is always kept while there is a middle to choose from.
 		at, hole := len(left)-1, uint64(0)
@@ -214,5 +213,5 @@ func Thin(metas []Meta, keep int) []Meta {
 		gone = append(gone, left[at])
 		left = slices.Delete(left, at, at+1)
 	}
-	return gone
+	return left, gone
 }

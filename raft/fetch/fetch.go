@@ -9,6 +9,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -69,23 +70,21 @@ func Fetch(ctx context.Context, o Options) (*Plan, error) {
 	if err := f.FS.MkdirAll(f.dir); err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
-	var failed []error
+	var differs, failed error
 	for _, to := range f.From {
 		p, err := f.from(ctx, to)
 		if err == nil || ctx.Err() != nil {
 			return p, err
 		}
 		f.Logger.Warn("fetch failed", "from", to.Node, "addr", to.Addr, "error", err)
-		failed = append(failed, fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err))
+		err = fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err)
+		if errors.Is(err, ErrDiffers) {
+			differs = errors.Join(differs, err)
+		} else {
+			failed = errors.Join(failed, err)
+		}
 	}
-	// ErrDiffers only if all have said so.
-	others := slices.DeleteFunc(slices.Clone(failed), func(err error) bool {
-		return errors.Is(err, ErrDiffers)
-	})
-	if len(others) > 0 {
-		failed = others
-	}
-	return nil, fmt.Errorf("fetch: %w", errors.Join(failed...))
+	return nil, fmt.Errorf("fetch: %w", cmp.Or(failed, differs))
 }
 
 // from transfers the missing segments from one node, and the checkpoint from the leader.

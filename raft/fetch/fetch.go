@@ -142,7 +142,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*Plan, error) {
 		case event.Chain{}:
 			return nil, fmt.Errorf("the other node has no chain at index %d any more", q.Asked)
 		default:
-			return nil, fmt.Errorf("%w: at index %d its chain is %x, the other node's %x",
+			return nil, fmt.Errorf("%w: at index %d its chain is %s, the other node's %s",
 				ErrDiffers, q.Asked, here, l.Asked)
 		}
 	}

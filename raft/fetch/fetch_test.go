@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"regexp"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -54,6 +55,10 @@ func TestFetchAndInstall(t *testing.T) {
 			n.serve(net, "a")
 			p, err := fetch(t, net, disk, meta, "a")
 			require.ErrorIs(t, err, c.err, "fetch:")
+			if c.err != nil {
+				chain := regexp.MustCompile(" its chain is [0-9a-f]{64}, the other node's [0-9a-f]{64}$")
+				assert.True(t, chain.MatchString(err.Error()), "it says %v", err)
+			}
 			assert.Equal(t, len(files(t, disk, "/log", "")), len(before),
 				"fetch has changed the log")
 			assert.Equal(t, install(t, disk, p), c.err == nil, "installed")

@@ -82,7 +82,7 @@ func (p *Plan) check() error {
 		last, chain = s.Last, s.Chain
 	}
 	if last != c.HeadIndex || chain != c.Chain {
-		return fmt.Errorf("the segments end at index %d, chain %x; checkpoint %s is of %d, %x",
+		return fmt.Errorf("the segments end at index %d, chain %s; checkpoint %s is of %d, %s",
 			last, chain, c.Name, c.HeadIndex, c.Chain)
 	}
 	return nil

@@ -194,9 +194,9 @@ func (q *request) eventRange(f *eventQuery) {
 		if head := log.Head(); f.from > head {
 			q.refuse("after", "after is beyond the end of the log, index:%d", head)
 		}
-		before, deleted := log.DeletedBefore()
+		before, _ := log.Begins()
 		first := event.NewID(event.ClockOf(f.after), before, event.MaxNumber)
-		if q.err == nil && deleted && !f.after.IsZero() && f.after.Compare(first) < 0 {
+		if q.err == nil && before > 0 && !f.after.IsZero() && f.after.Compare(first) < 0 {
 			q.err = event.Problemf(event.CodeHistoryExpired, "after",
 				"events after that one have been deleted by retention")
 		}

@@ -73,7 +73,7 @@ func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {
 	return l.Log.Content(ref)
 }
 
-func (l *fakeLog) DeletedBefore() (uint64, bool) { return l.deleted, l.deleted > 0 }
+func (l *fakeLog) Begins() (uint64, int64) { return l.deleted, 0 }
 
 // fakeNode is the Node of a cluster of one, unless a test says what others answer.
 type fakeNode struct {

@@ -95,8 +95,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 	}
 	l := lifeOf(history, id)
 	if l == nil {
-		before, deleted := s.deps.Log.DeletedBefore()
-		if deleted && event.RefOf(id).Index <= before {
+		if before, _ := s.deps.Log.Begins(); event.RefOf(id).Index <= before {
 			return nil, historyExpired(id)
 		}
 		return nil, messageNotFound(id)

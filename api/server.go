@@ -232,7 +232,7 @@ type Log interface {
 		*event.Block, error]
 	Events(ctx context.Context, from, to uint64) iter.Seq2[*event.Event, error]
 	Head() uint64
-	DeletedBefore() (index uint64, deleted bool)
+	Begins() (index uint64, clock int64)
 	Wait(ctx context.Context, index uint64) error // until the head is above index
 	From(at event.Instant) (uint64, error)
 	To(at event.Instant) (uint64, error)

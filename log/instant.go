@@ -88,7 +88,7 @@ func (l *Log) reached(ms int64) (uint64, error) {
 	}
 	// If the first kept block has reached ms already, a deleted one may have been the
 	// first to do so.
-	if _, deleted := l.DeletedBefore(); deleted && i == l.First() {
+	if before, _ := l.Begins(); before > 0 && i == l.First() {
 		return 0, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention", true)
 	}
 	return i, nil
@@ -100,10 +100,10 @@ func (l *Log) checkIndex(at event.Instant) error {
 	if at.Kind == event.InstantID {
 		name = at.ID.String()
 	}
-	switch before, deleted := l.DeletedBefore(); {
+	switch before, _ := l.Begins(); {
 	case at.Index > l.Head():
 		return l.rangeError(name+" is beyond the end of this log", false)
-	case deleted && at.Index <= before && at.Index > 0:
+	case at.Index <= before && at.Index > 0:
 		return l.rangeError(name+" has been deleted by retention", true)
 	case at.Kind != event.InstantID:
 		return nil

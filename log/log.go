@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"sync"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -68,21 +69,21 @@ type Log struct {
 	closed   bool
 }
 
-// SegmentInfo describes one segment.
+// SegmentInfo describes one segment. Its JSON is what identifies the file on every node.
 type SegmentInfo struct {
-	Name        string // file name in the log's directory
-	SideFile    string
-	SegmentSize int64  // rotate before a block that would end past it
-	First       uint64 // index of the first block
-	PrevIndex   uint64 // the block before the first one: 0 = none
-	PrevChain   [32]byte
-	PrevClock   int64 // the log's clock before First
-	Sealed      bool
+	Name        string      `json:"name"` // file name in the log's directory
+	SideFile    string      `json:"-"`
+	SegmentSize int64       `json:"-"`     // rotate before a block that would end past it
+	First       uint64      `json:"first"` // index of the first block
+	PrevIndex   uint64      `json:"-"`     // the block before the first one: 0 = none
+	PrevChain   event.Chain `json:"-"`
+	PrevClock   int64       `json:"-"` // the log's clock before First
+	Sealed      bool        `json:"-"`
 
-	Size  int64    // bytes up to the end of the last whole block
-	Last  uint64   // index of the last block
-	Chain [32]byte // at Last
-	Clock int64    // the log's clock at Last
+	Last  uint64      `json:"last"`  // index of the last block
+	Size  int64       `json:"size"`  // bytes up to the end of the last whole block
+	Chain event.Chain `json:"chain"` // at Last
+	Clock int64       `json:"-"`     // the log's clock at Last
 }
 
 // segment is one file of the log. What describes its end is guarded by Log.mu while the
@@ -139,7 +140,7 @@ func (l *Log) end() *SegmentInfo {
 }
 
 // Begins returns the index of the newest block that retention has deleted, and
-// the log's clock there; zeros where none is.
+// the log's clock there; zeros if it has deleted nothing.
 func (l *Log) Begins() (index uint64, clock int64) {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -147,13 +148,6 @@ func (l *Log) Begins() (index uint64, clock int64) {
 		return 0, 0
 	}
 	return l.segments[0].PrevIndex, l.segments[0].PrevClock
-}
-
-// DeletedBefore reports whether retention has deleted the log's beginning, and
-// the index of the newest deleted block.
-func (l *Log) DeletedBefore() (index uint64, deleted bool) {
-	index, _ = l.Begins()
-	return index, index > 0
 }
 
 // Clock returns the log's clock: the maximum of all blocks' times.

@@ -248,9 +248,8 @@ func sameChain(a, b *log.Log, index uint64) (bool, error) {
 func (c *Comparison) part(a, b *log.Log) error {
 	low := uint64(0) // the lowest index at which both still know their chain
 	for _, l := range []*log.Log{a, b} {
-		if before, deleted := l.DeletedBefore(); deleted {
-			low = max(low, before)
-		}
+		before, _ := l.Begins()
+		low = max(low, before)
 	}
 	same, err := sameChain(a, b, low)
 	if err == nil && !same {

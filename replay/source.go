@@ -53,8 +53,8 @@ func (s *Source) StateAt(ctx context.Context, at event.Instant) (*projections.St
 // Earliest returns the first instant whose state can be rebuilt: the log's start, or, where
 // retention has deleted that, the oldest checkpoint's.
 func (s *Source) Earliest() (event.Instant, error) {
-	before, deleted := s.Log.DeletedBefore()
-	if !deleted {
+	before, _ := s.Log.Begins()
+	if before == 0 {
 		return event.Instant{Kind: event.InstantStart}, nil
 	}
 	metas, _, err := checkpoint.List(s.FS, s.Checkpoints)
@@ -115,7 +115,7 @@ func (s *Source) base(to uint64) (*projections.State, Cost, error) {
 			cost.Skipped = append(cost.Skipped, err)
 		}
 	}
-	if before, deleted := s.Log.DeletedBefore(); deleted && to > 0 {
+	if before, _ := s.Log.Begins(); before > 0 && to > 0 {
 		return nil, cost, s.rangeError(true, "the state at index:%d cannot be rebuilt: history up "+
 			"to index:%d has been deleted by retention, and no checkpoint lies between", to, before)
 	}

@@ -100,8 +100,8 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 	slices.Reverse(metas) // oldest first
 	state := projections.New()
 	head := r.Log.Last
-	before, deleted := d.Log.DeletedBefore()
-	if deleted {
+	before, _ := d.Log.Begins()
+	if before > 0 {
 		var err error
 		if state, metas, err = d.oldest(metas, before, head); err != nil {
 			return err
@@ -128,7 +128,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 			return difference(err)
 		}
 		if b.Index > head {
-			if !deleted || before < max(state.History(), announced) {
+			if before == 0 || before < max(state.History(), announced) {
 				break
 			}
 			for i := range b.Events {
@@ -157,7 +157,7 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 	}
 	announced = max(announced, state.History())
 	switch {
-	case deleted && before >= max(announced, shared+1): // a copy may end before the announcement
+	case before > 0 && before >= max(announced, shared+1): // a copy may end before the announcement
 		return differ(max(announced, 1), "the log begins behind index %d, but retention has "+
 			"deleted only what is before index %d: its beginning is missing", before, announced)
 	case len(metas) > 0 && metas[0].HeadIndex > head:

@@ -170,8 +170,8 @@ func (e *engine) retention(limit time.Duration) *retention.Retention {
 // messages would have no payload. Retention writes to the log what it deletes, and syncs that,
 // before it does; a copy may end before that.
 func (e *engine) checkBeginning(history uint64) error {
-	before, deleted := e.log.DeletedBefore()
-	if !deleted || before < history || e.card.Fork != nil && before <= e.card.Fork.Index {
+	before, _ := e.log.Begins()
+	if before == 0 || before < history || e.card.Fork != nil && before <= e.card.Fork.Index {
 		return nil
 	}
 	return fmt.Errorf("the event log begins behind index %d, but retention has deleted only what "+
@@ -322,7 +322,7 @@ func (e *engine) newEraser() (*erasure.Eraser, error) {
 // openPast opens the log together with the archive before it, if that goes back further.
 func (e *engine) openPast(ctx context.Context) (*log.Log, func(), error) {
 	none := func() {}
-	if _, deleted := e.log.DeletedBefore(); !deleted || e.archiver == nil {
+	if before, _ := e.log.Begins(); before == 0 || e.archiver == nil {
 		return e.log, none, nil
 	}
 	mounted, err := e.archiver.Mount(ctx)

@@ -154,7 +154,7 @@ func (f *fetcher) plan(ctx context.Context, to peer.Target) (*Plan, error) {
 	// newest is fetched whole, because its end may not be on disk here.
 	f.after = nil
 	for _, s := range sealed {
-		if next := p.Segments[0]; segmentOf(s) == next {
+		if next := p.Segments[0]; same(s, next) {
 			p.PrevIndex, p.PrevChain, p.Segments = next.Last, next.Chain, p.Segments[1:]
 		}
 		if s.Last == p.PrevIndex && s.Chain == p.PrevChain {
@@ -261,10 +261,10 @@ func (f *fetcher) read(ctx context.Context, from peer.Target, q readRequest) ([]
 func (f *fetcher) verifySegment(ctx context.Context, p *Plan, i int) error {
 	s := p.Segments[i]
 	found, err := log.ScanSegment(ctx, f.FS, f.dir, s.Name, s.Size, f.after)
-	if err == nil && (segmentOf(found.SegmentInfo) != s || f.after == nil &&
+	if err == nil && (!same(found.SegmentInfo, s) || f.after == nil &&
 		(found.PrevIndex != p.PrevIndex || found.PrevChain != p.PrevChain)) {
 		err = fmt.Errorf("segment %s is not as listed: "+
-			"it continues index %d, and has %d bytes up to index %d, chain %x",
+			"it continues index %d, and has %d bytes up to index %d, chain %s",
 			s.Name, found.PrevIndex, found.Size, found.Last, found.Chain)
 	}
 	if err == nil && i < len(p.Segments)-1 {

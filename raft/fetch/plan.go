@@ -21,25 +21,17 @@ type Checkpoint struct {
 	Chain     event.Chain `json:"chain"`
 }
 
-// Segment is one file of the event log, the newest cut at the checkpoint.
-type Segment struct {
-	Name  string      `json:"name"`
-	First uint64      `json:"first"`
-	Last  uint64      `json:"last"`
-	Size  int64       `json:"size"`
-	Chain event.Chain `json:"chain"` // at Last
+// same reports whether two segments have the same blocks, in as many bytes.
+func same(a, b log.SegmentInfo) bool {
+	return a.First == b.First && a.Last == b.Last && a.Size == b.Size && a.Chain == b.Chain
 }
 
-func segmentOf(s log.SegmentInfo) Segment {
-	return Segment{Name: s.Name, First: s.First, Last: s.Last, Size: s.Size, Chain: s.Chain}
-}
-
-// extent is a part of the event log. PrevIndex and PrevChain are of the block before its first
-// segment; 0 = none.
+// extent is a part of the event log, the newest segment cut at the checkpoint. PrevIndex and
+// PrevChain are of the block before its first segment; 0 = none.
 type extent struct {
-	PrevIndex uint64      `json:"prev_index"`
-	PrevChain event.Chain `json:"prev_chain"`
-	Segments  []Segment   `json:"segments"`
+	PrevIndex uint64            `json:"prev_index"`
+	PrevChain event.Chain       `json:"prev_chain"`
+	Segments  []log.SegmentInfo `json:"segments"`
 }
 
 // installFile is in incoming/ from before the first file is moved until after the last: the
@@ -73,8 +65,7 @@ func (p *Plan) check() error {
 	}
 	last, chain := p.PrevIndex, p.PrevChain
 	for _, s := range p.Segments {
-		first, ok := log.ParseSegmentName(s.Name)
-		if !ok || first != s.First || first <= last || s.Last < first ||
+		if s.Name != log.SegmentName(s.First) || s.First <= last || s.Last < s.First ||
 			s.Size <= 0 || s.Size > maxFileBytes {
 			return fmt.Errorf("segment %q: index %d to %d, after %d, in %d bytes",
 				s.Name, s.First, s.Last, last, s.Size)

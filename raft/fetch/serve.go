@@ -110,13 +110,10 @@ func (s *Source) segments(ctx context.Context, q listRequest) (*list, error) {
 	case err != nil:
 		return nil, err
 	}
-	l := &list{extent: extent{PrevIndex: segments[0].PrevIndex, PrevChain: segments[0].PrevChain}}
-	for _, g := range segments {
-		l.Segments = append(l.Segments, segmentOf(g))
-	}
+	l := &list{extent: extent{segments[0].PrevIndex, segments[0].PrevChain, segments}}
 	// A node whose log differs must not spread that.
 	if last := segments[len(segments)-1]; last.Last != q.HeadIndex || last.Chain != q.Chain {
-		return nil, fmt.Errorf("this node's chain at index %d is %x", last.Last, last.Chain)
+		return nil, fmt.Errorf("this node's chain at index %d is %s", last.Last, last.Chain)
 	}
 	if chain, err := s.Log.ChainAt(q.Asked); err == nil {
 		l.Asked = chain

@@ -244,7 +244,7 @@ func TestPlanBytes(t *testing.T) {
 	r := &Plan{
 		Replace: true, Cluster: cluster,
 		Checkpoint: Checkpoint{Name: "00000000000000000009-00000000000000000002.ckpt", Size: 5, Index: 9, Term: 2, HeadIndex: 8, Chain: event.Chain{2}},
-		extent:     extent{PrevIndex: 4, PrevChain: event.Chain{1}, Segments: []Segment{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: event.Chain{2}}}},
+		extent:     extent{PrevIndex: 4, PrevChain: event.Chain{1}, Segments: []log.SegmentInfo{{Name: "00000000000000000005.seg", First: 5, Last: 8, Size: 200, Chain: event.Chain{2}}}},
 	}
 	b, err := r.encode()
 	must(t, err)

@@ -13,11 +13,11 @@ import (
 // index finds places in one segment: a memIndex for the active one, a sideFile for a
 // sealed one.
 type index interface {
-	// nearest returns the last mark for which before is true; before must be
-	// true for a beginning of the marks only.
-	nearest(before func(mark) bool) (m mark, ok bool, err error)
-	// newest returns the newest record with a key.
-	newest(table int, key [16]byte) (ref event.Ref, ok bool, err error)
+	// nearest returns the last mark for which before is true, the zero mark if it is for none;
+	// before must be true for a beginning of the marks only.
+	nearest(before func(mark) bool) (mark, error)
+	// newest returns the newest record with a key, the zero Ref if there is none.
+	newest(table int, key [16]byte) (event.Ref, error)
 }
 
 // mark says where a block begins (number 0), or a later record of a block.
@@ -68,7 +68,7 @@ type lookup struct {
 	known  int
 }
 
-func (t *lookup) find(all []keyed, key [16]byte) (event.Ref, bool) {
+func (t *lookup) find(all []keyed, key [16]byte) event.Ref {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.newest == nil {
@@ -77,8 +77,7 @@ func (t *lookup) find(all []keyed, key [16]byte) (event.Ref, bool) {
 	for ; t.known < len(all); t.known++ {
 		t.newest[all[t.known].key] = all[t.known].ref
 	}
-	ref, ok := t.newest[key]
-	return ref, ok
+	return t.newest[key]
 }
 
 // add indexes a block at off whose records begin at offs (relative to the block). The
@@ -109,22 +108,21 @@ func (m *memIndex) mark(k mark) {
 	}
 }
 
-func (m *memIndex) nearest(before func(mark) bool) (mark, bool, error) {
+func (m *memIndex) nearest(before func(mark) bool) (mark, error) {
 	m.mu.RLock()
 	defer m.mu.RUnlock()
 	i := sort.Search(len(m.marks), func(i int) bool { return !before(m.marks[i]) }) - 1
 	if i < 0 {
-		return mark{}, false, nil
+		return mark{}, nil
 	}
-	return m.marks[i], true, nil
+	return m.marks[i], nil
 }
 
-func (m *memIndex) newest(table int, key [16]byte) (event.Ref, bool, error) {
+func (m *memIndex) newest(table int, key [16]byte) (event.Ref, error) {
 	m.mu.RLock()
 	all := m.keys[table]
 	m.mu.RUnlock()
-	ref, ok := m.lookups[table].find(all, key)
-	return ref, ok, nil
+	return m.lookups[table].find(all, key), nil
 }
 
 // sorted returns the newest record with each key of a table, by key.

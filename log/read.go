@@ -196,13 +196,13 @@ func (l *Log) newest(table int, key [16]byte, from uint64) (event.Ref, bool, err
 		if i < len(segments)-1 && seg.Last < from || head < from {
 			break
 		}
-		ref, ok, err := l.indexOf(seg).newest(table, key)
+		ref, err := l.indexOf(seg).newest(table, key)
 		switch {
 		case err != nil && l.First() > seg.First:
 			return event.Ref{}, false, nil // retention was faster
 		case err != nil:
 			return event.Ref{}, false, err
-		case ok:
+		case !ref.IsZero():
 			return ref, ref.Index >= from, nil
 		}
 	}
@@ -312,11 +312,11 @@ func (c *cursor) skip(off int64, n uint32) int64 {
 // begin returns the first block header at or after the last mark for which
 // before is true.
 func (c *cursor) begin(before func(mark) bool) int64 {
-	m, ok, err := c.index.nearest(before)
+	m, err := c.index.nearest(before)
 	switch {
 	case err != nil:
 		c.fail(err)
-	case !ok:
+	case m == mark{}:
 		return headerSize
 	case m.number == 0:
 		return int64(m.off)
@@ -328,8 +328,8 @@ func (c *cursor) begin(before func(mark) bool) int64 {
 
 // record returns the place of a record.
 func (c *cursor) record(ref event.Ref) (off int64, lay layout) {
-	m, ok, err := c.index.nearest(func(m mark) bool { return ref.Compare(m.ref()) >= 0 })
-	if c.fail(err); err == nil && (!ok || m.index != ref.Index) {
+	m, err := c.index.nearest(func(m mark) bool { return ref.Compare(m.ref()) >= 0 })
+	if c.fail(err); err == nil && m.index != ref.Index {
 		// The block begins after the mark.
 		if off = c.block(ref.Index); off == c.win.limit {
 			c.fail(ErrNotFound)

@@ -191,19 +191,19 @@ func (s *sideFile) rebuild(why error) (index, error) {
 	return mem, nil
 }
 
-func (s *sideFile) nearest(before func(mark) bool) (m mark, ok bool, err error) {
+func (s *sideFile) nearest(before func(mark) bool) (mark, error) {
 	e, err := s.lastEntry(s.tables[tableMarks], func(e []byte) bool { return before(parseMark(e)) })
 	if err != nil {
 		rebuilt, err := s.rebuild(err)
 		if err != nil {
-			return mark{}, false, err
+			return mark{}, err
 		}
 		return rebuilt.nearest(before)
 	}
 	if e == nil {
-		return mark{}, false, nil
+		return mark{}, nil
 	}
-	return parseMark(e), true, nil
+	return parseMark(e), nil
 }
 
 func parseMark(b []byte) mark {
@@ -213,19 +213,19 @@ func parseMark(b []byte) mark {
 	}
 }
 
-func (s *sideFile) newest(table int, key [16]byte) (ref event.Ref, ok bool, err error) {
+func (s *sideFile) newest(table int, key [16]byte) (event.Ref, error) {
 	e, err := s.lastEntry(s.tables[table], func(e []byte) bool {
 		return bytes.Compare(e[:16], key[:]) <= 0
 	})
 	if err != nil {
 		rebuilt, err := s.rebuild(err)
 		if err != nil {
-			return event.Ref{}, false, err
+			return event.Ref{}, err
 		}
 		return rebuilt.newest(table, key)
 	}
 	if e == nil || [16]byte(e) != key {
-		return event.Ref{}, false, nil
+		return event.Ref{}, nil
 	}
-	return event.Ref{Index: le.Uint64(e[16:]), Number: le.Uint32(e[24:])}, true, nil
+	return event.Ref{Index: le.Uint64(e[16:]), Number: le.Uint32(e[24:])}, nil
 }

@@ -75,7 +75,7 @@ type Eraser struct {
 func New(o Options) (*Eraser, error) {
 	e := &Eraser{Options: o, Loop: loop.New(checkPosition, retryAfter)}
 	var err error
-	if e.written, _, err = datadir.ReadErased(o.FS, o.DataDir); err != nil {
+	if e.written, err = datadir.ReadErased(o.FS, o.DataDir); err != nil {
 		return nil, err
 	}
 	if e.written < o.Log.Head() {

@@ -58,12 +58,12 @@ func (m *Meta) Name() string { return fmt.Sprintf("%020d-%020d%s", m.Index, m.Te
 
 const suffix = ".ckpt"
 
-// ParseName is the inverse of Meta.Name. ok is false for any other name.
-func ParseName(name string) (index, term uint64, ok bool) {
+// IsName reports whether a file is named as Meta.Name does.
+func IsName(name string) bool {
 	m := Meta{}
 	_, err := fmt.Sscanf(name, "%020d-%020d", &m.Index, &m.Term)
 	// Other ways to write the numbers do not come back as they were.
-	return m.Index, m.Term, err == nil && m.Name() == name
+	return err == nil && m.Name() == name
 }
 
 // Bad is a file that is no usable checkpoint, and why.

@@ -125,18 +125,18 @@ type erased struct {
 	UpToIndex uint64 `json:"up_to_index"`
 }
 
-// ReadErased returns what a directory's ErasedFile says; not known where there is
-// none that this program can read.
-func ReadErased(fsys vfs.FS, dir string) (upTo uint64, known bool, err error) {
+// ReadErased returns what a directory's ErasedFile says; 0 where there is none
+// that this program can read.
+func ReadErased(fsys vfs.FS, dir string) (upTo uint64, err error) {
 	b, err := vfs.ReadFile(fsys, Path(dir, ErasedFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		err = nil
+		return 0, nil
 	}
 	var e erased
 	if err != nil || json.Unmarshal(b, &e) != nil || e.Format != erasedFormat {
-		return 0, false, err
+		return 0, err
 	}
-	return e.UpToIndex, true, nil
+	return e.UpToIndex, nil
 }
 
 // WriteErased writes it, durably.

@@ -131,8 +131,8 @@ func (i *installer) installSegments(p *Plan) error {
 	// The node that sent the segments may not have carried out the erasures that this one has
 	// (I22). Before the first of them is in place, so that a crash leaves no broken promise.
 	first := p.Segments[0].First
-	upTo, known, err := datadir.ReadErased(i.FS, i.dataDir)
-	if err == nil && known && upTo >= first {
+	upTo, err := datadir.ReadErased(i.FS, i.dataDir)
+	if err == nil && upTo >= first {
 		err = datadir.WriteErased(i.FS, i.dataDir, first-1)
 	}
 	if err != nil {
@@ -211,10 +211,8 @@ func (i *installer) hasSize(name string, size int64) (bool, error) {
 // hold contents that were erased since (I22). Neither Fetch nor Install may run beside it.
 func Discard(fsys vfs.FS, dataDir string) error {
 	dir := path.Join(dataDir, datadir.IncomingDir)
-	names, err := fsys.List(dir)
+	names, err := vfs.List(fsys, dir)
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return nil
 	case err != nil:
 	case slices.Contains(names, installFile):
 		err = errors.New("an installation is in progress")

@@ -60,7 +60,7 @@ const maxFileBytes = 1 << 40
 // check verifies that names match their numbers, and that each part continues the one before.
 func (p *Plan) check() error {
 	c := &p.Checkpoint
-	if _, _, ok := checkpoint.ParseName(c.Name); !ok || c.Size <= 0 || c.Size > maxFileBytes {
+	if !checkpoint.IsName(c.Name) || c.Size <= 0 || c.Size > maxFileBytes {
 		return fmt.Errorf("checkpoint %q: %d bytes", c.Name, c.Size)
 	}
 	last, chain := p.PrevIndex, p.PrevChain

@@ -161,8 +161,8 @@ func (s *Source) read(_ context.Context, _ peer.Identity, body []byte) ([]byte, 
 // be being written after them.
 func (s *Source) size(file string) (int64, error) {
 	dir, name := path.Split(file)
-	switch _, _, ok := checkpoint.ParseName(name); {
-	case dir == datadir.CheckpointDir+"/" && ok:
+	switch {
+	case dir == datadir.CheckpointDir+"/" && checkpoint.IsName(name):
 		return s.FS.Stat(path.Join(s.DataDir, file))
 	case dir == datadir.LogDir+"/":
 		for _, g := range s.Log.Segments() {

@@ -141,8 +141,8 @@ func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
 	for _, s := range l.Segments() {
 		out.Segments = append(out.Segments, wire.LogSegment{
 			Name: s.Name, FirstIndex: s.First, LastIndex: s.Last, Bytes: s.Size,
-			PreviousIndex: s.PrevIndex, PreviousChainHash: event.Chain(s.PrevChain).String(),
-			ChainHash: event.Chain(s.Chain).String(), LastTime: wire.Time(s.Clock),
+			PreviousIndex: s.PrevIndex, PreviousChainHash: s.PrevChain.String(),
+			ChainHash: s.Chain.String(), LastTime: wire.Time(s.Clock),
 			Sealed: s.Sealed,
 		})
 	}

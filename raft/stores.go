@@ -77,7 +77,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
 		return nil, err
 	}
-	_, last, err := s.log.bounds()
+	last, err := s.log.LastIndex()
 	if err != nil {
 		return nil, err
 	}

@@ -23,11 +23,6 @@ import (
 // If the event log has changed since the plan was made, or the files were discarded, nothing is
 // installed. The files in incoming/ may be of use to the next Fetch.
 func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (done bool, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("install fetched files: %w", err)
-		}
-	}()
 	i := &installer{
 		FS: fsys, dataDir: dataDir, dir: path.Join(dataDir, datadir.IncomingDir),
 		log:         path.Join(dataDir, datadir.LogDir),
@@ -43,22 +38,21 @@ func Install(fsys vfs.FS, dataDir string, p *Plan, logger *slog.Logger) (done bo
 	case p == nil:
 		return false, nil
 	default:
-		if why, err := i.outdated(p); err != nil {
-			return false, err
-		} else if why != "" {
+		var why string
+		if why, err = i.outdated(p); err == nil && why != "" {
 			logger.Warn("fetched files are not installed", "why", why)
 			return false, nil
 		}
-		if b, err = p.encode(); err == nil {
+		if err == nil {
 			// The point of no return: the next step changes the log.
-			err = vfs.WriteFile(fsys, path.Join(i.dir, installFile), b)
+			err = vfs.WriteFile(fsys, path.Join(i.dir, installFile), p.encode())
 		}
 	}
 	if err == nil {
 		err = i.install(p)
 	}
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("install fetched files: %w", err)
 	}
 	logger.Info("installed checkpoint and missing log segments", "checkpoint", p.Checkpoint.Name,
 		"head", p.Checkpoint.HeadIndex, "segments", len(p.Segments), "replaced", p.Replace)

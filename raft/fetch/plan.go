@@ -92,10 +92,10 @@ func checksum(body []byte) string {
 	return fmt.Sprintf("%08x", crc32.Checksum(body, crc32.MakeTable(crc32.Castagnoli)))
 }
 
-func (p *Plan) encode() ([]byte, error) {
+func (p *Plan) encode() []byte {
 	p.Format = planFormat
-	b, err := json.Marshal(p)
-	return append([]byte(checksum(b)+"\n"), b...), err
+	b, _ := json.Marshal(p) // numbers and names: it never fails
+	return append([]byte(checksum(b)+"\n"), b...)
 }
 
 func decodePlan(b []byte) (*Plan, error) {

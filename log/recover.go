@@ -117,9 +117,7 @@ func (r *recovery) read() (err error) {
 		}
 	}
 	end := r.end()
-	if end.SegmentSize > 0 {
-		r.segSize = end.SegmentSize
-	}
+	r.segSize = cmp.Or(end.SegmentSize, r.segSize)
 	if end.Last < r.opts.Durable {
 		e := &CorruptionError{Segment: end.Name, Offset: end.Size, LastGood: end.Last,
 			Reason: fmt.Sprintf("the log ends at index %d, but was durable up to %d", end.Last,
@@ -147,10 +145,8 @@ func (r *recovery) load(i int) (size int64, err error) {
 	if err == nil && i > 0 {
 		err = seg.checkContinues(&r.segments[i-1].SegmentInfo)
 	}
-	if err != nil {
-		if c, ok := errors.AsType[*CorruptionError](err); ok && i > 0 {
-			c.LastGood = r.segments[i-1].Last
-		}
+	if c, ok := errors.AsType[*CorruptionError](err); ok && i > 0 {
+		c.LastGood = r.segments[i-1].Last
 	}
 	return size, err
 }

@@ -275,26 +275,3 @@ func innermost(err error) error {
 	}
 	return err
 }
-
-// self is this node as it asks the configuration to name it.
-func (o *Options) self() Member {
-	m := Member{ID: o.NodeID, Incarnation: o.Incarnation, Voter: true}
-	m.RaftAddr = m.ID // of Seed: the first start corrects it
-	if o.Net != nil {
-		is := o.Net.Self()
-		m.RaftAddr, m.HTTPAddr = cmp.Or(is.Raft, o.Net.Addr()), is.HTTP
-	}
-	return m
-}
-
-// first is the first configuration of a new cluster: all of its nodes vote.
-func (o *Options) first() (c configuration) {
-	for _, m := range o.Initial {
-		n := Member{m.ID, m.Incarnation, m.RaftAddr, m.HTTPAddr, true}
-		if n.RaftAddr == "" { // formed alone: nobody else had to know the address
-			n.RaftAddr, n.HTTPAddr = o.self().RaftAddr, o.self().HTTPAddr
-		}
-		c.Servers = append(c.Servers, n.voter())
-	}
-	return c
-}

@@ -37,6 +37,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/hlog"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -226,7 +227,7 @@ func newRaft(c *hraft.Config, f *fsm, s *stores, t hraft.Transport) (_ *hraft.Ra
 func (r *Replica) config() *hraft.Config {
 	c := hraft.DefaultConfig()
 	c.LocalID = r.id
-	c.Logger = hlog(r.o.Logger, "raft")
+	c.Logger = hlog.New(r.o.Logger, "raft")
 	c.NotifyCh = r.run.leads
 	// One millisecond more than wanted: see start.
 	c.HeartbeatTimeout = r.o.HeartbeatTimeout + time.Millisecond
@@ -311,6 +312,14 @@ func signal(c chan<- struct{}) {
 	case c <- struct{}{}:
 	default:
 	}
+}
+
+// throttle reports whether at least a minute has passed since due last returned true.
+type throttle struct{ next atomic.Int64 } // Unix ns
+
+func (t *throttle) due(now time.Time) bool {
+	next := t.next.Load()
+	return now.UnixNano() >= next && t.next.CompareAndSwap(next, now.Add(time.Minute).UnixNano())
 }
 
 // applied is called by the FSM after each batch.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -49,26 +48,6 @@ type peerStatus struct {
 	Objection string `json:"objection,omitempty"`
 }
 
-// MemberStatus is a member as this node knows it.
-type MemberStatus struct {
-	Member
-	Votes     bool // is a voter of the configuration; else it may become one
-	Leader    bool
-	Reachable bool       // has answered lately
-	Seen      time.Time  // of its last answer; zero: never
-	Status    peerStatus // its last answer
-	// asked is what this node knew to be committed when it asked for Status: under load that
-	// is soon far behind.
-	asked uint64
-}
-
-// level reports whether the member takes part, and has all but the newest of what was committed
-// when it was asked.
-func (v *MemberStatus) level() bool {
-	s := &v.Status
-	return v.Reachable && !s.Held && !s.Lacking && s.Applied+maxLag >= v.asked
-}
-
 // refresh asks the other servers that have not answered since an instant, and returns when each
 // has, or ctx ends. It forgets those that are no longer members.
 func (r *Replica) refresh(ctx context.Context, since time.Time) {
@@ -91,29 +70,6 @@ func (p *peers) answer(id hraft.ServerID) MemberStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.seen[id]
-}
-
-// Members returns the members of the newest configuration, as far as this node knows them,
-// without asking any.
-func (r *Replica) Members() (out []MemberStatus) {
-	_, leader := r.raft.LeaderWithID()
-	now := time.Now()
-	for _, s := range r.servers() {
-		m := r.peers.answer(s.ID)
-		if s.ID == r.id {
-			p := r.fsm.progress()
-			m.Status, m.Seen = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}, now
-		}
-		m.Member, m.Votes = memberOf(s.ID, s.Address), s.Suffrage == hraft.Voter
-		m.Leader, m.Reachable = s.ID == leader, now.Sub(m.Seen) < reachableFor
-		out = append(out, m)
-	}
-	return out
-}
-
-// remotes are the members except this one.
-func (r *Replica) remotes() []MemberStatus {
-	return slices.DeleteFunc(r.Members(), func(m MemberStatus) bool { return m.serverID() == r.id })
 }
 
 // askPeers asks all members now, rather than within a second.
@@ -205,18 +161,6 @@ func (r *Replica) replaced(c configuration) string {
 // each has, or ctx ends.
 func (r *Replica) RefreshMembers(ctx context.Context) {
 	r.refresh(ctx, time.Now().Add(-200*time.Millisecond))
-}
-
-// otherLeader returns the leader where that is another node; zero: none is known.
-func (r *Replica) otherLeader() Member {
-	addr, id := r.raft.LeaderWithID()
-	if id == "" || id == r.id {
-		return Member{}
-	}
-	if s, in := r.find(id); in {
-		addr = s.Address // the newest: a leader may have moved
-	}
-	return memberOf(id, addr)
 }
 
 // LeaderHTTP returns the HTTP address of the leader where that is another node, as the members

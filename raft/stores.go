@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft-wal/segment"
 	waltypes "github.com/hashicorp/raft-wal/types"
 
+	"github.com/qlogd/qlogd/internal/hlog"
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
@@ -197,7 +198,7 @@ func (s *logStore) open() (w *wal.WAL, err error) {
 			wal.WithSegmentFiler(s.filer),
 			wal.WithMetaStore(meta),
 			wal.WithSegmentSize(s.o.SegmentBytes),
-			wal.WithLogger(hlog(s.o.Logger, "raft-wal")),
+			wal.WithLogger(hlog.New(s.o.Logger, "raft-wal")),
 			wal.WithMetricsCollector(walMetrics{s.o.Metrics}),
 		)
 	}

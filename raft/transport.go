@@ -12,6 +12,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/internal/hlog"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -44,7 +45,7 @@ func newTransport(r *Replica) *transport {
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.net = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
 		Stream: streams{r.o.Net.Raft()}, MaxPool: 4, Timeout: rpcTimeout,
-		Logger: hlog(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
+		Logger: hlog.New(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
 	})
 	t.net.SetHeartbeatHandler(t.take)
 	go func() {

@@ -1,32 +1,32 @@
-package raft
+// Package hlog logs with slog what HashiCorp's libraries log.
+package hlog
 
 import (
 	"context"
 	"fmt"
 	"log/slog"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	walmetrics "github.com/hashicorp/raft-wal/metrics"
+	"golang.org/x/time/rate"
 )
 
-// hlog returns a logger for a library, on slog.
-func hlog(logger *slog.Logger, name string) hclog.Logger {
+// New returns a logger for the library of a name.
+func New(logger *slog.Logger, name string) hclog.Logger {
 	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Off})
-	l.RegisterSink(&hlogSink{logger: logger.With("from", name)})
+	l.RegisterSink(&sink{logger: logger.With("from", name)})
 	return l
 }
 
-type hlogSink struct {
+type sink struct {
 	logger   *slog.Logger
-	repeated sync.Map // message to *throttle
+	repeated sync.Map // message to *rate.Sometimes
 }
 
-// hlogLevels rank a library's levels one below ours: its news (a snapshot began) is
+// levels rank a library's levels one below ours: its news (a snapshot began) is
 // detail to an operator of qlogd. Warnings stay.
-var hlogLevels = map[hclog.Level]slog.Level{
+var levels = map[hclog.Level]slog.Level{
 	hclog.Error: slog.LevelError, hclog.Warn: slog.LevelWarn, hclog.Info: slog.LevelDebug,
 	hclog.Debug: slog.LevelDebug - 4, hclog.Trace: slog.LevelDebug - 4,
 }
@@ -61,48 +61,23 @@ var routine = map[string]bool{
 const electionStarts = "heartbeat timeout reached, starting election"
 
 // Accept implements hclog.SinkAdapter.
-func (h *hlogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
-	l := hlogLevels[level]
+func (s *sink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	l := levels[level]
 	if routine[msg] {
 		l = slog.LevelDebug
 	}
 	if l >= slog.LevelWarn { // the same may be logged at each attempt
-		t, _ := h.repeated.LoadOrStore(msg, &throttle{})
-		if !t.(*throttle).due(time.Now()) {
+		repeats := true
+		each, _ := s.repeated.LoadOrStore(msg, &rate.Sometimes{Interval: time.Minute})
+		each.(*rate.Sometimes).Do(func() { repeats = false })
+		if repeats {
 			l = slog.LevelDebug
 		}
 	}
 	if msg == electionStarts && len(args) == 4 && fmt.Sprint(args[3]) == "" && l == slog.LevelWarn {
 		l = slog.LevelInfo // no leader was known before: a node has started
 	}
-	if h.logger.Enabled(context.Background(), l) { // before plain renders anything
-		h.logger.Log(context.Background(), l, msg, plain(args)...)
+	if s.logger.Enabled(context.Background(), l) { // before plain renders anything
+		s.logger.Log(context.Background(), l, msg, plain(args)...)
 	}
-}
-
-// throttle reports whether at least a minute has passed since due last returned true.
-type throttle struct{ next atomic.Int64 } // Unix ns
-
-func (t *throttle) due(now time.Time) bool {
-	next := t.next.Load()
-	return now.UnixNano() >= next && t.next.CompareAndSwap(next, now.Add(time.Minute).UnixNano())
-}
-
-type noMetrics struct{}
-
-func (noMetrics) Count(string, float64)   {}
-func (noMetrics) Gauge(string, float64)   {}
-func (noMetrics) Observe(string, float64) {}
-
-// walMetrics is raft-wal's collector.
-type walMetrics struct{ m Metrics }
-
-var _ walmetrics.Collector = walMetrics{}
-
-func (w walMetrics) IncrementCounter(name string, delta uint64) {
-	w.m.Count("raft_wal_"+name, float64(delta))
-}
-
-func (w walMetrics) SetGauge(name string, v uint64) {
-	w.m.Gauge("raft_wal_"+name, float64(v))
 }

@@ -29,14 +29,13 @@ func (q *request) eventBatch() (*batch, error) {
 	events := get(q, q.readEvents)
 	b := &batch{}
 	for i, e := range events {
-		msg, err := q.eventMessage(b, *given, e)
+		err := q.addEvent(b, *given, e)
 		if p, ok := err.(*event.Problem); ok && batched {
 			return nil, p.At(i)
 		}
 		if err != nil {
 			return nil, err
 		}
-		b.append(msg, payload{e.Payload(), e.Binary})
 	}
 	return b, q.err
 }
@@ -78,23 +77,21 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 	return []*webhook.CloudEvent{e}, err
 }
 
-// eventMessage converts an event to a message. Events of one source and id are the same
+// addEvent adds an event to a batch as a message. Events of one source and id are the same
 // (CloudEvents 1.0, section 3.1.1), unless the query has a key of its own for them.
-func (q *request) eventMessage(
-	b *batch, m wire.NewMessage, e *webhook.CloudEvent,
-) (event.NewMessage, error) {
+func (q *request) addEvent(b *batch, m wire.NewMessage, e *webhook.CloudEvent) error {
 	if e.Binary {
-		m.PayloadBytes, m.ContentType = e.Data, e.Get("datacontenttype")
+		m.PayloadBytes, m.ContentType = e.Payload(), e.Get("datacontenttype")
 	} else {
 		m.Payload = e.Payload()
 	}
 	m.Kind, m.Headers = e.Get("type"), e.Headers()
 	if len(m.Kind) > maxKind {
-		return event.NewMessage{}, bad("type", "type must be at most %d bytes, not %d: "+
+		return bad("type", "type must be at most %d bytes, not %d: "+
 			"it is the message's kind", maxKind, len(m.Kind))
 	}
 	if key := e.Get("partitionkey"); len(key) > event.MaxKeyBytes {
-		return event.NewMessage{}, bad("partitionkey", "partitionkey must be at most %d bytes, "+
+		return bad("partitionkey", "partitionkey must be at most %d bytes, "+
 			"not %d: it is the message's key", event.MaxKeyBytes, len(key))
 	} else if key != "" {
 		m.Key = key
@@ -103,12 +100,13 @@ func (q *request) eventMessage(
 	if v != "" && m.Headers["traceparent"] == "" && visible(v, event.MaxHeaderValue) {
 		m.Headers["traceparent"] = v
 	}
-	out, err := q.s.newMessage(b, &m, e.Payload(), nil)
+	err := q.s.add(b, &m, nil)
 	if err == nil && m.IdempotencyKey == "" {
 		// 0xff is in no idempotency_key, for that is UTF-8.
-		out.DedupKey = hash("\xffcloudevent\x00", e.Get("source"), "\x00", e.Get("id"))
+		key := hash("\xffcloudevent\x00", e.Get("source"), "\x00", e.Get("id"))
+		b.msgs[len(b.msgs)-1].DedupKey = key
 	}
-	return out, err
+	return err
 }
 
 // answerEvents writes leased messages as a batch of CloudEvents.

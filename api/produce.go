@@ -55,9 +55,8 @@ func (s *Server) produced(q *request) (*batch, error) {
 		})
 		return b, q.err
 	}
-	m, body := q.rawMessage()
-	b := &batch{}
-	q.do(func() error { return s.add(b, m, payload{body, true}) })
+	m, b := q.rawMessage(), &batch{}
+	q.do(func() error { return s.add(b, m, nil) })
 	return b, q.err
 }
 
@@ -73,19 +72,6 @@ type batch struct {
 	contents []byte        // of all messages, encoded
 }
 
-func (b *batch) append(m event.NewMessage, p payload) {
-	b.msgs, b.payloads = append(b.msgs, m), append(b.payloads, p)
-}
-
-// add checks a message and appends it.
-func (s *Server) add(b *batch, m *wire.NewMessage, p payload) error {
-	msg, err := s.newMessage(b, m, p.bytes, nil)
-	if err == nil {
-		b.append(msg, p)
-	}
-	return err
-}
-
 func batchSize(field string, n int) error {
 	if n < 1 || n > event.MaxBatch {
 		return bad(field, "%s must have 1 to %d entries, not %d", field, event.MaxBatch, n)
@@ -94,7 +80,7 @@ func batchSize(field string, n int) error {
 }
 
 // rawMessage reads a message whose body is its payload.
-func (q *request) rawMessage() (*wire.NewMessage, []byte) {
+func (q *request) rawMessage() *wire.NewMessage {
 	m := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id",
 		"idempotency_key", "header.")
 	m.ContentType = q.Header.Get("Content-Type")
@@ -106,11 +92,11 @@ func (q *request) rawMessage() (*wire.NewMessage, []byte) {
 			m.Headers[h] = v[0]
 		}
 	}
-	body := get(q, func() ([]byte, error) { return q.bytes(q.s.opts.MaxPayload) })
-	if len(body) == 0 {
+	m.PayloadBytes = get(q, func() ([]byte, error) { return q.bytes(q.s.opts.MaxPayload) })
+	if len(m.PayloadBytes) == 0 {
 		q.refuse("payload", "the body is empty; it is the payload")
 	}
-	return m, body
+	return m
 }
 
 // metadata reads a message's fields from the query, of which the route accepts these.
@@ -154,12 +140,10 @@ func (s *Server) newBatch(msgs []wire.NewMessage, room []byte) (*batch, error) {
 			err = bad("payload", "messages[%d] has both payload and payload_base64", i)
 		case m.Payload != nil && m.ContentType != "":
 			err = bad("content_type", "messages[%d].content_type goes with payload_base64", i)
-		case m.Payload != nil:
-			err = s.add(b, m, payload{m.Payload, false})
-		case m.PayloadBytes != nil:
-			err = s.add(b, m, payload{m.PayloadBytes, true})
-		default:
+		case m.Payload == nil && m.PayloadBytes == nil:
 			err = bad("payload", "messages[%d] needs a payload or a payload_base64", i)
+		default:
+			err = s.add(b, m, nil)
 		}
 		if err != nil {
 			return nil, err.(*event.Problem).At(i)
@@ -168,15 +152,16 @@ func (s *Server) newBatch(msgs []wire.NewMessage, room []byte) (*batch, error) {
 	return b, nil
 }
 
-// newMessage checks a message of a batch and encodes its content, once. The payload is JSON where m
-// has one, else bytes; original is the body that it was mapped from, if it was. Problems name
-// fields within the message.
-func (s *Server) newMessage(
-	b *batch, m *wire.NewMessage, payload, original []byte,
-) (out event.NewMessage, err error) {
-	if int64(len(payload)) > s.opts.MaxPayload {
-		return out, event.Problemf(event.CodePayloadTooLarge, "payload",
-			"the payload has %d bytes, more than %d", len(payload), s.opts.MaxPayload)
+// add checks a message, encodes its content, once, and adds both to a batch. original is the body
+// that its payload was mapped from, if it was. Problems name fields within the message.
+func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
+	p := payload{m.Payload, false}
+	if m.Payload == nil {
+		p = payload{m.PayloadBytes, true}
+	}
+	if int64(len(p.bytes)) > s.opts.MaxPayload {
+		return event.Problemf(event.CodePayloadTooLarge, "payload",
+			"the payload has %d bytes, more than %d", len(p.bytes), s.opts.MaxPayload)
 	}
 	for _, f := range [...]struct {
 		name, v string
@@ -187,11 +172,11 @@ func (s *Server) newMessage(
 		{"idempotency_key", m.IdempotencyKey, maxMessageKey},
 	} {
 		if err := within(f.name, f.v, f.most); err != nil {
-			return out, err
+			return err
 		}
 	}
 	if err := mediaType("content_type", m.ContentType); err != nil {
-		return out, err
+		return err
 	}
 	priority := int64(event.NormalPriority)
 	if m.Priority != nil {
@@ -199,35 +184,36 @@ func (s *Server) newMessage(
 	}
 	switch {
 	case priority < event.MinPriority || priority > event.MaxPriority:
-		return out, bad("priority", "priority must be from %d to %d, not %d",
+		return bad("priority", "priority must be from %d to %d, not %d",
 			event.MinPriority, event.MaxPriority, priority)
 	case m.DelayMS < 0 || m.DelayMS > event.MaxDelayMS:
-		return out, badDelay("delay_ms", m.DelayMS)
+		return badDelay("delay_ms", m.DelayMS)
 	case m.TTLMS < 0 || m.TTLMS > event.MaxDelayMS:
-		return out, badDelay("ttl_ms", m.TTLMS)
+		return badDelay("ttl_ms", m.TTLMS)
 	case m.DeliverAt != 0 && m.DelayMS != 0:
-		return out, bad("deliver_at", "deliver_at and delay_ms exclude each other")
+		return bad("deliver_at", "deliver_at and delay_ms exclude each other")
 	case m.DeliverAt != 0 && int64(m.DeliverAt)-s.clock(s.deps.State) > event.MaxDelayMS:
-		return out, bad("deliver_at", "deliver_at must be at most 10 years from now")
+		return bad("deliver_at", "deliver_at must be at most 10 years from now")
 	}
 	headers, err := messageHeaders(m.Headers)
 	if err != nil {
-		return out, err
+		return err
 	}
 	b.content = event.Content{
-		Payload: payload, Binary: m.Payload == nil, ContentType: m.ContentType, Headers: headers,
+		Payload: p.bytes, Binary: p.binary, ContentType: m.ContentType, Headers: headers,
 		CorrelationID: m.CorrelationID, Original: original,
 	}
-	out = event.NewMessage{
+	out := event.NewMessage{
 		Key: m.Key, Kind: m.Kind, Priority: uint8(priority),
 		DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
-		Size: uint32(len(payload)),
+		Size: uint32(len(p.bytes)),
 	}
 	b.contents, out.Content = event.AppendContent(b.contents, &b.content)
 	if m.IdempotencyKey != "" {
 		out.DedupKey = hash(m.IdempotencyKey)
 	}
-	return out, nil
+	b.msgs, b.payloads = append(b.msgs, out), append(b.payloads, p)
+	return nil
 }
 
 func badDelay(field string, v int64) error {

@@ -285,11 +285,9 @@ func (s *Server) enqueueHooked(
 	q.Header.Del("Idempotency-Key")
 	q.who = &principal{name: "webhook:" + w.Name}
 	b := &batch{noCreate: true}
-	msg, err := s.newMessage(b, &m.NewMessage, m.Payload, m.Original)
-	if err != nil {
+	if err := s.add(b, &m.NewMessage, m.Original); err != nil {
 		return "", err
 	}
-	b.append(msg, payload{m.Payload, false})
 	var res event.Result
 	if err = w.schema.check(payload{q.raw, false}); err == nil {
 		res, err = s.enqueue(q, w.Definition.Queue, b)
@@ -301,8 +299,9 @@ func (s *Server) enqueueHooked(
 			return "", err
 		}
 		v, _ := s.deps.State.Queue(w.Definition.Queue)
+		msg := &b.msgs[0]
 		msg.PayloadHash = hash([]byte(m.Payload))
-		id, lerr := s.firstOf(&v, &msg)
+		id, lerr := s.firstOf(&v, msg)
 		if lerr != nil || id.IsZero() {
 			return "", cmp.Or(lerr, error(p.At(-1)))
 		}

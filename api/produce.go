@@ -270,26 +270,26 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 // enqueue proposes messages that were checked against the queue's policy.
 func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error) {
 	return q.proposeFresh("queue", "the queue's policy", func() (*event.Command, error) {
-		p := &event.Produce{Queue: name, Messages: b.msgs, Import: b.imported}
-		p.AutoCreate = s.opts.AutoCreateQueues && !b.noCreate
-		return &event.Command{Produce: p}, s.fit(q, p, b)
+		p, err := s.fit(q, name, b)
+		return &event.Command{Produce: &p}, err
 	})
 }
 
-// fit checks messages against their queue as this node knows it, and sets the policy's revision in
-// the command: deciding refuses another one.
-func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
-	v, err := s.current(q, p.Queue)
+// fit checks messages against their queue as this node knows it, and returns what enqueues them. It
+// has the policy's revision: deciding refuses another one.
+func (s *Server) fit(q *request, name string, b *batch) (event.Produce, error) {
+	p := event.Produce{Queue: name, Messages: b.msgs, Import: b.imported}
+	p.AutoCreate = s.opts.AutoCreateQueues && !b.noCreate
+	v, err := s.current(q, name)
 	if err != nil {
 		missing, ok := err.(*event.Problem)
 		if ok && missing.Code == event.CodeQueueNotFound && (p.AutoCreate || q.keyed()) {
-			p.Revision = 0
-			return nil
+			return p, nil
 		}
-		return err
+		return p, err
 	}
 	if err := s.fitsQueue(&v, b.payloads...); err != nil {
-		return err
+		return p, err
 	}
 	for i := range p.Messages {
 		p.Messages[i].PayloadHash = event.Hash{}
@@ -298,10 +298,10 @@ func (s *Server) fit(q *request, p *event.Produce, b *batch) error {
 		}
 	}
 	p.Revision = v.Revision
-	if s.deps.State.DedupFloor() == 0 { // it remembers all
-		return nil
+	if s.deps.State.DedupFloor() > 0 { // else it remembers all
+		err = s.lookForDuplicates(&p, &v)
 	}
-	return s.lookForDuplicates(p, &v)
+	return p, err
 }
 
 // producedAll returns the outcome of each message of a request.

@@ -320,9 +320,8 @@ func (s *Server) transactAll(
 	res := q.commitFresh("produce", "the policy of a queue", func() (*event.Command, error) {
 		t := &event.Transaction{Settle: in.items}
 		for i := range produce {
-			p := event.Produce{Queue: produce[i].Queue, Messages: batches[i].msgs}
-			p.AutoCreate = s.opts.AutoCreateQueues
-			if err := s.fit(q, &p, batches[i]); err != nil {
+			p, err := s.fit(q, produce[i].Queue, batches[i])
+			if err != nil {
 				return nil, inProduce(err, i)
 			}
 			t.Produce = append(t.Produce, p)
@@ -412,11 +411,11 @@ func (s *Server) SettleHere(
 			return s.newBatch([]wire.NewMessage{*answer}, nil)
 		})
 		res = q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
-			p := event.Produce{Queue: to, Messages: b.msgs}
-			t := &event.Transaction{Settle: []event.SettleItem{item}}
-			err := s.fit(q, &p, b)
-			t.Produce = []event.Produce{p}
-			return &event.Command{Transaction: t}, err
+			b.noCreate = true
+			p, err := s.fit(q, to, b)
+			return &event.Command{Transaction: &event.Transaction{
+				Settle: []event.SettleItem{item}, Produce: []event.Produce{p},
+			}}, err
 		})
 	}
 	var settled event.Settled

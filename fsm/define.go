@@ -80,21 +80,19 @@ func policies(plan []event.PutQueue) map[string]*event.Policy {
 
 func (d *decision) checkPlan(plan []event.PutQueue) (at int, p *event.Problem) {
 	will := policies(plan)
-	users := map[string]int{} // how many will name a queue, but for what the state counts and stays
+	users := d.s.Users() // as they will be
 	for i := range plan {
-		if was := d.s.Policy(plan[i].Name); was != nil && was.DeadLetterQueue != "" {
+		if was := d.s.Policy(plan[i].Name); was != nil {
 			users[was.DeadLetterQueue]--
 		}
-		if dlq := plan[i].Policy.DeadLetterQueue; dlq != "" {
-			users[dlq]++
-		}
+		users[plan[i].Policy.DeadLetterQueue]++
 	}
 	for i := range plan {
 		name, dlq := plan[i].Name, plan[i].Policy.DeadLetterQueue
 		p := d.checkOrdering(name, plan[i].Policy.Ordering)
 		if dlq != "" {
 			target := cmp.Or(will[dlq], d.s.Policy(dlq))
-			wrong := checkDeadLetters(name, dlq, users[name]+d.s.UsedBy(name), target)
+			wrong := checkDeadLetters(name, dlq, users[name], target)
 			p = cmp.Or(wrong, p)
 		}
 		if p != nil {

@@ -79,7 +79,6 @@ func (c *checker) indexes() {
 	same("messages by what they were resurrected from", maps.Equal(c.raised, t.raised))
 	same("kinds by name", maps.Equal(c.kinds.byName, t.kinds.byName))
 	same("contents by index", maps.Equal(c.contents, t.contents))
-	same("users of dead-letter queues", maps.Equal(c.users, t.users))
 	same("deduplication hashes", maps.Equal(c.dedup.byKey, t.dedup.byKey))
 	same("answers by request", maps.Equal(c.answers.byKey, t.answers.byKey))
 	same("ended tasks", slices.EqualFunc(c.ended, t.ended,

@@ -152,9 +152,6 @@ func (s *State) reindex() {
 			s.setCursor(b, b.all.head)
 		}
 	}
-	for _, q := range s.queues { // order does not matter: a sum
-		s.use(q.policy, 1)
-	}
 }
 
 // reindexMessage indexes a message, and reports whether it is in a list by id too.

@@ -99,17 +99,6 @@ func (s *State) queueCreated(e *event.Event) {
 	}}
 	q.backlog = s.newBacklog(q)
 	s.queues[q.Name], s.numbers[q.Number] = q, q
-	s.use(q.policy, 1)
-}
-
-// use counts the queues that name a queue as their dead-letter queue.
-func (s *State) use(p *event.Policy, by int) {
-	if p.DeadLetterQueue == "" {
-		return
-	}
-	if s.users[p.DeadLetterQueue] += by; s.users[p.DeadLetterQueue] == 0 {
-		delete(s.users, p.DeadLetterQueue)
-	}
 }
 
 // mustQueue returns the queue of this name, which an event is about.
@@ -123,8 +112,6 @@ func (s *State) mustQueue(e *event.Event, name string) *queue {
 
 func (s *State) queueUpdated(e *event.Event) {
 	q := s.mustQueue(e, e.Queue)
-	s.use(q.policy, -1)
-	s.use(e.Policy, 1)
 	b := q.backlog
 	if q.policy.Ordering != e.Policy.Ordering {
 		if b.held() > 0 {
@@ -214,7 +201,6 @@ func (s *State) moveLeased(old, b *backlog) {
 
 func (s *State) queueDeleted(e *event.Event) {
 	q := s.mustQueue(e, e.Queue)
-	s.use(q.policy, -1)
 	delete(s.queues, q.Name)
 	s.deleteBacklog(q, &tombstone{reason: event.ReasonQueueDeleted, queue: q.Name, owner: q})
 }

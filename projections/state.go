@@ -26,10 +26,8 @@ type State struct {
 	backlogs   map[uint32]*backlog // by number
 	next       uint32              // last number given to a queue or a backlog
 	tombstones []*tombstone        // deletions whose events are pending, oldest first
-	users      map[string]int      // queues that name a queue as their dead-letter queue
-	// where messages lie that died in the queue of this name. Invariant: those with a deadList of
-	// it
-	// that are not decided to be gone
+	// where messages lie that died in the queue of this name. Invariant: all backlogs that list
+	// such, but for deleted ones
 	died     map[string][]*backlog
 	raised   map[event.ID]handle          // live messages by the id they were resurrected from
 	webhooks map[string]event.WebhookView // by name
@@ -66,7 +64,6 @@ func New() *State {
 	s := &State{
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{},
-		users:    map[string]int{},
 		webhooks: map[string]event.WebhookView{}, died: map[string][]*backlog{},
 		raised: map[event.ID]handle{},
 		tasks:  map[event.ID]*task{}, contents: map[uint64]int64{},

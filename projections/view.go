@@ -309,8 +309,14 @@ func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 	return v, ok
 }
 
-// UsedBy returns how many queues name this one as their dead-letter queue.
-func (s *State) UsedBy(name string) int { return s.users[name] }
+// Users returns how many queues name each queue, or none (""), as their dead-letter queue.
+func (s *State) Users() map[string]int {
+	users := map[string]int{}
+	for _, q := range s.queues { // order does not matter: a sum
+		users[q.policy.DeadLetterQueue]++
+	}
+	return users
+}
 
 // NextNumber is the number of the next queue to be created.
 func (s *State) NextNumber() uint32 { return s.next + 1 }

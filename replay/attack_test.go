@@ -19,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -352,7 +353,7 @@ func TestAttacks(t *testing.T) {
 	l := startLive(t, 21, 4<<10)
 	var heads []wire.LogHead
 	keep := func() {
-		h, err := HeadAt(l.log, nil, l.log.Head())
+		h, err := HeadAt(l.log, &datadir.Node{}, l.log.Head())
 		require.NoError(t, err)
 		require.True(t, h.Index == l.index && int64(h.Time) == l.now, "%+v at index %d", h, l.index)
 		heads = append(heads, h)
@@ -447,9 +448,9 @@ func compareHeads(t *testing.T, d *Dir, heads []wire.LogHead) (HeadsReport, erro
 func TestHeadsTellWhatWasDone(t *testing.T) {
 	l := startLive(t, 23, 4<<10)
 	l.busy(20)
-	first, _ := HeadAt(l.log, nil, l.log.Head())
+	first, _ := HeadAt(l.log, &datadir.Node{}, l.log.Head())
 	l.busy(20)
-	last, _ := HeadAt(l.log, nil, l.log.Head())
+	last, _ := HeadAt(l.log, &datadir.Node{}, l.log.Head())
 	require.NoError(t, l.log.Sync())
 	d := l.open()
 	other := last

@@ -17,12 +17,10 @@ import (
 const eventNear = 256
 
 // HeadAt returns the log's newest block up to index, or log.ErrGone if retention has deleted it.
-// Index 0 is the empty log. card is the node's, or nil. A hash chain reveals changes in the middle;
+// Index 0 is the empty log. A hash chain reveals changes in the middle;
 // only a head that is kept elsewhere reveals that the end was cut off, or the whole log rewritten.
 func HeadAt(l *log.Log, card *datadir.Node, index uint64) (h wire.LogHead, err error) {
-	if card != nil {
-		h.ClusterID, h.NodeID = card.ClusterID, card.NodeID
-	}
+	h.ClusterID, h.NodeID = card.ClusterID, card.NodeID
 	h.ChainHash = event.Chain{}.String() // of the empty log
 	for i, looked := min(index, l.Head()), 0; i > 0 && looked < eventNear; i-- {
 		b, err := l.Block(i)
@@ -66,9 +64,7 @@ type Chain struct {
 // Chain returns the chain of the directory's log. It assumes that the chain is that of the log's
 // blocks: see Verify.
 func (d *Dir) Chain() (c Chain, err error) {
-	if d.Node != nil {
-		c.Fork = d.Node.Fork
-	}
+	c.Fork = d.Node.Fork
 	c.At = func(index uint64) (string, error) {
 		chain, err := d.Log.ChainAt(index)
 		return event.Chain(chain).String(), err
@@ -93,10 +89,8 @@ func (c Chain) Compare(ctx context.Context, heads []wire.LogHead) (HeadsReport, 
 				a.Index, a.ChainHash, b.ChainHash)
 		}
 	}
-	original, forked := "", uint64(0)
-	if c.Fork != nil {
-		original, forked = c.Fork.ClusterID, c.Fork.Index
-	}
+	fork := cmp.Or(c.Fork, &datadir.Fork{})
+	original, forked := fork.ClusterID, fork.Index
 	for _, h := range heads {
 		if err := ctx.Err(); err != nil {
 			return r, err

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -135,13 +136,9 @@ func (d *Dir) checkTarget(target string) (string, error) {
 // forkNode returns the card of a copy: of a new cluster, so that the copy can't be mistaken for the
 // original, with push disabled.
 func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
-	id, origin := "replay", ""
-	if d.Node != nil {
-		id, origin = d.Node.NodeID, d.Node.ClusterID
-	}
-	n := datadir.NewNode(id, d.Log.SegmentSize())
+	n := datadir.NewNode(cmp.Or(d.Node.NodeID, "replay"), d.Log.SegmentSize())
 	n.Fork = &datadir.Fork{
-		ClusterID: origin, Index: index, ChainHash: chain,
+		ClusterID: d.Node.ClusterID, Index: index, ChainHash: chain,
 		At: time.UnixMilli(clock).UTC(), MadeAt: n.CreatedAt, PushOff: true,
 	}
 	return n

@@ -4,6 +4,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -219,7 +220,7 @@ func (s *Source) Events(ctx context.Context, first, last uint64, f Filter,
 type Dir struct {
 	Source
 	Path string
-	Node *datadir.Node // nil where node.json is missing (a copy of log/ alone)
+	Node *datadir.Node // blank where node.json is missing (a copy of log/ alone)
 	// Metas are the checkpoints that existed before the log was opened, so that none of a live
 	// node's is newer than the log.
 	Metas []checkpoint.Meta
@@ -228,7 +229,7 @@ type Dir struct {
 // newDir returns a directory whose log is not opened, and its unusable checkpoints.
 func newDir(fsys vfs.FS, path string, node *datadir.Node) (
 	d *Dir, bad []checkpoint.Bad, err error) {
-	d = &Dir{Path: path, Node: node}
+	d = &Dir{Path: path, Node: cmp.Or(node, &datadir.Node{})}
 	d.FS, d.Checkpoints = fsys, datadir.Path(path, datadir.CheckpointDir)
 	d.Metas, bad, err = checkpoint.List(d.FS, d.Checkpoints)
 	return d, bad, err
@@ -244,7 +245,7 @@ func Open(path string) (*Dir, error) {
 	return OpenOn(vfs.OS{}, path, node)
 }
 
-// ReadCard returns the card of the data directory at path, nil if it has none.
+// ReadCard returns the card of the data directory at path, a blank one if it has none.
 func ReadCard(path string) (*datadir.Node, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -253,7 +254,7 @@ func ReadCard(path string) (*datadir.Node, error) {
 	}
 	node, err := datadir.ReadNode(path)
 	if errors.Is(err, datadir.ErrNoNode) {
-		return nil, nil
+		return &datadir.Node{}, nil
 	}
 	return node, err
 }
@@ -286,6 +287,3 @@ func (d *Dir) logOptions() log.Options {
 
 // Close closes the files.
 func (d *Dir) Close() error { return d.Log.Close() }
-
-// Tail describes a torn tail or a block that is still being written, nil without one.
-func (d *Dir) Tail() *log.Tail { return d.Log.Tail() }

@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +47,7 @@ type Report struct {
 // with every checkpoint. The first thing wrong is a *Difference; any other error means that
 // verification failed.
 //
-// node is the directory's card, nil without one. progress is called with the work done and the
+// node is the directory's card, nil or blank without one. progress is called with the work done and the
 // total, in bytes of the log, each counted twice: read and folded.
 func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 	progress func(done, total int64)) (*Report, error) {
@@ -151,10 +152,8 @@ func (d *Dir) verifyFold(ctx context.Context, r *Report, progress func()) error 
 	if err := check(head); err != nil {
 		return err
 	}
-	shared := uint64(0) // the last index that a copy has from its original
-	if d.Node != nil && d.Node.Fork != nil {
-		shared = d.Node.Fork.Index
-	}
+	// The last index that a copy has from its original.
+	shared := cmp.Or(d.Node.Fork, &datadir.Fork{}).Index
 	announced = max(announced, state.History())
 	switch {
 	case before > 0 && before >= max(announced, shared+1): // a copy may end before the announcement

@@ -56,7 +56,7 @@ type logSource struct {
 	fs   vfs.FS
 	path string
 	name string        // for people
-	node *datadir.Node // nil: a copy without a card
+	node *datadir.Node // blank: a copy without a card
 }
 
 var sourceFlags = []flag{(*app).addrFlag, (*app).authFlags,
@@ -94,7 +94,7 @@ func (s *logSource) find(c request) (err error) {
 		s.node = &datadir.Node{ClusterID: arch.ClusterID(), NodeID: "archive"}
 	} else {
 		s.name += " behind " + arch.String()
-		if n := s.node; n != nil && n.ClusterID != arch.ClusterID() &&
+		if n := s.node; n.NodeID != "" && n.ClusterID != arch.ClusterID() &&
 			(n.Fork == nil || n.Fork.ClusterID != arch.ClusterID()) {
 			return usagef("the archive is of cluster %s, the data directory of cluster %s",
 				arch.ClusterID(), n.ClusterID)
@@ -134,9 +134,8 @@ func (s *logSource) open(c request) (*replay.Dir, error) {
 }
 
 func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
-	out := wire.LogSegments{Segments: []wire.LogSegment{}}
-	if card != nil {
-		out.ClusterID, out.NodeID = card.ClusterID, card.NodeID
+	out := wire.LogSegments{
+		ClusterID: card.ClusterID, NodeID: card.NodeID, Segments: []wire.LogSegment{},
 	}
 	for _, s := range l.Segments() {
 		out.Segments = append(out.Segments, wire.LogSegment{
@@ -180,7 +179,7 @@ func archiveLog(c request, f *struct {
 	if err := s.find(c); err != nil {
 		return err
 	}
-	if s.node == nil || s.node.Blank() {
+	if s.node.Blank() {
 		return fmt.Errorf("%s does not say of which cluster it is (node.json)", s.DataDir)
 	}
 	d, err := s.dir()
@@ -378,6 +377,13 @@ func parseHeads(name string, b []byte) (out []wire.LogHead, err error) {
 	return out, nil
 }
 
+// torn warns of a log's tail, and says what that means.
+func (a *app) torn(t *log.Tail, so string) {
+	fmt.Fprintf(a.stderr, "qlogd: the log's tail is torn or still being written: "+
+		"%s after offset %d of %s (%s); %s\n",
+		plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason, so)
+}
+
 // verdict is what a check of a log found, as JSON.
 type verdict[R any] struct {
 	OK     bool `json:"ok"`
@@ -432,10 +438,8 @@ func (s *logSource) verifyDir(c request) error {
 		return err
 	}
 	l := &report.Log
-	if t := l.Tail; t != nil {
-		fmt.Fprintf(c.stderr, "qlogd: the log's tail is torn or still being written: "+
-			"%s after offset %d of %s (%s); this is no difference\n",
-			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason)
+	if l.Tail != nil {
+		c.torn(l.Tail, "this is no difference")
 	}
 	if diff == nil {
 		return c.show(named{"verify": body}, nil, "verified", s.name, [][]any{

@@ -364,8 +364,8 @@ func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 	<-waiting // answered or refused
 	d := must(replay.Open(n.dir))
 	defer d.Close()
-	if d.Tail() != nil {
-		t.Errorf("%+v", d.Tail())
+	if d.Log.Tail() != nil {
+		t.Errorf("%+v", d.Log.Tail())
 	}
 	if _, _, err := d.StateAt(ctx, event.Instant{Kind: event.InstantNow}); err != nil {
 		t.Error(err)

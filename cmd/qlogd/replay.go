@@ -85,10 +85,8 @@ func (r *replayer) run(bar bool) error {
 	defer d.Close()
 	// A torn tail is no error: a live node is writing it, or a crash tore an entry that Raft
 	// applies again.
-	if t := d.Tail(); t != nil {
-		fmt.Fprintf(r.stderr, "qlogd: the log's tail is torn or still being written: "+
-			"%s after offset %d of %s (%s); read is all up to index:%d\n",
-			plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason, t.LastGood)
+	if t := d.Log.Tail(); t != nil {
+		r.torn(t, fmt.Sprintf("read is all up to index:%d", t.LastGood))
 	}
 	if err := r.order(d.Log); err != nil {
 		return err

@@ -71,7 +71,7 @@ func (l *Log) first(at event.Instant, by int64) (uint64, error) {
 		// The log's clock may be ahead of this machine's; a time that the log has reached is
 		// never the future.
 		if at.Time > max(time.Now().UnixMilli()+1, l.Clock()+1) {
-			return 0, l.rangeError(Stamp(at.Time)+" is in the future", false)
+			return 0, l.OutOfRange(Stamp(at.Time)+" is in the future", false)
 		}
 		return l.reached(at.Time + by)
 	}
@@ -89,7 +89,7 @@ func (l *Log) reached(ms int64) (uint64, error) {
 	// If the first kept block has reached ms already, a deleted one may have been the
 	// first to do so.
 	if before, _ := l.Begins(); before > 0 && i == l.First() {
-		return 0, l.rangeError("what happened at "+Stamp(ms)+" has been deleted by retention", true)
+		return 0, l.OutOfRange("what happened at "+Stamp(ms)+" has been deleted by retention", true)
 	}
 	return i, nil
 }
@@ -102,20 +102,21 @@ func (l *Log) checkIndex(at event.Instant) error {
 	}
 	switch before, _ := l.Begins(); {
 	case at.Index > l.Head():
-		return l.rangeError(name+" is beyond the end of this log", false)
+		return l.OutOfRange(name+" is beyond the end of this log", false)
 	case at.Index <= before && at.Index > 0:
-		return l.rangeError(name+" has been deleted by retention", true)
+		return l.OutOfRange(name+" has been deleted by retention", true)
 	case at.Kind != event.InstantID:
 		return nil
 	}
 	e, err := l.Event(event.RefOf(at.ID))
 	if errors.Is(err, ErrNotFound) || err == nil && e.ID != at.ID {
-		return l.rangeError(name+" is not an event of this log", false)
+		return l.OutOfRange(name+" is not an event of this log", false)
 	}
 	return err
 }
 
-func (l *Log) rangeError(what string, expired bool) error {
+// OutOfRange returns the RangeError of an instant.
+func (l *Log) OutOfRange(what string, expired bool) error {
 	return &RangeError{What: what, First: l.First(), Head: l.Head(), Clock: l.Clock(),
 		Expired: expired}
 }

@@ -39,7 +39,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 		return nil, err
 	}
 	if index == 0 {
-		return nil, d.rangeError(false, "there is nothing before the first event to continue from")
+		return nil, d.Log.OutOfRange("there is nothing before the first event to continue from", false)
 	}
 	state, _, err := d.stateAfter(ctx, index)
 	if err != nil {

@@ -67,13 +67,8 @@ func (s *Source) Earliest() (event.Instant, error) {
 			return event.Instant{Kind: event.InstantIndex, Index: m.HeadIndex}, nil
 		}
 	}
-	return event.Instant{}, s.rangeError(true, "history up to index:%d has been deleted by "+
-		"retention, and no checkpoint holds the state there", before)
-}
-
-func (s *Source) rangeError(expired bool, format string, args ...any) error {
-	return &log.RangeError{What: fmt.Sprintf(format, args...),
-		First: s.Log.First(), Head: s.Log.Head(), Clock: s.Log.Clock(), Expired: expired}
+	return event.Instant{}, s.Log.OutOfRange(fmt.Sprintf("history up to index:%d has been deleted "+
+		"by retention, and no checkpoint holds the state there", before), true)
 }
 
 // stateAfter folds the state after the last block up to index to.
@@ -117,8 +112,9 @@ func (s *Source) base(to uint64) (*projections.State, Cost, error) {
 		}
 	}
 	if before, _ := s.Log.Begins(); before > 0 && to > 0 {
-		return nil, cost, s.rangeError(true, "the state at index:%d cannot be rebuilt: history up "+
-			"to index:%d has been deleted by retention, and no checkpoint lies between", to, before)
+		return nil, cost, s.Log.OutOfRange(fmt.Sprintf("the state at index:%d cannot be rebuilt: "+
+			"history up to index:%d has been deleted by retention, and no checkpoint lies between",
+			to, before), true)
 	}
 	return projections.New(), cost, nil
 }

@@ -141,11 +141,8 @@ func ReadErased(fsys vfs.FS, dir string) (upTo uint64, err error) {
 
 // WriteErased writes it, durably.
 func WriteErased(fsys vfs.FS, dir string, upTo uint64) error {
-	b, err := json.Marshal(erased{erasedFormat, upTo})
-	if err == nil {
-		err = vfs.WriteFile(fsys, Path(dir, ErasedFile), append(b, '\n'))
-	}
-	if err != nil {
+	b, _ := json.Marshal(erased{erasedFormat, upTo}) // numbers: it never fails
+	if err := vfs.WriteFile(fsys, Path(dir, ErasedFile), append(b, '\n')); err != nil {
 		return fmt.Errorf("%s: %w", ErasedFile, err)
 	}
 	return nil

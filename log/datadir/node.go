@@ -2,6 +2,7 @@ package datadir
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
@@ -130,21 +131,19 @@ func ReadNode(dir string) (*Node, error) {
 	}
 	// The version alone first: a file of another one may have anything else in it.
 	n := &Node{}
-	if err := json.Unmarshal(b, &struct {
+	err = json.Unmarshal(b, &struct {
 		Format *int `json:"format"`
-	}{&n.Format}); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
+	}{&n.Format})
 	if n.Format > Format {
 		return nil, fmt.Errorf("data directory %s has format %d, which this program (format %d) "+
 			"does not read: another version of qlogd has written it", dir, n.Format, Format)
 	}
-	dec := json.NewDecoder(bytes.NewReader(b))
-	dec.DisallowUnknownFields()
-	if err := dec.Decode(n); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+	if err == nil {
+		dec := json.NewDecoder(bytes.NewReader(b))
+		dec.DisallowUnknownFields()
+		err = cmp.Or(dec.Decode(n), n.check())
 	}
-	if err := n.check(); err != nil {
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return n, nil

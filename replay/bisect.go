@@ -149,7 +149,7 @@ func (t *bisection) halve(ctx context.Context, low *projections.State, last uint
 		}
 		i := len(metas) / 2
 		state, err := t.load(&metas[i])
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, checkpoint.ErrCorrupt) {
+		if errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*checkpoint.CorruptError)) {
 			metas = slices.Delete(metas, i, i+1) // the others serve
 			continue
 		}

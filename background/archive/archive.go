@@ -381,7 +381,7 @@ func (a *Archive) writeCheckpoints(src *Source, w *Written, segments []log.Segme
 			from := path.Join(src.Checkpoints, m.Name())
 			err = a.putFile(path.Join(checkpointFolder, m.Name()), src.FS, from, meta.Size)
 		}
-		if errors.Is(err, fs.ErrNotExist) || errors.Is(err, checkpoint.ErrCorrupt) {
+		if errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*checkpoint.CorruptError)) {
 			continue // deleted meanwhile, or damaged: another one serves
 		}
 		if err != nil {

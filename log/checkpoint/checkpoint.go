@@ -7,7 +7,6 @@ package checkpoint
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -72,9 +71,6 @@ type Bad struct {
 	Err  error
 }
 
-// ErrCorrupt is what a CorruptError wraps.
-var ErrCorrupt = errors.New("checkpoint is corrupt")
-
 // CorruptError names the place of the first byte that cannot be trusted.
 type CorruptError struct {
 	Name   string
@@ -85,8 +81,6 @@ type CorruptError struct {
 func (e *CorruptError) Error() string {
 	return fmt.Sprintf("checkpoint %s: offset %d: %s", e.Name, e.Offset, e.Reason)
 }
-
-func (e *CorruptError) Unwrap() error { return ErrCorrupt }
 
 // Write puts a checkpoint of body under meta's name, replacing one of the same
 // name. When it returns nil the file and its name are durable: Raft truncates its

@@ -124,11 +124,11 @@ func TestFlippedByte(t *testing.T) {
 		assert.True(t, strings.HasPrefix(body, got), "byte %d: wrong bytes were handed out", i)
 	}
 	for n := range good {
-		if _, _, err := readAll(good[:n]); !errors.Is(err, ErrCorrupt) {
+		if _, _, err := readAll(good[:n]); !errors.As(err, new(*CorruptError)) {
 			t.Fatalf("cut to %d bytes: %v", n, err)
 		}
 	}
-	if _, _, err := readAll(append(bytes.Clone(good), 0)); !errors.Is(err, ErrCorrupt) {
+	if _, _, err := readAll(append(bytes.Clone(good), 0)); !errors.As(err, new(*CorruptError)) {
 		t.Errorf("a byte too many: %v", err)
 	}
 }
@@ -145,7 +145,7 @@ func TestChunksOutOfPlace(t *testing.T) {
 	foreign := slices.Concat(file(t, meta(43), "")[:head], b[head:])
 	for name, bad := range map[string][]byte{"swapped": swapped, "lost": lost, "twice": twice,
 		"foreign": foreign} {
-		if _, _, err := readAll(bad); !errors.Is(err, ErrCorrupt) {
+		if _, _, err := readAll(bad); !errors.As(err, new(*CorruptError)) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

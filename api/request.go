@@ -182,40 +182,31 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	return nil, event.Problemf(codeInvalidJSON, "", "the body could not be read")
 }
 
-// document reads a body that is JSON or, where the route accepts it, MessagePack or one of these
-// other media types. An empty one is nil.
-func (q *request) document(also ...string) ([]byte, error) {
-	ok := q.media == "" || q.media == typeJSON || q.packed && isMsgpack(q.media) ||
+// decode reads the body into v, strictly: it is JSON or, where the route accepts it, MessagePack or
+// one of these other media types. An empty body is refused, unless it is optional.
+func (q *request) decode(v any, optional bool, also ...string) error {
+	packed := isMsgpack(q.media)
+	ok := q.media == "" || q.media == typeJSON || q.packed && packed ||
 		slices.Contains(also, q.media)
 	if !ok || q.charset != "" && !strings.EqualFold(q.charset, "utf-8") {
 		want := typeJSON
 		if q.packed {
 			want += " or " + typeMsgpack
 		}
-		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type",
+		return event.Problemf(codeUnsupportedMedia, "Content-Type",
 			"Content-Type must be %s", want)
 	}
 	b, err := q.bytes(q.s.opts.MaxRequest)
-	if err == nil && !isMsgpack(q.media) && len(bytes.Trim(b, " \t\r\n")) == 0 {
-		b = nil
+	code, empty := codeInvalidJSON, len(bytes.Trim(b, " \t\r\n")) == 0
+	if packed {
+		code, empty = codeInvalidMsgpack, len(b) == 0
 	}
-	return b, err
-}
-
-// decode reads the body into v, strictly. An empty body is refused, unless it is optional.
-func (q *request) decode(v any, optional bool, also ...string) error {
-	b, err := q.document(also...)
-	if err != nil || len(b) == 0 && optional {
+	switch {
+	case err != nil || empty && optional:
 		return err
-	}
-	code := codeInvalidJSON
-	if isMsgpack(q.media) {
-		code = codeInvalidMsgpack
-	}
-	if len(b) == 0 {
+	case empty:
 		return event.Problemf(code, "", "the body is empty")
-	}
-	if !isMsgpack(q.media) {
+	case !packed:
 		return decodeStrict(b, v, code)
 	}
 	limit := int(2 * q.s.opts.MaxRequest)

@@ -117,18 +117,15 @@ func (l *lane[I, O]) add(t *ticket[I, O]) {
 
 // start starts a sender if what waits is worth it. A closed client answers all that wait.
 func (l *lane[I, O]) start() {
+	var refused []*ticket[I, O]
 	l.mu.Lock()
-	if !l.due(l.senders + 1) {
-		l.mu.Unlock()
-		return
-	}
-	if l.c.start(l.run) {
+	switch {
+	case !l.due(l.senders + 1):
+	case l.c.start(l.run):
 		l.senders++
-		l.mu.Unlock()
-		return
+	default:
+		refused, l.waiting, l.bytes = l.waiting, nil, 0
 	}
-	refused := l.waiting
-	l.waiting, l.bytes = nil, 0
 	l.mu.Unlock()
 	fail(refused, ErrClosed)
 }

@@ -57,15 +57,12 @@ func DecodeEntry(b []byte) (*Entry, error) {
 	}
 	e.Commands = make([][]byte, 0, n)
 	for i := range n {
-		if len(b) < 4 {
+		if len(b) < 4 || len(b)-4 < int(binary.BigEndian.Uint32(b)) {
 			return nil, fmt.Errorf("entry: command %d is cut", i)
 		}
-		l := int(binary.BigEndian.Uint32(b))
-		if b = b[4:]; l > len(b) {
-			return nil, fmt.Errorf("entry: command %d is cut", i)
-		}
-		e.Commands = append(e.Commands, b[:l:l])
-		b = b[l:]
+		end := 4 + int(binary.BigEndian.Uint32(b))
+		e.Commands = append(e.Commands, b[4:end:end])
+		b = b[end:]
 	}
 	if len(b) != 0 {
 		return nil, fmt.Errorf("entry: %d bytes too many", len(b))

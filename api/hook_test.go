@@ -9,7 +9,10 @@ import (
 	"testing"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -33,6 +36,19 @@ func TestHookSecretMissing(t *testing.T) {
 	h.do("GET", "/readyz", "").want(200).is(`{"status":"ready","reasons":["` + reason + `"]}`)
 	h.node.unready = []string{"no leader"}
 	h.do("GET", "/readyz", "").want(503).with("reasons.0", "no leader", "reasons.1", reason)
+}
+
+// TestHookBroken: a stranger learns nothing of a definition that this program cannot compile, such
+// as a newer one's.
+func TestHookBroken(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", "").want(201)
+	_, err := h.Propose(t.Context(), &event.Command{PutWebhook: &event.PutWebhook{
+		Name: "w", Queue: "q", Definition: []byte(`{"queue":"q","filter":"newer(topsecret)"}`),
+	}})
+	require.NoError(t, err)
+	text := h.do("POST", "/hook/w", "{}").want(500).with("code", "internal").Body.String()
+	assert.False(t, strings.Contains(text, "newer") || strings.Contains(text, "filter"), "%s", text)
 }
 
 // TestHookForwards: without a queue the target's answer is the answer.

@@ -142,6 +142,9 @@ func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
 		if schema := stored.PayloadSchema; err == nil && len(schema) > 0 {
 			w.schema, err = compileSchema("the webhook's payload_schema", schema)
 		}
+		if err != nil { // not as a problem: the mistake is not the sender's
+			err = fmt.Errorf("webhook %s: %v", v.Name, err)
+		}
 		return w, err
 	})
 }

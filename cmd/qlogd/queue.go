@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/dustin/go-humanize"
@@ -111,10 +112,7 @@ var queueCommands = group("queue",
 )
 
 func (a *app) queue(q *wire.Queue, err error) error {
-	dlq, schema := "-", "none"
-	if q.Delivery.DeadLetterQueue != nil {
-		dlq = *q.Delivery.DeadLetterQueue
-	}
+	dlq, schema := *cmp.Or(q.Delivery.DeadLetterQueue, new("-")), "none"
 	if len(q.MessageSchema) > 0 && string(q.MessageSchema) != "null" {
 		schema = "set"
 	}

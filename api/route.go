@@ -273,8 +273,8 @@ func (s *Server) readyz(q *request) error {
 }
 
 // Unready returns a handler for a node that cannot serve yet: its cluster is not formed, or its
-// state is replaced. It is alive and not ready, for these reasons; other requests get 503.
-func Unready(reasons func() []string) http.Handler {
+// state is replaced. It is alive and not ready, and says why; other requests get 503.
+func Unready(why string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := newRequest(nil, w, r, "")
 		var err error
@@ -283,10 +283,10 @@ func Unready(reasons func() []string) http.Handler {
 		} else if r.URL.Path == "/healthz" {
 			err = q.healthz()
 		} else if r.URL.Path == "/readyz" {
-			err = q.notReady(reasons())
+			err = q.notReady([]string{why})
 		} else {
 			err = &event.Problem{Code: event.CodeNoLeader, Index: -1, RetryAfterMS: 1000,
-				Detail: "this node does not serve yet: " + strings.Join(reasons(), "; ")}
+				Detail: "this node does not serve yet: " + why}
 		}
 		if p, ok := err.(*event.Problem); ok {
 			q.fail(p)

@@ -8,7 +8,7 @@ import (
 )
 
 func TestUnready(t *testing.T) {
-	h := Unready(func() []string { return []string{"waiting for 1 more of 3 nodes"} })
+	h := Unready("waiting for 1 more of 3 nodes")
 	for _, c := range []struct {
 		method, path string
 		status       int

@@ -87,7 +87,7 @@ type Options struct {
 	OnJoined func()
 	// OnFatal is called, once, when the replica cannot continue. It must end the process
 	// without calling back: the outcome of unanswered writes is unknown to the clients. Only after
-	// ErrRolledBack the process may go on: with Shutdown, and as a new incarnation.
+	// ErrRolledBack may it continue, with Shutdown and then as a new incarnation.
 	OnFatal func(error)
 	// Changed, of capacity one, is sent to after each batch that is applied, and when this
 	// node begins or ceases to lead. nil: it is not.

@@ -316,7 +316,7 @@ func (n *node) serveHTTP(w http.ResponseWriter, r *http.Request) {
 
 // serveNothing answers requests while there is no engine.
 func (n *node) serveNothing(why string) *serving {
-	return n.now.Swap(&serving{handler: api.Unready(func() []string { return []string{why} })})
+	return n.now.Swap(&serving{handler: api.Unready(why)})
 }
 
 // engine returns the one that serves now, nil if there is none.

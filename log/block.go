@@ -52,14 +52,13 @@ func readBlock(w *window, off int64, salt uint32) (raw []byte, h blockHeader, er
 	return raw, h, err
 }
 
-// parseContent sets a record's content from its bytes at off, checksum first, and returns
-// damage in them. erasing reports whether an erasure is overwriting a content that fails its
-// checksum, which then counts as erased; it may be nil.
-func parseContent(r *record, body []byte, off int64, erasing func(off, n int64) bool) *damage {
+// parseContent sets a record's content from its bytes at off in a segment, checksum first, and
+// returns damage in them. What an erasure is overwriting counts as erased; l is nil if none can be.
+func (l *Log) parseContent(r *record, body []byte, seg *segment, off int64) *damage {
 	r.Content = body[4:len(body):len(body)]
 	switch {
 	case le.Uint32(body) == crc(r.Content):
-	case isErased(body), erasing != nil && erasing(off, int64(len(r.Content))):
+	case isErased(body), l != nil && l.beingErased(seg, off, int64(len(r.Content))):
 		r.Erased = true
 	default:
 		return &damage{from: off, to: off + int64(len(body)),
@@ -70,11 +69,11 @@ func parseContent(r *record, body []byte, off int64, erasing func(off, n int64) 
 
 // scan reads a segment's blocks in order and checks each.
 type scan struct {
-	win   window
-	file  string
-	salt  uint32
-	sha   hash.Hash
-	first uint64 // index of the segment's first block
+	l    *Log // nil, as seg: only walk is called
+	seg  *segment
+	win  window
+	salt uint32
+	sha  hash.Hash
 
 	off    int64  // where the next block begins
 	last   uint64 // index of the block before
@@ -88,18 +87,16 @@ type scan struct {
 	offs  []uint32
 	size  int64
 
-	trusted bool                    // the bytes are those that this process wrote
-	erasing func(off, n int64) bool // as for parseContent
-	check   func(*scan) error       // checks more of each block; nil: nothing
+	trusted bool              // the bytes are those that this process wrote
+	check   func(*scan) error // checks more of each block; nil: nothing
 }
 
 // scan starts at the first block of a segment and ends at limit.
 func (l *Log) scan(seg *segment, limit int64) *scan {
 	return &scan{
-		win: window{r: l.file(seg), limit: limit, chunk: 1 << 20}, file: seg.Name, salt: seg.salt,
-		sha: sha256.New(), first: seg.First,
+		l: l, seg: seg, win: window{r: l.file(seg), limit: limit, chunk: 1 << 20},
+		salt: seg.salt, sha: sha256.New(),
 		off: headerSize, last: seg.PrevIndex, clock: seg.PrevClock, chain: seg.PrevChain,
-		erasing: func(off, n int64) bool { return l.beingErased(seg, off, n) },
 	}
 }
 
@@ -111,7 +108,7 @@ func (s *scan) next() error {
 		return io.EOF
 	}
 	raw, h, err := readBlock(&s.win, s.off, s.salt)
-	if err == nil && (h.index <= s.last || s.off == headerSize && h.index != s.first) {
+	if err == nil && (h.index <= s.last || s.off == headerSize && h.index != s.seg.First) {
 		reason := fmt.Sprintf("block %d follows block %d", h.index, s.last)
 		err = &damage{from: s.off, to: s.off + blockSize, reason: reason, final: true}
 	}
@@ -142,10 +139,10 @@ func (s *scan) next() error {
 // failed returns the error of the scan for one of the next block.
 func (s *scan) failed(err error) error {
 	if d, ok := errors.AsType[*damage](err); ok {
-		return &CorruptionError{Segment: s.file, Offset: d.from, LastGood: s.last,
+		return &CorruptionError{Segment: s.seg.Name, Offset: d.from, LastGood: s.last,
 			Reason: d.reason, damage: d}
 	}
-	return fmt.Errorf("read segment %s: %w", s.file, err)
+	return fmt.Errorf("read segment %s: %w", s.seg.Name, err)
 }
 
 // walk checks the bytes of the block at s.off and reads its records, into s.block and s.offs. It
@@ -199,7 +196,8 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 		case s.trusted:
 			r.Content = body[4:len(body):len(body)]
 		default:
-			if d := parseContent(r, body, s.off+at+l.headerEnd, s.erasing); d != nil && report(d) {
+			d := s.l.parseContent(r, body, s.seg, s.off+at+l.headerEnd)
+			if d != nil && report(d) {
 				return chain, first
 			}
 		}

@@ -115,8 +115,7 @@ func (l *Log) record(ref event.Ref) (r record, err error) {
 	if lay.flags&flagContent == 0 {
 		return r, nil
 	}
-	erasing := func(off, n int64) bool { return l.beingErased(c.seg, off, n) }
-	if d := parseContent(&r, raw[lay.headerEnd:], off+lay.headerEnd, erasing); d != nil {
+	if d := l.parseContent(&r, raw[lay.headerEnd:], c.seg, off+lay.headerEnd); d != nil {
 		return record{}, &CorruptionError{Segment: c.seg.Name, Offset: d.from,
 			LastGood: ref.Index - 1, Reason: d.reason}
 	}

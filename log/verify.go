@@ -99,7 +99,7 @@ func (v *verifier) block(s *scan) error {
 		case rec.Content != nil:
 			if sha256.Sum256(rec.Content) != rec.Digest {
 				return &CorruptionError{
-					Segment: s.file, Offset: s.off + int64(s.offs[i]), LastGood: r.Last,
+					Segment: s.seg.Name, Offset: s.off + int64(s.offs[i]), LastGood: r.Last,
 					Reason: fmt.Sprintf("the content of record %d/%d does not match its digest",
 						s.block.Index, i),
 				}

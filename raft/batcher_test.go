@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -172,22 +173,23 @@ func TestDiskNearlyFull(t *testing.T) {
 }
 
 func TestShutdown(t *testing.T) {
-	n, release := stuck(t, Limits{})
-	waiting := n.async(context.Background(), put("waiting"))
-	n.waitFor(func(l load) bool { return l.Waiting == 1 })
-	ended := make(chan error)
-	go func() { ended <- n.Shutdown(context.Background()) }()
-	for {
-		if _, why := n.Ready(); slices.Contains(why, "shutting down") {
-			break
+	synctest.Test(t, func(t *testing.T) {
+		n, release := stuck(t, Limits{})
+		waiting := n.async(context.Background(), put("waiting"))
+		n.waitFor(func(l load) bool { return l.Waiting == 1 })
+		ended := make(chan error)
+		go func() { ended <- n.Shutdown(context.Background()) }()
+		synctest.Wait() // until it drains
+		if _, why := n.Ready(); !slices.Contains(why, "shutting down") {
+			t.Errorf("it is not ready since %v", why)
 		}
-	}
-	notApplied(t, n.refused(context.Background(), put("late")), event.CodeShuttingDown)
-	release()
-	assert.NoError(t, <-waiting, "what was taken is drained")
-	require.NoError(t, <-ended)
-	notApplied(t, n.refused(context.Background(), put("later")), event.CodeShuttingDown)
-	notApplied(t, n.Barrier(context.Background()), event.CodeShuttingDown)
+		notApplied(t, n.refused(context.Background(), put("late")), event.CodeShuttingDown)
+		release()
+		assert.NoError(t, <-waiting, "what was taken is drained")
+		require.NoError(t, <-ended)
+		notApplied(t, n.refused(context.Background(), put("later")), event.CodeShuttingDown)
+		notApplied(t, n.Barrier(context.Background()), event.CodeShuttingDown)
+	})
 }
 
 // A drain that takes too long is cut short, and nobody is left without an answer.

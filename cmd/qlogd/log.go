@@ -393,39 +393,41 @@ type verdict[R any] struct {
 	Difference string `json:"difference,omitzero"`
 }
 
-// judge returns the verdict of a check by its error, and the difference if there is one. An error
-// means that the check failed.
-func judge[R any](report R, err error) (verdict[R], *replay.Difference, error) {
-	v := verdict[R]{OK: err == nil, Report: report}
+// found prints what a check found: its report as text, unless that is a difference, or as JSON in
+// either case. An error of the check that is no difference is returned.
+func found[R any](c request, name string, report R, err error, text func() error) (
+	*replay.Difference, error) {
 	diff, different := errors.AsType[*replay.Difference](err)
-	if !different {
-		return v, nil, err
+	v := verdict[R]{OK: !different, Report: report}
+	if different {
+		v.WrongIndex, v.Difference = diff.Index, diff.Error()
 	}
-	v.WrongIndex, v.Difference = diff.Index, diff.Error()
-	return v, diff, nil
+	switch {
+	case err != nil && !different:
+		return nil, err
+	case c.output == "json":
+		return diff, c.wire(named{name: v})
+	case different:
+		return diff, nil
+	}
+	return nil, text()
 }
 
 // compareHeads compares a chain with heads, and prints the result.
 func (c request) compareHeads(chain replay.Chain, heads []wire.LogHead) error {
 	r, err := chain.Compare(c.ctx, heads)
-	body, diff, err := judge(r, err)
-	if err != nil {
+	diff, err := found(c, "heads", r, err, func() error {
+		text := fmt.Sprintf("%s: %d agree, the newest at index:%d",
+			plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
+		if r.Deleted > 0 {
+			text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
+		}
+		return c.say(nil, "%s", text)
+	})
+	if diff == nil || err != nil {
 		return refusal(err)
 	}
-	text := fmt.Sprintf("%s: %d agree, the newest at index:%d",
-		plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
-	if r.Deleted > 0 {
-		text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
-	}
-	if c.output == "json" || diff == nil {
-		if err := c.say(named{"heads": body}, "%s", text); err != nil {
-			return err
-		}
-	}
-	if diff != nil {
-		return exitf(exitDifference, "the heads show a difference: %w", diff)
-	}
-	return nil
+	return exitf(exitDifference, "the heads show a difference: %w", diff)
 }
 
 // verifyDir checks the whole of a data directory.
@@ -433,16 +435,12 @@ func (s *logSource) verifyDir(c request) error {
 	bar := c.progress("verifying", true)
 	report, err := replay.Verify(c.ctx, s.fs, s.path, s.node, bar.set)
 	bar.done()
-	body, diff, err := judge(report, err)
-	if err != nil {
-		return err
-	}
 	l := &report.Log
 	if l.Tail != nil {
 		c.torn(l.Tail, "this is no difference")
 	}
-	if diff == nil {
-		return c.show(named{"verify": body}, nil, "verified", s.name, [][]any{
+	diff, err := found(c, "verify", report, err, func() error {
+		return c.show(nil, nil, "verified", s.name, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)},
 			{"chain", l.Chain.String()}, {"segments", l.Segments},
 			{"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},
@@ -450,11 +448,9 @@ func (s *logSource) verifyDir(c request) error {
 			{"checkpoints", fmt.Sprintf("%d, all equal to the fold", report.Checkpoints)},
 			{"log's clock", wire.Time(report.State.Clock()).String()},
 		})
-	}
-	if c.output == "json" {
-		if err := c.wire(named{"verify": body}); err != nil {
-			return err
-		}
+	})
+	if diff == nil || err != nil {
+		return err
 	}
 	where := ""
 	if diff.Index > 0 {

@@ -71,13 +71,12 @@ func (x *explaining) key(key *string) error {
 	st, name := x.q.s.deps.State, x.queue.Name
 	ordering := x.queue.Policy.Ordering
 	if ordering == event.FIFO || key != nil && ordering == event.PerKey {
-		of := x.partitionKey(deref(key))
-		partition, _ := st.Partition(name, of)
+		partition, _ := st.Partition(name, deref(key))
 		if v := cmp.Or(partition.Leased, partition.Head); v != nil {
 			return x.first(v)
 		}
 		if partition.HeldBy > 0 {
-			return x.held(of, &partition)
+			return x.held(deref(key), &partition)
 		}
 	}
 	// A scheduled message is in no partition, and an unordered queue has none.
@@ -99,14 +98,6 @@ func (x *explaining) key(key *string) error {
 func (x *explaining) first(v *event.MessageView) error {
 	x.out.MessageID, x.out.Key = new(v.ID.String()), cmp.Or(x.out.Key, &v.Key)
 	return x.live(v)
-}
-
-// partitionKey names the partition of a key: a fifo queue has one.
-func (x *explaining) partitionKey(key string) string {
-	if x.queue.Policy.Ordering != event.PerKey {
-		return ""
-	}
-	return key
 }
 
 // live explains a message that is in the queue.
@@ -179,13 +170,12 @@ func (x *explaining) about(v *event.MessageView) wire.Reason {
 
 // ordered explains what of its partition goes before a message.
 func (x *explaining) ordered(v *event.MessageView) error {
-	key := x.partitionKey(v.Key)
-	partition, ok := x.q.s.deps.State.Partition(x.queue.Name, key)
+	partition, ok := x.q.s.deps.State.Partition(x.queue.Name, v.Key)
 	if !ok {
 		return nil
 	}
 	if partition.HeldBy > 0 {
-		if err := x.held(key, &partition); err != nil {
+		if err := x.held(v.Key, &partition); err != nil {
 			return err
 		}
 	}

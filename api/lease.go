@@ -205,10 +205,7 @@ func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 	taken := map[string]bool{}
 	for i := range p.Messages {
 		m := &p.Messages[i]
-		key := m.Key
-		if ordering == event.FIFO {
-			key = ""
-		}
+		key := ordering.PartitionKey(m.Key)
 		if m.DelayMS > 0 || m.DeliverAt > now || ordering != event.Unordered && taken[key] {
 			continue
 		}

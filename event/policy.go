@@ -18,6 +18,14 @@ var orderingNames = [...]string{"unordered", "fifo", "per_key"}
 
 func (o Ordering) String() string { return nameOf(orderingNames[:], o) }
 
+// PartitionKey returns the key of the partition in which a message with a key waits.
+func (o Ordering) PartitionKey(key string) string {
+	if o == FIFO {
+		return ""
+	}
+	return key
+}
+
 // OnRetry says what a partition does while its head waits for another try.
 type OnRetry uint8
 

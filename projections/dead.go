@@ -135,7 +135,7 @@ func (s *State) deadLettered(e *event.Event) {
 	x.dead = dead
 	s.listDead(to.backlog, n)
 	if e.HoldsKey {
-		x.holds, x.holdsIn = partitionKey(b, key), b.queue.Number
+		x.holds, x.holdsIn = b.ordering.PartitionKey(key), b.queue.Number
 		was, ok := b.queue.held[x.holds]
 		if !ok {
 			was.since = e.ID

@@ -120,7 +120,7 @@ func (s *State) add(e *event.Event, b *backlog, key, kind string) (handle, *mess
 	m.backlog = b.number
 	m.kind = s.kinds.take(kind)
 	m.partition = s.takePartition(b, key)
-	if key != partitionKey(b, key) {
+	if key != b.ordering.PartitionKey(key) {
 		s.extraOf(h).key = key
 	}
 	m.page = s.ids.add(e.ID, h)

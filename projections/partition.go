@@ -27,20 +27,12 @@ type partition struct {
 	deleted   bool   // all that waits here follows a dead message (dead_letter_key)
 }
 
-// partitionKey is the key of the partition in which a message with this key waits.
-func partitionKey(b *backlog, key string) string {
-	if b.ordering == event.FIFO {
-		return ""
-	}
-	return key
-}
-
 // takePartition returns a message's partition, which it creates on first use.
 func (s *State) takePartition(b *backlog, key string) handle {
 	if key == "" && b.ordering == event.Unordered {
 		return 0
 	}
-	key = partitionKey(b, key)
+	key = b.ordering.PartitionKey(key)
 	h, ok := b.partitions[key]
 	if !ok {
 		var l *partition

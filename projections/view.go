@@ -288,7 +288,7 @@ func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 		return v, false
 	}
 	b := q.backlog
-	key = partitionKey(b, key)
+	key = b.ordering.PartitionKey(key)
 	if h, held := q.held[key]; held {
 		v.HeldBy, v.Since, ok = int64(h.dead), h.since, true
 	}

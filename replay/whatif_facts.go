@@ -335,13 +335,11 @@ func (g *gatherer) acted(l *life, e *event.Event, at int64, item event.SettleIte
 
 // partition returns the partition in which a message waits, zero if it waits for no other message.
 func (g *gatherer) partition(l *life) partitionKey {
-	switch q := g.queues[l.queue]; {
-	case q.Policy.Ordering == event.Unordered:
+	ordering := g.queues[l.queue].Policy.Ordering
+	if ordering == event.Unordered {
 		return partitionKey{}
-	case q.Policy.Ordering == event.FIFO:
-		return partitionKey{queue: l.queue}
 	}
-	return partitionKey{l.queue, l.key}
+	return partitionKey{l.queue, ordering.PartitionKey(l.key)}
 }
 
 // ended records how a lease ended; op 0 is silence.

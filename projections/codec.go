@@ -49,14 +49,6 @@ func (c *coder) do(fields ...any) {
 			number(c, v)
 		case *handle:
 			number(c, v)
-		case *event.Ordering:
-			number(c, v)
-		case *event.Reason:
-			number(c, v)
-		case *event.TaskKind:
-			number(c, v)
-		case *event.TaskStatus:
-			number(c, v)
 		case *event.ID:
 			c.raw(v[:])
 		case *event.Hash:
@@ -201,7 +193,7 @@ func (c *coder) backlog(s *State, number *uint32) {
 		b = &backlog{number: *number}
 		s.backlogs[*number] = b
 	}
-	c.do(&owner, &b.ordering, &b.deleted, &b.all, &b.inFlight)
+	c.do(&owner, (*uint8)(&b.ordering), &b.deleted, &b.all, &b.inFlight)
 	if c.reads() {
 		b.index()
 		if b.queue = s.numbers[owner]; b.queue == nil && c.err == nil {
@@ -291,7 +283,7 @@ func (c *coder) extra(x *extra) {
 			x.dead = &event.DeadView{}
 		}
 		d := x.dead
-		c.do(&d.Queue, &d.MessageID, &d.Reason, &d.Attempts, &d.ReplayCount, &d.FailedAt,
+		c.do(&d.Queue, &d.MessageID, (*uint8)(&d.Reason), &d.Attempts, &d.ReplayCount, &d.FailedAt,
 			&d.FirstEnqueuedAt, &d.First)
 	}
 	if back {
@@ -315,8 +307,8 @@ func (c *coder) table(t *table) {
 }
 
 func (c *coder) task(t *task) {
-	c.do(&t.ID, &t.Kind, &t.Status, &t.Sealed, &t.Queue, &t.Actor, &t.CreatedAt, &t.UpdatedAt,
-		&t.EndedAt, &t.Total, &t.Done, &t.Skipped, &t.End, &t.last)
+	c.do(&t.ID, (*uint8)(&t.Kind), (*uint8)(&t.Status), &t.Sealed, &t.Queue, &t.Actor, &t.CreatedAt,
+		&t.UpdatedAt, &t.EndedAt, &t.Total, &t.Done, &t.Skipped, &t.End, &t.last)
 	several(c, &t.Nodes, func(n *event.TaskNode) { c.do(&n.Node, &n.At) })
 }
 

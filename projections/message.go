@@ -292,12 +292,17 @@ func (s *State) uncount(index uint64) {
 	}
 }
 
-// Needed returns the lowest log index that may hold a live message's content:
-// history from there on must stay. Without live messages it is the next index.
+// Needed returns the lowest log index that may hold the content of a live message, or of a running
+// task's creation: history from there on must stay. Without either it is the next index.
 func (s *State) Needed() uint64 {
 	lowest := s.index + 1
 	for k := range s.contents { // order does not matter: the minimum is the same
 		lowest = min(lowest, k<<bucketBits)
+	}
+	for id, t := range s.tasks { // order does not matter: as above
+		if !t.ended() {
+			lowest = min(lowest, bucket(event.RefOf(id).Index)<<bucketBits)
+		}
 	}
 	return lowest
 }

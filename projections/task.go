@@ -38,7 +38,6 @@ func (s *State) mustTask(e *event.Event, status event.TaskStatus) *task {
 
 func (s *State) taskCreated(e *event.Event) {
 	s.tasks[e.ID] = &task{TaskView: event.TaskOf(e), last: event.RefOf(e.ID)}
-	s.contents[bucket(event.RefOf(e.ID).Index)]++
 }
 
 // taskChanged folds the later events of a task.
@@ -51,7 +50,6 @@ func (s *State) taskChanged(e *event.Event) {
 		t.Status, t.EndedAt = event.TaskRunning, 0
 		i := slices.Index(s.ended, t)
 		s.ended = slices.Delete(s.ended, i, i+1)
-		s.contents[bucket(event.RefOf(t.ID).Index)]++
 	case event.TaskSealed:
 		s.mustTask(e, event.TaskRunning).Sealed = true
 	case event.TaskReported:
@@ -71,7 +69,6 @@ func (s *State) taskChanged(e *event.Event) {
 // endTask ends a task: for good, or until it is resumed.
 func (s *State) endTask(t *task, status event.TaskStatus) {
 	t.Status, t.EndedAt = status, s.clock
-	s.uncount(event.RefOf(t.ID).Index)
 	if s.ended = append(s.ended, t); len(s.ended) > keepTasks {
 		s.forgetTask()
 	}
@@ -104,14 +101,11 @@ func (s *State) taskDid(e *event.Event) {
 	}
 }
 
-// reindexTasks rebuilds the list of ended tasks, and counts the contents of the running
-// ones.
+// reindexTasks rebuilds the list of ended tasks.
 func (s *State) reindexTasks() {
 	for _, t := range s.sortedTasks() {
 		if t.ended() {
 			s.ended = append(s.ended, t)
-		} else {
-			s.contents[bucket(event.RefOf(t.ID).Index)]++
 		}
 	}
 	slices.SortFunc(s.ended, func(a, b *task) int { return a.last.Compare(b.last) })

@@ -18,8 +18,15 @@ import (
 
 // EventOf returns an event's view: without payloads, but with an error text where the type has one.
 func EventOf(e *event.Event) wire.Event {
+	text := func(id event.ID) string {
+		if id.IsZero() {
+			return ""
+		}
+		return id.String()
+	}
 	out := wire.Event{
 		EventID: e.ID.String(), Type: e.Type.String(), Time: wire.Time(event.ClockOf(e.ID)),
+		MessageID: text(e.Subject), LeaseID: text(e.Lease), TaskID: text(e.Task),
 		Index: event.RefOf(e.ID).Index, Queue: e.Queue, Actor: e.Actor, Key: e.Key, Kind: e.Kind,
 		Priority: int64(e.Priority), Size: int64(e.Size), ExpiresAt: wire.Time(e.Expires),
 		SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires), Attempt: int64(e.Attempt),
@@ -28,15 +35,6 @@ func EventOf(e *event.Event) wire.Event {
 		Webhook: e.Webhook, Definition: jsontext.Value(e.Definition), DiedIn: e.DiedIn,
 		Order: e.Order.String(), Edited: e.Edited, TaskKind: e.TaskKind.String(), Failed: e.Failed,
 		Node: e.Node, Erased: e.Erased(),
-	}
-	if !e.Subject.IsZero() {
-		out.MessageID = e.Subject.String()
-	}
-	if !e.Lease.IsZero() {
-		out.LeaseID = e.Lease.String()
-	}
-	if !e.Task.IsZero() {
-		out.TaskID = e.Task.String()
 	}
 	switch e.Type {
 	case event.Enqueued:

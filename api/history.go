@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 
@@ -116,13 +117,10 @@ func lifeOf(history []event.Event, id event.ID) *life {
 
 // queue is the one that the message with this id is or was in.
 func (l *life) queue() string {
-	switch {
-	case l.born == nil:
+	if l.born == nil {
 		return l.last.Queue
-	case l.born.IsMove():
-		return l.born.ToQueue
 	}
-	return l.born.Queue
+	return cmp.Or(l.born.ToQueue, l.born.Queue)
 }
 
 // stateAfter is what some types of events leave a message in.

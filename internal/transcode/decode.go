@@ -185,9 +185,15 @@ func (d *decoder) object(v reflect.Value) error {
 	return err
 }
 
+// maxList is more than any call takes. An element can be a byte here and hundreds in memory.
+const maxList = 1 << 16
+
 // list decodes an array into the slice v.
 func (d *decoder) list(v reflect.Value) error {
 	n, err := d.enter()
+	if err == nil && n > maxList {
+		err = fmt.Errorf("a list of %d values, more than %d", n, maxList)
+	}
 	if err != nil {
 		return err
 	}

@@ -153,6 +153,20 @@ func TestCheckOfStruct(t *testing.T) {
 	assert.True(t, DecodeKnown([]byte(other), &v) != nil, "deep below an unknown name")
 }
 
+// TestListIsBounded: many small elements do not take a multiple of the body's memory.
+func TestListIsBounded(t *testing.T) {
+	var v []struct {
+		A string `json:"a"`
+	}
+	list := func(n int) []byte {
+		return append([]byte{0xdd, 0, byte(n >> 16), byte(n >> 8), byte(n)},
+			bytes.Repeat([]byte("\x80"), n)...)
+	}
+	require.NoError(t, Decode(list(1<<16), &v, 1<<20))
+	err := Decode(list(1<<16+1), &v, 1<<20)
+	assert.True(t, err != nil && strings.Contains(err.Error(), "a list of 65537 values"), "%v", err)
+}
+
 // FuzzCheck: what passes is one value for the library too, and the library reads all of it.
 func FuzzCheck(f *testing.F) {
 	seed, err := msgpack.Marshal(map[string]any{"a": []any{1, "x", nil, []byte{1}}, "b": 1.5})

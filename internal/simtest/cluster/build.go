@@ -19,6 +19,9 @@ func Main(m *testing.M) { os.Exit(Run(m)) }
 func Run(m *testing.M) int {
 	// Else a program with the race detector waits for a second before it exits.
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
+	if os.Getenv("QLOGD_BIN") == "" {
+		_, _ = built() // before a test's deadline begins; Binary reports the error
+	}
 	code := m.Run()
 	if dir, err := scratch(); err == nil {
 		_ = os.RemoveAll(dir)

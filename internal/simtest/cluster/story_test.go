@@ -162,7 +162,7 @@ func (s *story) run(killLeader bool) {
 	require.True(s, dead >= int64(s.n/7), "only %d of %d died", dead, s.n)
 	seconds := int64(2)
 	if killLeader {
-		seconds = 10 // it must not be over before the leader is killed
+		seconds = 6 // it must not be over before the leader is killed
 	}
 	task := s.replay(dead, seconds)
 	var wg sync.WaitGroup

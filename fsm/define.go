@@ -80,7 +80,14 @@ func policies(plan []event.PutQueue) map[string]*event.Policy {
 
 func (d *decision) checkPlan(plan []event.PutQueue) (at int, p *event.Problem) {
 	will := policies(plan)
-	users := d.s.Users() // as they will be
+	var gain []string // a dead-letter queue: others may name them, as none names one that has its own
+	for i := range plan {
+		was := d.s.Policy(plan[i].Name)
+		if was != nil && was.DeadLetterQueue == "" && plan[i].Policy.DeadLetterQueue != "" {
+			gain = append(gain, plan[i].Name)
+		}
+	}
+	users := d.s.Users(gain...) // as they will be
 	for i := range plan {
 		if was := d.s.Policy(plan[i].Name); was != nil {
 			users[was.DeadLetterQueue]--

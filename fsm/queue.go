@@ -95,7 +95,7 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 		return problem(queueNotFound(c.Name, "queue"))
 	}
 	held := q.Stats.Messages()
-	users := d.s.Users()[c.Name]
+	users := d.s.Users(c.Name)[c.Name]
 	hook, fed := d.fedBy(c.Name)
 	inUse := func(format string, args ...any) event.Result {
 		return problem(event.Problemf(event.CodeQueueInUse, "queue", format, args...))

@@ -309,11 +309,20 @@ func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 	return v, ok
 }
 
-// Users returns how many queues name each queue, or none (""), as their dead-letter queue.
-func (s *State) Users() map[string]int {
+// Users returns how many queues name each of these as their dead-letter queue. That takes a look at
+// each queue, unless there are none of these.
+func (s *State) Users(of ...string) map[string]int {
 	users := map[string]int{}
+	for _, name := range of {
+		users[name] = 0
+	}
+	if len(of) == 0 {
+		return users
+	}
 	for _, q := range s.queues { // order does not matter: a sum
-		users[q.policy.DeadLetterQueue]++
+		if n, ok := users[q.policy.DeadLetterQueue]; ok {
+			users[q.policy.DeadLetterQueue] = n + 1
+		}
 	}
 	return users
 }

@@ -92,12 +92,14 @@ func TestRollingRestart(t *testing.T) {
 		}
 	}
 	b.stop()
-	// The leader handed over once. Nodes that are too busy for heartbeats elect one besides: then
-	// a lease may fail that the old leader had begun.
+	// A client does not repeat a lease that may have been given. That comes where nodes are too busy:
+	// they elect a leader besides the one handover, or a client writes so late that the node ends
+	// its connection at that moment.
 	elections := termOf(t, c) - before - 1
 	for _, err := range all.errors() {
-		if elections > 0 && errors.Is(err, client.ErrNoLeader) &&
-			strings.Contains(err.Error(), " lease: ") {
+		late := strings.Contains(err.Error(), "server closed idle connection")
+		if strings.Contains(err.Error(), " lease: ") &&
+			(late || elections > 0 && errors.Is(err, client.ErrNoLeader)) {
 			t.Logf("%d elections that nobody asked for: %v", elections, err)
 			continue
 		}

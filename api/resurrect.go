@@ -95,7 +95,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 	}
 	l := lifeOf(history, id)
 	if l == nil {
-		if before, _ := s.deps.Log.Begins(); event.RefOf(id).Index <= before {
+		if before, _ := s.deps.Log.Begins(); before > 0 && event.RefOf(id).Index <= before {
 			return nil, historyExpired(id)
 		}
 		return nil, messageNotFound(id)

@@ -71,6 +71,7 @@ func (b *batcher) forwardWaitLocked() time.Duration {
 	f := &b.forward
 	if f.to == (peer.Target{}) || b.lead.failed {
 		f.to = f.target() // its address may have changed
+		b.changed.Broadcast()
 	}
 	if f.to == (peer.Target{}) {
 		return lookAgain

@@ -203,6 +203,7 @@ func (s *Source) Events(ctx context.Context, first, last uint64, f Filter,
 		history, err := s.Log.History(ctx, f.Message)
 		if err != nil {
 			yield(nil, err)
+			return
 		}
 		for i := range history {
 			if selects(&history[i]) && !yield(&history[i], nil) {

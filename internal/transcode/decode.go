@@ -36,7 +36,8 @@ func Decode(src []byte, v any, limit int) error {
 	return decode(src, v, limit, true)
 }
 
-// DecodeKnown is Decode without a limit, and ignores names that v does not have.
+// DecodeKnown is Decode without a limit, and ignores names that v does not have, whatever their
+// values, as long as those could be JSON.
 func DecodeKnown(src []byte, v any) error { return decode(src, v, math.MaxInt, false) }
 
 // Check returns an error unless src begins with a value that Decode accepts as JSON. The library

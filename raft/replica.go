@@ -273,6 +273,22 @@ func (r *Replica) die(err error) {
 	}
 }
 
+// await returns what a future of hashicorp/raft does, or why the replica failed: a goroutine that
+// died answers nobody.
+func (r *Replica) await(f hraft.Future) error {
+	answer := make(chan error, 1)
+	go func() { answer <- f.Error() }()
+	select {
+	case err := <-answer:
+		return err
+	case <-r.run.stop:
+	}
+	if dead := r.run.dead.Load(); dead != nil {
+		return *dead
+	}
+	return <-answer
+}
+
 // Propose replicates a command and returns what executing it answered. The
 // error is an *event.Problem: one that says Unknown may still be executed.
 func (r *Replica) Propose(ctx context.Context, c *event.Command) (event.Result, error) {

@@ -2,11 +2,13 @@ package raft
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"testing"
 	"time"
 
+	hraft "github.com/hashicorp/raft"
 	"go.uber.org/goleak"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -83,6 +85,20 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 	assert.EqualSlices(t, n.m.names(), want, "after the restart")
 	n.put("more")
 	assert.NoError(t, n.Snapshot(), "snapshot after a restart")
+}
+
+// A checkpoint that a failed replica is asked for does not leave the caller waiting: hashicorp/raft's
+// main loop, which should answer, died when it could not write its vote.
+func TestSnapshotAfterTheDiskFailed(t *testing.T) {
+	disk := memdisk.New()
+	n := boot(t, on(disk))
+	n.put("a")
+	disk.CrashAt(disk.Ops() + 1)
+	outcomeUnknown(t, n.refused(context.Background(), put("b")))
+	alive := func() error { return n.raft.Barrier(100 * time.Millisecond).Error() }
+	for !errors.Is(alive(), hraft.ErrEnqueueTimeout) { // it still takes what it refuses
+	}
+	assert.True(t, n.Snapshot() != nil, "a checkpoint without a disk")
 }
 
 // By bytes a checkpoint is written after as many as the last one has, and never

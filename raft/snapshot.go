@@ -187,7 +187,7 @@ const configurationPending = "cannot take snapshot now, wait until the configura
 // is nothing new to write.
 func (r *Replica) Snapshot() error {
 	for {
-		err := r.raft.Snapshot().Error()
+		err := r.await(r.raft.Snapshot())
 		switch {
 		case errors.Is(err, hraft.ErrNothingNewToSnapshot):
 			if r.stores.snaps.newest().HeadIndex < r.fsm.progress().head {

@@ -15,6 +15,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unicode"
 	"unicode/utf8"
 
@@ -40,6 +41,8 @@ const (
 	codeRequestTimeout   = "request_timeout"
 	codeInternal         = "internal"
 	codeIPNotAllowed     = "ip_not_allowed"
+	codeCrossOrigin      = "cross_origin"
+	codeMisdirected      = "misdirected_request"
 	codeInvalidSignature = "invalid_signature"
 	codeStaleTimestamp   = "stale_timestamp"
 	codeSecretMissing    = "secret_missing"
@@ -163,6 +166,16 @@ func (q *request) fail(p *event.Problem) {
 		// Some clients read an answer only after they have sent everything. They would report
 		// the closed connection in its place.
 		_, _ = io.CopyN(io.Discard, q.Body, 4*q.s.opts.MaxRequest)
+	}
+}
+
+// Refuse answers a request that a Guard refuses, and counts it. s is nil before the node can serve.
+func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, p *event.Problem) {
+	begun := time.Now()
+	q := newRequest(s, w, r, "")
+	q.fail(p)
+	if s != nil {
+		s.metrics.route("", "")(q.status, time.Since(begun))
 	}
 }
 

@@ -122,7 +122,14 @@ func (s *Server) mux() *http.ServeMux {
 	return m
 }
 
-// Handler returns the whole API.
+// Exempt is the API's Guard.Exempt: senders of webhooks prove themselves by their signatures, and
+// health checks know a node by names of their own.
+func Exempt(path string) (origin, host bool) {
+	hook := strings.HasPrefix(path, "/hook/")
+	return hook, hook || path == "/healthz" || path == "/readyz"
+}
+
+// Handler returns the whole API. Serve it with HTTPServer.
 func (s *Server) Handler() http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		// ServeMux would redirect where a queue's name is empty or dots; it must be refused.
@@ -175,10 +182,6 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			// So that the client reconnects elsewhere before the listener closes, and not in the
 			// middle of a request. HTTP/2 has GOAWAY for this.
 			w.Header().Set("Connection", "close")
-		}
-		if r.ContentLength != 0 {
-			// Also where nobody reads the body: net/http drains it afterwards.
-			_ = http.NewResponseController(w).SetReadDeadline(begun.Add(s.opts.BodyTimeout))
 		}
 		fail := func(err error) {
 			if p := s.problem(q, err); p != nil {

@@ -104,17 +104,17 @@ const (
 	maxConnsPerIP = 10_000
 )
 
-// HTTPServer returns an http.Server with timeouts and limits fit for untrusted clients. It speaks
-// HTTP/1.1 and HTTP/2, also without TLS (prior knowledge). The handler may change from one Server's
-// to another's with the same Options.
-func HTTPServer(h http.Handler, opts Options, logger *slog.Logger) *http.Server {
+// HTTPServer returns an http.Server with timeouts and limits fit for untrusted clients, behind a
+// Guard. Every listener for clients has one. It speaks HTTP/1.1 and HTTP/2, also without TLS (prior
+// knowledge). The handler may change from one Server's to another's with the same Options.
+func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *http.Server {
 	opts.defaults()
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:   h,
+		Handler:   g.wrap(h, opts.BodyTimeout),
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000,

@@ -61,7 +61,7 @@ func TestStrangers(t *testing.T) {
 		h.do("PUT", "/v1/queues/q", "").want(201)
 		before := h.proposals()
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
-		srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
+		srv := HTTPServer(h.s.Handler(), Guard{Exempt: Exempt, Refuse: h.s.Refuse}, h.s.opts, h.s.log)
 		go func() { _ = srv.Serve(l) }()
 		talk := func(text string) (status string, after time.Duration) {
 			c := l.dial("1.2.3.4:5")
@@ -82,6 +82,9 @@ func TestStrangers(t *testing.T) {
 			{"two lengths", head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n{}", "HTTP/1.1 400 Bad Request", 0},
 			{"a header of 64 KiB", head + "X-A: " + strings.Repeat("a", 64<<10) + "\r\n\r\n", "HTTP/1.1 431 Request Header Fields Too Large", 0},
 			{"no host", "GET /healthz HTTP/1.1\r\n\r\n", "HTTP/1.1 400 Bad Request", 0},
+			{"no host before HTTP/1.1", "GET /v1/queues HTTP/1.0\r\n\r\n", "HTTP/1.0 200 OK", 0},
+			{"a host of its own", "GET http://evil.example.com/v1/queues HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 421 Misdirected Request", 0},
+			{"a page that stalls", head + "Origin: http://y\r\nContent-Length: 100\r\n\r\n{", "HTTP/1.1 403 Forbidden", 30 * time.Second},
 			{"a good one", "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", "HTTP/1.1 200 OK", 0},
 			{"a chunked body without an end", head + "Content-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n" + strings.Repeat("10000\r\n"+strings.Repeat("x", 0x10000)+"\r\n", 40), "HTTP/1.1 413 Request Entity Too Large", 0},
 		} {
@@ -184,7 +187,7 @@ func TestH2C(t *testing.T) {
 	h := setup(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
-	srv := HTTPServer(h.s.Handler(), h.s.opts, h.s.log)
+	srv := HTTPServer(h.s.Handler(), Guard{}, h.s.opts, h.s.log)
 	go func() { _ = srv.Serve(l) }()
 	defer srv.Close()
 	tr := &http.Transport{Protocols: new(http.Protocols)}

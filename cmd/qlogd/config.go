@@ -50,6 +50,7 @@ type config struct {
 	RaftTLSCert, RaftTLSKey        string
 	RaftTLSCA                      string `flag:"raft-tls-ca"`
 	TrustedProxies                 []string
+	AllowHost, PublicURL           []string
 
 	file        string // where the settings came from
 	insecureEnv bool   // the second confirmation needed to serve without authentication
@@ -57,6 +58,8 @@ type config struct {
 	// Read by check.
 	level    slog.Level
 	proxies  []netip.Prefix
+	hosts    []string // names of this node, for api.Guard
+	origins  []string // whose pages are trusted
 	warnings []warning
 }
 
@@ -201,6 +204,20 @@ func (c *config) check() error {
 		}
 		c.proxies = append(c.proxies, p)
 	}
+	for _, text := range c.AllowHost {
+		host, err := api.ParseHost(strings.TrimSpace(text))
+		if err != nil {
+			return usagef("allow-host: %.64q %w", text, err)
+		}
+		c.hosts = append(c.hosts, host)
+	}
+	for _, text := range c.PublicURL {
+		origin, host, err := api.ParsePublicURL(strings.TrimSpace(text))
+		if err != nil {
+			return usagef("public-url: %.64q %w", text, err)
+		}
+		c.origins, c.hosts = append(c.origins, origin), append(c.hosts, host)
+	}
 	return c.checkAddresses()
 }
 
@@ -255,6 +272,8 @@ func (c *config) checkAddresses() error {
 				return usagef("%s: %w", strings.Replace(l.name, "addr", "advertise", 1), err)
 			}
 		}
+		advertised, _, _ := net.SplitHostPort(l.advertise)
+		c.hosts = append(c.hosts, host, advertised)
 		if l.name == "raft-addr" && unspecified(cmp.Or(l.advertise, l.addr)) {
 			return usagef("raft-addr %s is every address of this host; "+
 				"raft-advertise must be the one at which the other nodes reach it", l.addr)

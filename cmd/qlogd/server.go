@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/certs"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -212,7 +213,9 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 
 // serveAPI begins to serve HTTP.
 func (n *node) serveAPI() {
-	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), n.apiOptions(), n.logger)
+	guard := n.guard()
+	guard.AnyHost, guard.Exempt = n.auth != nil, api.Exempt
+	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), guard, n.apiOptions(), n.logger)
 	serve := func() error { return n.http.Serve(n.httpLis) }
 	if n.certs != nil {
 		n.http.TLSConfig = n.certs.Server(false)
@@ -224,6 +227,20 @@ func (n *node) serveAPI() {
 			n.fail(fmt.Errorf("http: %w", err))
 		}
 	})
+}
+
+// guard returns the Guard of a listener whose requests need no token.
+func (n *node) guard() api.Guard {
+	return api.Guard{Origins: n.c.origins, Hosts: n.c.hosts, Refuse: n.refuse}
+}
+
+// refuse answers what a Guard refuses.
+func (n *node) refuse(w http.ResponseWriter, r *http.Request, p *event.Problem) {
+	var s *api.Server
+	if e := n.engine(); e != nil {
+		s = e.api
+	}
+	s.Refuse(w, r, p)
 }
 
 // serveAdmin serves pprof and POST /debug/free on an address of its own, if one is set: never where
@@ -243,7 +260,8 @@ func (n *node) serveAdmin() error {
 		debug.FreeOSMemory()
 		w.WriteHeader(http.StatusNoContent)
 	})
-	admin := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	admin := api.HTTPServer(mux, n.guard(), n.apiOptions(), n.logger)
+	admin.WriteTimeout = 0 // a profile takes as long as it is asked to
 	n.release(admin.Close)
 	n.logger.Info("serving profiles", "admin", l.Addr().String())
 	n.work.Go(func() {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -65,6 +66,52 @@ var owners = map[string][]string{
 
 // TestImports checks that imports run one way through the rooms.
 func TestImports(t *testing.T) {
+	eachFile(t, func(name, room string) error {
+		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
+		if err != nil {
+			return err
+		}
+		for _, i := range f.Imports {
+			imported, err := strconv.Unquote(i.Path.Value)
+			if err != nil {
+				return err
+			}
+			assert.Equal(t, checkImport(room, imported), "", "%s", name)
+		}
+		return nil
+	})
+}
+
+// TestListeners checks that clients reach the program only through api.HTTPServer, whose Guard
+// refuses web pages of other origins, and that node.listen opens every address of the settings.
+func TestListeners(t *testing.T) {
+	serves := regexp.MustCompile(`[^*.\w]http\.((ListenAnd)?Serve(TLS)?|Server)\b|` +
+		`[^.\w]net\.(Listen|ListenTCP|ListenUnix)\b|net\.ListenConfig|tls\.Listen`)
+	may := []string{"api/server.go", // HTTPServer
+		"cmd/qlogd/server.go", // node.listen
+		"raft/peer/net.go"}    // the nodes' own port, which expects a hello
+	found := []string{}
+	eachFile(t, func(name, room string) error {
+		text, err := os.ReadFile(name)
+		file := path.Join(room, path.Base(name))
+		for _, use := range serves.FindAllString(comments.ReplaceAllString(string(text), ""), -1) {
+			found = append(found, file)
+			assert.True(t, slices.Contains(may, file) || strings.HasPrefix(room, "internal/simtest"),
+				"%s uses %s: serve with api.HTTPServer what node.listen opens", file, use)
+		}
+		return err
+	})
+	for _, file := range may {
+		n := len(slices.DeleteFunc(slices.Clone(found), func(f string) bool { return f != file }))
+		assert.Equal(t, n, 1, "%s: servers and listeners", file)
+	}
+}
+
+var comments = regexp.MustCompile(`//.*`)
+
+// eachFile calls f for each file of the product, with its package.
+func eachFile(t *testing.T, f func(name, room string) error) {
+	t.Helper()
 	checked := 0
 	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -80,19 +127,7 @@ func TestImports(t *testing.T) {
 			return nil
 		}
 		checked++
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
-		room := strings.TrimPrefix(path.Dir(filepath.ToSlash(name)), "../../")
-		for _, i := range f.Imports {
-			imported, err := strconv.Unquote(i.Path.Value)
-			if err != nil {
-				return err
-			}
-			assert.Equal(t, checkImport(room, imported), "", "%s", name)
-		}
-		return nil
+		return f(name, strings.TrimPrefix(path.Dir(filepath.ToSlash(name)), "../../"))
 	})
 	require.NoError(t, err)
 	require.NotEqual(t, checked, 0, "no Go file found")

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"crypto/x509"
+	"encoding/pem"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/ports"
+	"github.com/qlogd/qlogd/internal/simtest/require"
+)
+
+// TestEveryListenerIsGuarded sends every listener what a browser sends for a page of another
+// origin, and for one that uses DNS rebinding. A listener has a flag ending in -addr, so one that
+// is added is tried too; internal/arch checks that nothing serves beside api.HTTPServer. Only the
+// nodes' own port is left out: who connects there must begin with a hello.
+func TestEveryListenerIsGuarded(t *testing.T) {
+	t.Parallel()
+	secure := httptest.NewTLSServer(nil)
+	defer secure.Close()
+	dir := t.TempDir()
+	cert, key, tokens := filepath.Join(dir, "c"), filepath.Join(dir, "k"), filepath.Join(dir, "a")
+	pair := secure.TLS.Certificates[0]
+	for file, text := range map[string][]byte{
+		cert: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: pair.Certificate[0]}),
+		key: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY",
+			Bytes: must(x509.MarshalPKCS8PrivateKey(pair.PrivateKey))}),
+		tokens: []byte("- name: shop\n  sha256: " + strings.Repeat("0", 64) + "\n  roles: [admin]\n"),
+	} {
+		require.NoError(t, os.WriteFile(file, text, 0o600))
+	}
+	for _, c := range []struct {
+		name  string
+		args  []string
+		first int // the first listener that checks the Host: with tokens the API does not
+	}{
+		{"alone", nil, 0},
+		{"TLS and tokens", []string{"--tls-cert", cert, "--tls-key", key, "--auth-file", tokens}, 1},
+		{"no cluster yet", []string{"--bootstrap-expect", "2", "--join", ports.Free(t)}, 0},
+	} {
+		args, addrs := c.args, []string{"http-addr"}
+		describeServe().VisitAll(func(f *pflag.Flag) {
+			if strings.HasSuffix(f.Name, "-addr") && f.Name != "raft-addr" && f.Name != "http-addr" {
+				addrs = append(addrs, f.Name)
+			}
+		})
+		for i, flag := range addrs {
+			addrs[i] = ports.Free(t)
+			args = append(args, "--"+flag, addrs[i])
+		}
+		n := startTest(t, "", args...)
+		require.True(t, len(addrs) >= 2, "listeners: %v", addrs)
+		for i, addr := range addrs {
+			url := "http://" + addr
+			if i == 0 && n.certs != nil {
+				url = "https://" + addr
+			}
+			for _, r := range []struct{ method, header, code string }{
+				{"POST", "Sec-Fetch-Site: cross-site", "cross_origin"},
+				{"POST", "Sec-Fetch-Site: same-site", "cross_origin"},
+				{"POST", "Origin: https://evil.example.com", "cross_origin"},
+				{"POST", "Origin: null", "cross_origin"},
+				{"GET", "Sec-Fetch-Site: cross-site", "cross_origin"},
+				{"OPTIONS", "Origin: https://evil.example.com", "cross_origin"},
+				{"GET", "Host: evil.example.com:7070", "misdirected_request"},
+				{"POST", "Host: evil.example.com", "misdirected_request"},
+			} {
+				host := r.code == "misdirected_request"
+				code, out := send(t, secure.Client(), r.method, url+"/debug/pprof/", "", r.header)
+				if host && i < c.first {
+					assert.NotEqual(t, code, r.code, "%s: %s with a token", c.name, r.header)
+					continue
+				}
+				assert.Equal(t, code, r.code, "%s: %s %s %s", c.name, url, r.method, r.header)
+				assert.NotEqual(t, out.Get("X-Request-Id"), "", "%s: X-Request-Id", c.name)
+				assert.Equal(t, out.Get("Access-Control-Allow-Origin"), "", "%s", c.name)
+			}
+		}
+		n.stop()
+	}
+}
+
+// What a page of another origin asks for does not happen, and is counted.
+func TestPagesChangeNothing(t *testing.T) {
+	t.Parallel()
+	n := startTest(t, "", "--public-url", "https://ops.example.com/qlogd/",
+		"--allow-host", "q.example.com,v6.example.com", "--http-advertise", "a.example.com:1",
+		"--raft-advertise", "r.example.com:1")
+	defer n.stop()
+	n.put("jobs", `{}`)
+	n.produce("jobs", wire.NewMessage{Payload: []byte(`1`)})
+	for _, page := range []string{"Sec-Fetch-Site: cross-site", "Origin: http://evil.example.com",
+		"Host: evil.example.com"} {
+		for call, body := range map[string]string{ // none of which needs a preflight
+			"purge": "", "pause": "", "lease": "", "messages": "1"} {
+			headers := []string{page, "Content-Type: text/plain"}
+			code, _ := send(t, http.DefaultClient, "POST", n.addr+"/v1/queues/jobs/"+call, body,
+				headers[:1+len(body)]...)
+			assert.True(t, code == "cross_origin" || code == "misdirected_request",
+				"%s: %s: %s", page, call, code)
+		}
+	}
+	q := must(n.Queue(t.Context(), "jobs"))
+	assert.False(t, q.Paused, "paused")
+	assert.Equal(t, q.Stats.Depth, 1)
+	for _, ours := range []string{"Origin: https://ops.example.com", "Host: OPS.example.com",
+		"Host: q.example.com:99", "Host: v6.example.com", "Host: a.example.com",
+		"Host: r.example.com", "Sec-Fetch-Site: same-origin"} {
+		code, _ := send(t, http.DefaultClient, "POST", n.addr+"/v1/queues/jobs/resume", "", ours)
+		assert.Equal(t, code, "", "%s", ours)
+	}
+	_, b, err := n.Raw(t.Context(), "GET", "/metrics", nil, nil)
+	require.NoError(t, err)
+	for _, want := range []string{`status="403"} 8`, `status="421"} 4`} {
+		assert.Contains(t, string(b), `qlogd_http_requests_total{method="",route="other",`+want)
+	}
+}
+
+func describeServe() *pflag.FlagSet {
+	cmd := describe("serve")
+	new(config).flags(nil, cmd)
+	return cmd.Flags()
+}
+
+// send sends a request with headers "Name: value", and returns the answer's code, "" if it is no
+// problem, and headers.
+func send(
+	t *testing.T, c *http.Client, method, url, body string, headers ...string,
+) (code string, answer http.Header) {
+	t.Helper()
+	r := must(http.NewRequestWithContext(t.Context(), method, url, strings.NewReader(body)))
+	for _, h := range headers {
+		name, v, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, v)
+	}
+	r.Host = r.Header.Get("Host")
+	res := must(c.Do(r))
+	defer res.Body.Close()
+	b := must(io.ReadAll(res.Body))
+	var p wire.Problem
+	if res.Header.Get("Content-Type") == "application/problem+json" {
+		require.NoError(t, wire.Unmarshal(b, &p))
+		assert.Equal(t, p.Status, res.StatusCode)
+	}
+	return p.Code, res.Header
+}

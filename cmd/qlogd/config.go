@@ -49,6 +49,7 @@ type config struct {
 	TLSCert, TLSKey                string
 	RaftTLSCert, RaftTLSKey        string
 	RaftTLSCA                      string `flag:"raft-tls-ca"`
+	ClusterSecretFile              string
 	TrustedProxies                 []string
 	AllowHost, PublicURL           []string
 
@@ -164,6 +165,8 @@ func (c *config) check() error {
 		{(c.RaftTLSKey == "") != noRaftTLS || (c.RaftTLSCA == "") != noRaftTLS,
 			"raft-tls-cert, raft-tls-key and raft-tls-ca belong together: " +
 				"the nodes know each other by certificates of one authority"},
+		{c.closed() && !c.alone(), "with auth-file, joining or forming a cluster needs " + nodeGuards +
+			": who reaches raft-addr needs no token"},
 		{c.DataDir == "", "data-dir must not be empty"},
 		{c.LogFormat != "text" && c.LogFormat != "json",
 			fmt.Sprintf("log-format must be text or json, not %.64q", c.LogFormat)},
@@ -224,6 +227,16 @@ func (c *config) check() error {
 // alone reports whether a new directory becomes a cluster of its own.
 func (c *config) alone() bool { return c.BootstrapExpect == 1 && len(c.Join) == 0 }
 
+// nodeGuards are what nodes may know each other by.
+const nodeGuards = "Raft TLS (raft-tls-cert, raft-tls-key, raft-tls-ca) or " +
+	"a shared secret (cluster-secret-file)"
+
+// closed reports whether no other node can be trusted: clients need tokens, and there is nothing
+// to know nodes by.
+func (c *config) closed() bool {
+	return c.AuthFile != "" && c.RaftTLSCert == "" && c.ClusterSecretFile == ""
+}
+
 // warning is a danger that the operator should know of.
 type warning struct{ name, addr, text string }
 
@@ -237,8 +250,8 @@ func (c *config) checkAddresses() error {
 	}{
 		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)",
 			"anyone who reaches it can read and change everything"},
-		{"raft-addr", c.RaftAddr, c.RaftAdvertise, c.RaftTLSCert != "",
-			"TLS (raft-tls-cert, raft-tls-key, raft-tls-ca)",
+		{"raft-addr", c.RaftAddr, c.RaftAdvertise,
+			c.RaftTLSCert != "" || c.ClusterSecretFile != "" || c.closed(), nodeGuards,
 			"anyone who reaches it can pass for a node of the cluster, and change everything"},
 		{"admin-addr", cmp.Or(c.AdminAddr, "localhost:0"), "", false, "authentication",
 			"anyone who reaches it can read this process's memory"},
@@ -260,9 +273,10 @@ func (c *config) checkAddresses() error {
 		case !loopback && l.name == "http-addr" && c.TLSCert == "":
 			text = "served beyond this machine without TLS (tls-cert, tls-key): " +
 				"tokens and messages go over the network in clear text"
-		case loopback && l.name == "raft-addr" && c.AuthFile != "" && !l.guarded:
-			text = "the port for nodes has no TLS (raft-tls-cert, raft-tls-key, raft-tls-ca): " +
-				"anyone on this machine can pass for a node there, and needs no token of auth-file"
+		case !loopback && l.name == "raft-addr" && c.RaftTLSCert == "" && !c.closed():
+			text = "served beyond this machine without TLS (raft-tls-cert, raft-tls-key, " +
+				"raft-tls-ca): messages go over the network in clear text, " +
+				"and who is on the way can change them"
 		}
 		if text != "" {
 			c.warnings = append(c.warnings, warning{l.name, l.addr, text})

@@ -111,7 +111,14 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 		Raft: cmp.Or(n.c.RaftAdvertise, l.Addr().String()),
 		HTTP: cmp.Or(n.c.HTTPAdvertise, n.httpLis.Addr().String()),
 	}
-	p, err := peer.New(peer.Options{Listener: l, TLS: n.peerCerts, Self: self, Logger: n.logger})
+	o := peer.Options{
+		Listener: l, TLS: n.peerCerts, Secret: n.shared, Self: self, Logger: n.logger,
+	}
+	if n.c.closed() {
+		o.Closed = fmt.Sprintf("node %s has an auth file, so to connect to other nodes it needs %s",
+			self.Node, nodeGuards)
+	}
+	p, err := peer.New(o)
 	if err != nil {
 		return nil, fmt.Errorf("raft-addr: %w", err)
 	}

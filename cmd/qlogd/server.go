@@ -39,6 +39,7 @@ type node struct {
 	auth      *api.Auth        // nil: everybody may do everything
 	certs     *certs.Keeper    // of the API; nil: no TLS
 	peerCerts *certs.Keeper    // of the connections between nodes; nil: no TLS
+	shared    *certs.Secret    // of the cluster's nodes; nil: none
 	egress    *webhook.Client  // sends to addresses that users gave
 	secrets   *webhook.Secrets // of webhooks and push
 
@@ -188,6 +189,11 @@ func (n *node) readSecrets() (err error) {
 			return usagef("raft-tls-cert: %w", err)
 		}
 	}
+	if c.ClusterSecretFile != "" {
+		if n.shared, err = certs.LoadSecret(c.ClusterSecretFile); err != nil {
+			return usagef("cluster-secret-file: %w", err)
+		}
+	}
 	if n.secrets, err = webhook.NewSecrets(os.Getenv, c.SecretsDir); err != nil {
 		return usagef("secrets-dir: %w", err)
 	}
@@ -205,6 +211,9 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 	}
 	if n.peerCerts != nil {
 		done("raft-tls-cert", n.peerCerts.Reload())
+	}
+	if n.shared != nil {
+		done("cluster-secret-file", n.shared.Reload())
 	}
 	if n.c.SecretsDir != "" {
 		done("secrets-dir", nil) // each file is read when it is needed

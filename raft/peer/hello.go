@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -14,6 +15,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/qlogd/qlogd/internal/certs"
 )
 
 // A connection begins with one HTTP/1.1 request for what it is to carry, and the response. Each of
@@ -22,10 +25,17 @@ import (
 //	GET /calls  204  calls follow
 //	GET /raft   101  the stream of hashicorp/raft's NetworkTransport follows
 //	            403  refused; the connection is closed
+//
+// With a shared secret there are two requests, the response to the first being a 401: certs.Secret.
+//
+// What follows a hello is protected by TLS only. Without it, who is on the way between two nodes
+// can read and change everything. But it takes more than to listen where a node is expected and to
+// pass its hello on to another one: a hello names the address that was dialled, and a node with a
+// secret refuses one for another address than its own.
 const (
 	pathCalls   = "/calls"
 	pathRaft    = "/raft"
-	helloHeader = "Qlogd-Hello"
+	helloHeader = certs.HelloHeader
 	version     = 1
 	maxHello    = 4 << 10 // bytes of all headers
 )
@@ -38,6 +48,7 @@ type hello struct {
 	// Node and Incarnation are, in a request, those that it looks for; "" any.
 	Node        string `json:"node,omitempty"`
 	Incarnation string `json:"incarnation,omitempty"`
+	Addr        string `json:"addr,omitempty"`    // in a request: where it was sent to
 	Refused     string `json:"refused,omitempty"` // in a response: why; "" accepted
 }
 
@@ -90,6 +101,9 @@ func (n *Net) dial(ctx context.Context, to Target, layer *RaftLayer) (
 			err = &notSent{err}
 		}
 	}()
+	if n.o.Closed != "" {
+		return nil, from, errors.New(n.o.Closed)
+	}
 	raw, err := n.o.Dial(limited, to.Addr)
 	if err != nil {
 		return nil, from, err
@@ -121,6 +135,7 @@ func outer(ctx context.Context, err error) error {
 
 // introduce says hello at the side that connects.
 func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
+	var session *tls.ConnectionState
 	if n.o.TLS != nil {
 		host, _, err := net.SplitHostPort(to.Addr)
 		if err != nil {
@@ -130,7 +145,7 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 		if err := t.HandshakeContext(ctx); err != nil {
 			return fmt.Errorf("TLS: %w", err)
 		}
-		c.Conn = t
+		c.Conn, session = t, new(t.ConnectionState())
 	}
 	r, err := http.NewRequest(http.MethodGet, anyHost+pathCalls, nil)
 	if err != nil {
@@ -141,17 +156,33 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 		upgrade(r.Header)
 	}
 	self := n.Self() // after enter: see conns
-	h := hello{Version: version, From: self, Node: to.Node, Incarnation: to.Incarnation}
-	h.put(r.Header)
-	if err := r.Write(c); err != nil {
-		return err
-	}
+	said := hello{version, self, to.Node, to.Incarnation, to.Addr, ""}
+	said.put(r.Header)
 	// No bytes are lost in the reader: the other side waits for what follows.
-	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(c, 2*maxHello)), r)
-	if err != nil {
-		return fmt.Errorf("answer: %w", err)
+	in := bufio.NewReader(io.LimitReader(c, 4*maxHello))
+	ask := func() (answer http.Header, h hello, err error) {
+		if err := r.Write(c); err != nil {
+			return nil, h, err
+		}
+		resp, err := http.ReadResponse(in, r)
+		if err != nil {
+			return nil, h, fmt.Errorf("answer: %w", err)
+		}
+		h, err = readHello(resp.Header)
+		return resp.Header, h, err
 	}
-	h, err = readHello(resp.Header)
+	if n.o.Secret != nil {
+		n.o.Secret.Begin(r)
+		answer, _, err := ask()
+		if err != nil {
+			return err
+		}
+		n.o.Secret.Prove(r, answer, session)
+	}
+	answer, h, err := ask()
+	if unproven := n.o.Secret.Confirmed(r, answer, session); unproven != nil {
+		return cmp.Or(err, unproven) // who it says it is does not count
+	}
 	c.peer = h.From
 	return err
 }
@@ -173,21 +204,43 @@ func (n *Net) Hello(ctx context.Context, addr string) (Identity, error) {
 	return is, nil
 }
 
-// greet answers the first request of an incoming connection.
+// greet answers the first request of an incoming connection, and the second one where there is a
+// secret.
 func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 	_ = c.SetWriteDeadline(allowed(maxHello))
 	a := hello{Version: version}
 	h, err := readHello(r.Header)
+	proven := false
 	if err != nil {
 		n.warn("connection from an unknown host refused", "from", r.RemoteAddr, "error", err)
-	} else if a.From, err = n.admit(c, h, r.URL.Path); err != nil {
-		n.warn("node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
-			"cluster", h.From.Cluster, "from", r.RemoteAddr, "error", err)
+	} else {
+		a.From = n.Self()
+		a.put(w.Header())
+		if c.challenge == "" && n.o.Secret.Begins(r) {
+			c.challenge = n.o.Secret.Challenge(w.Header())
+			w.WriteHeader(http.StatusUnauthorized)
+			// net/http would wait for the second request as long as for a call.
+			time.AfterFunc(greetTimeout, func() {
+				n.closeConns(func(o *conn) bool { return o == c && !o.greeted })
+			})
+			return
+		}
+		if err = n.o.Secret.Check(r, c.challenge, w.Header()); err == nil {
+			proven = n.o.Secret != nil
+			a.From, err = n.admit(c, h, r.URL.Path)
+		}
+		if err != nil {
+			n.warn("node refused", "node", h.From.Node, "incarnation", h.From.Incarnation,
+				"cluster", h.From.Cluster, "from", r.RemoteAddr, "error", err)
+		}
 	}
 	if err != nil {
 		a.Refused = err.Error()
 	}
 	a.put(w.Header())
+	if proven {
+		n.o.Secret.Confirm(r, w.Header())
+	}
 	switch {
 	case err != nil:
 		w.Header().Set("Connection", "close")
@@ -222,6 +275,8 @@ func (n *Net) admit(c *conn, h hello, path string) (self Identity, err error) {
 	switch {
 	case !slices.Contains(n.conns, c):
 		err = net.ErrClosed // meanwhile
+	case n.o.Closed != "":
+		err = errors.New(n.o.Closed)
 	case path != pathCalls && path != pathRaft:
 		err = fmt.Errorf("connections for %.100q are not known here", path)
 	case path == pathRaft && (self.Cluster == "" || from.Cluster == ""):
@@ -229,6 +284,9 @@ func (n *Net) admit(c *conn, h hello, path string) (self Identity, err error) {
 	case self.Cluster != "" && from.Cluster != "" && self.Cluster != from.Cluster:
 		err = fmt.Errorf("node %q belongs to cluster %q, node %q to %q",
 			self.Node, self.Cluster, from.Node, from.Cluster)
+	case n.o.Secret != nil && n.o.TLS == nil && h.Addr != self.Raft:
+		err = fmt.Errorf("node %q was looked for at %.100q, but advertises %s: join must name it so",
+			self.Node, h.Addr, self.Raft)
 	case h.Node != "" && h.Node != self.Node:
 		err = fmt.Errorf("this is node %q, not %q", self.Node, h.Node)
 	case h.Incarnation != "" && h.Incarnation != self.Incarnation:

@@ -41,6 +41,9 @@ type Options struct {
 	// Dial opens a plain connection; nil: TCP.
 	Dial   func(ctx context.Context, addr string) (net.Conn, error)
 	TLS    *certs.Keeper // mutual, on every connection; nil: none
+	Secret *certs.Secret // that both sides of every connection must have; nil: none
+	// Closed is why this node has no connections to others; "": it has.
+	Closed string
 	Self   Identity
 	Logger *slog.Logger
 }
@@ -156,6 +159,9 @@ func (n *Net) Handle(ctx context.Context, name string, h Handler) {
 // Addr is where the listener listens.
 func (n *Net) Addr() string { return n.o.Listener.Addr().String() }
 
+// Closed is why this node has no connections to others; "": it has.
+func (n *Net) Closed() string { return n.o.Closed }
+
 // Self is who this node says it is.
 func (n *Net) Self() Identity {
 	n.mu.Lock()
@@ -256,6 +262,8 @@ type conn struct {
 	layer    *RaftLayer // nil: it carries calls; guarded by net.mu
 	greeted  bool       // it was opened here, or its hello accepted; guarded by net.mu
 	peer     Identity   // after the hello
+
+	challenge string // to the side that has connected, of its first hello; "": none yet
 }
 
 // Close closes at once, also where TLS would first send an alert to a peer that does not read.

@@ -1,0 +1,97 @@
+package certs
+
+import (
+	"crypto/rand"
+	"crypto/subtle"
+	"crypto/tls"
+	"errors"
+	"net/http"
+)
+
+// Two sides that share a secret prove it to each other in the headers of two HTTP requests on one
+// connection:
+//
+//	request   Qlogd-Client-Nonce
+//	response  Qlogd-Server-Nonce
+//	request   the first one again, with both nonces and the client's Qlogd-Proof
+//	response  the server's Qlogd-Proof
+//
+// A proof covers whose it is, the path, both nonces, what each side says of itself (HelloHeader)
+// and, under TLS, the session. So none can be replayed, sent back, or serve between others. The
+// client proves first: strangers who connect get nothing on which they could try out secrets.
+const (
+	HelloHeader = "Qlogd-Hello"
+	clientNonce = "Qlogd-Client-Nonce"
+	serverNonce = "Qlogd-Server-Nonce"
+	proofHeader = "Qlogd-Proof"
+)
+
+// Begin makes a request the first one.
+func (s *Secret) Begin(r *http.Request) { r.Header.Set(clientNonce, rand.Text()) }
+
+// Begins reports whether a request is the first one, and is to be answered with a Challenge.
+func (s *Secret) Begins(r *http.Request) bool {
+	return s != nil && r.Header.Get(clientNonce) != "" && r.Header.Get(proofHeader) == ""
+}
+
+// Challenge puts a nonce into the response to the first request, and returns it.
+func (s *Secret) Challenge(answer http.Header) string {
+	nonce := rand.Text()
+	answer.Set(serverNonce, nonce)
+	return nonce
+}
+
+// Prove makes a request the second one. answer is the response to the first one, t the session of
+// TLS, if there is any.
+func (s *Secret) Prove(r *http.Request, answer http.Header, t *tls.ConnectionState) {
+	r.Header.Set(serverNonce, answer.Get(serverNonce))
+	r.Header.Set(proofHeader, s.proof("client", r, answer, t))
+}
+
+// Check returns why the side that connects is not known to have the secret. challenge is what it
+// was given on this connection, answer has what this side says of itself. Without a secret, nil,
+// it must have none either.
+func (s *Secret) Check(r *http.Request, challenge string, answer http.Header) error {
+	const which = " (cluster-secret-file)"
+	shown := r.Header.Get(clientNonce) != ""
+	switch {
+	case s == nil && !shown:
+		return nil
+	case s == nil:
+		return errors.New("who connects has a shared secret, who answers has none" + which)
+	case !shown:
+		return errors.New("who answers has a shared secret, who connects has none" + which)
+	case challenge == "" || r.Header.Get(serverNonce) != challenge:
+		return errors.New("replayed hello: it does not answer the challenge of this connection")
+	case !same(r.Header.Get(proofHeader), s.proof("client", r, answer, r.TLS)):
+		return errors.New("who connects has another shared secret than who answers" + which)
+	}
+	return nil
+}
+
+// Confirm adds this side's proof to the response to a request that Check has accepted, after all
+// that the proof covers.
+func (s *Secret) Confirm(r *http.Request, answer http.Header) {
+	answer.Set(proofHeader, s.proof("server", r, answer, r.TLS))
+}
+
+// Confirmed returns an error unless the response to the second request proves that the side that
+// answers has the secret. Without one, nil, there is nothing to prove.
+func (s *Secret) Confirmed(r *http.Request, answer http.Header, t *tls.ConnectionState) error {
+	if s != nil && !same(answer.Get(proofHeader), s.proof("server", r, answer, t)) {
+		return errors.New("who answers has not proven the shared secret (cluster-secret-file)")
+	}
+	return nil
+}
+
+func (s *Secret) proof(side string, r *http.Request, answer http.Header,
+	t *tls.ConnectionState) string {
+	var session []byte
+	if t != nil {
+		session, _ = t.ExportKeyingMaterial("EXPORTER-qlogd", nil, 32) // no error since TLS 1.3
+	}
+	return s.mac("qlogd", side, r.URL.Path, r.Header.Get(clientNonce), r.Header.Get(serverNonce),
+		r.Header.Get(HelloHeader), answer.Get(HelloHeader), string(session))
+}
+
+func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

@@ -1,0 +1,71 @@
+package certs
+
+import (
+	"bytes"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"sync/atomic"
+)
+
+const (
+	minSecret = 16 // bytes
+	maxSecret = 4 << 10
+)
+
+// Secret is the newest valid content of a file, which several processes share to know each other
+// by. It is safe for concurrent use.
+type Secret struct {
+	file string
+	key  atomic.Pointer[[]byte]
+}
+
+// LoadSecret reads a file of at least 16 bytes that only its owner may read. The end of its last
+// line is not part of the secret.
+func LoadSecret(file string) (*Secret, error) {
+	s := &Secret{file: file}
+	return s, s.Reload()
+}
+
+// Reload reads the file now. If there is a mistake in it, what was read before stays in use.
+func (s *Secret) Reload() error {
+	f, err := os.Open(s.file)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return fmt.Errorf("%s can be used by its group or others (mode %04o), "+
+			"but must be its owner's alone: chmod 600 it", s.file, mode)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err != nil {
+		return err
+	}
+	b = bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
+	if len(b) < minSecret || len(b) > maxSecret {
+		return fmt.Errorf("%s must have %d to %d bytes, not %d: openssl rand -base64 32",
+			s.file, minSecret, maxSecret, len(b))
+	}
+	s.key.Store(&b)
+	return nil
+}
+
+// mac returns the HMAC-SHA256 of some texts, in hex.
+func (s *Secret) mac(texts ...string) string {
+	mac := hmac.New(sha256.New, *s.key.Load())
+	for _, t := range texts {
+		// With its length: no other list of texts has the same bytes.
+		_, _ = mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(t))))
+		_, _ = io.WriteString(mac, t)
+	}
+	return hex.EncodeToString(mac.Sum(nil))
+}

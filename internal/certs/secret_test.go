@@ -1,0 +1,96 @@
+package certs
+
+import (
+	"crypto/tls"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
+)
+
+// TestSecretFile: what a file must be like, and that a mistake in it changes nothing.
+func TestSecretFile(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "secret")
+	put := func(text string, mode fs.FileMode) {
+		t.Helper()
+		_ = os.Remove(file)
+		require.NoError(t, os.WriteFile(file, []byte(text), mode))
+		require.NoError(t, os.Chmod(file, mode)) // whatever the umask
+	}
+	put("0123456789abcdef", 0o600)
+	s, err := LoadSecret(file)
+	require.NoError(t, err)
+	was := s.mac("a", "b")
+	for _, c := range []struct {
+		text string
+		mode fs.FileMode
+		want string // "": the same secret
+	}{
+		{"0123456789abcdef\n", 0o400, ""},
+		{"0123456789abcdef\r\n", 0o600, ""},
+		{"0123456789abcdef", 0o640, "can be used by its group or others (mode 0640)"},
+		{"0123456789abcdef", 0o604, "chmod 600 it"},
+		{"0123456789abcdef", 0o620, "mode 0620"},
+		{"0123456789abcde\n", 0o600, "must have 16 to 4096 bytes, not 15"},
+		{"", 0o600, "not 0"},
+		{strings.Repeat("x", 5000), 0o600, "must have 16 to 4096"},
+	} {
+		put(c.text, c.mode)
+		_, fresh := LoadSecret(file)
+		for _, err := range []error{fresh, s.Reload()} {
+			if c.want == "" {
+				require.NoError(t, err, "%q", c.text)
+			} else {
+				require.True(t, err != nil && strings.Contains(err.Error(), c.want) &&
+					strings.Contains(err.Error(), file), "%q: %v", c.text, err)
+			}
+		}
+		assert.Equal(t, s.mac("a", "b"), was, "%q", c.text)
+	}
+	put("another secret of 27 bytes\n", 0o600)
+	require.NoError(t, s.Reload())
+	assert.NotEqual(t, s.mac("a", "b"), was, "the proof after a change")
+	assert.NotEqual(t, s.mac("a", "b"), s.mac("ab", ""), "proofs of other texts")
+	require.NoError(t, os.Remove(file))
+	assert.ErrorIs(t, s.Reload(), fs.ErrNotExist)
+}
+
+// TestProofIsOfItsSession: who has a certificate cannot pass a proof on into another session.
+func TestProofIsOfItsSession(t *testing.T) {
+	ca := newAuthority(t, "ca")
+	one, two := keeper(t, ca, "n1", ca), keeper(t, ca, "n2", ca)
+	session := func() (client, server tls.ConnectionState) {
+		near, far := net.Pipe()
+		defer near.Close()
+		defer far.Close()
+		c, s := tls.Client(near, two.Client("n1")), tls.Server(far, one.Server(true))
+		done := make(chan error, 1)
+		go func() { done <- s.HandshakeContext(t.Context()) }()
+		require.NoError(t, c.HandshakeContext(t.Context()))
+		require.NoError(t, <-done)
+		return c.ConnectionState(), s.ConnectionState()
+	}
+	client, server := session()
+	_, other := session()
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte("0123456789abcdef"), 0o600))
+	s, err := LoadSecret(file)
+	require.NoError(t, err)
+	r, answer := httptest.NewRequest("GET", "/calls", nil), http.Header{}
+	s.Begin(r)
+	challenge := s.Challenge(answer)
+	s.Prove(r, answer, &client)
+	r.TLS = &server
+	require.NoError(t, s.Check(r, challenge, answer))
+	s.Confirm(r, answer)
+	require.NoError(t, s.Confirmed(r, answer, &client))
+	r.TLS = &other
+	assert.True(t, s.Check(r, challenge, answer) != nil, "passed on")
+}

@@ -1,0 +1,222 @@
+package peer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/qlogd/qlogd/internal/certs"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/require"
+)
+
+// with gives a node a shared secret.
+func with(t *testing.T, secret string) func(*Options) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "secret")
+	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
+	s, err := certs.LoadSecret(file)
+	require.NoError(t, err)
+	return func(o *Options) { o.Secret = s }
+}
+
+const (
+	ours, theirs = "correct horse battery", "incorrect horse battery"
+
+	clientNonce, serverNonce, proofHeader = "Qlogd-Client-Nonce", "Qlogd-Server-Nonce", "Qlogd-Proof"
+)
+
+// TestSecret: nodes connect, for calls and for Raft, if both have the same secret or none, and each
+// side says why they do not.
+func TestSecret(t *testing.T) {
+	none := func(*Options) {}
+	closed := func(o *Options) { o.Closed = "it needs a guard" }
+	elsewhere := func(o *Options) { o.Self.Raft = "10.0.0.1:7071" }
+	ca := newAuthority(t)
+	for _, c := range []struct {
+		name     string
+		from, to []func(*Options)
+		want     string // "": they connect
+		here     bool   // the other side hears nothing of it
+	}{
+		{"the same", []func(*Options){with(t, ours)}, []func(*Options){with(t, ours)}, "", false},
+		{"another", []func(*Options){with(t, theirs)}, []func(*Options){with(t, ours)},
+			"who connects has another shared secret than who answers", false},
+		{"none here", nil, []func(*Options){with(t, ours)},
+			"who answers has a shared secret, who connects has none", false},
+		{"none there", []func(*Options){with(t, ours)}, nil,
+			"who connects has a shared secret, who answers has none", false},
+		{"closed there", nil, []func(*Options){closed}, "it needs a guard", false},
+		{"closed here", []func(*Options){closed}, nil, "it needs a guard", true},
+		// Who listens where a node is expected, and passes everything on to another one.
+		{"passed on", []func(*Options){with(t, ours)}, []func(*Options){with(t, ours), elsewhere},
+			"advertises 10.0.0.1:7071", false},
+		{"under TLS", []func(*Options){with(t, ours), ca.with(t, ca, "x")},
+			[]func(*Options){with(t, ours), ca.with(t, ca, "127.0.0.1"), elsewhere}, "", false},
+		{"another under TLS", []func(*Options){with(t, theirs), ca.with(t, ca, "x")},
+			[]func(*Options){with(t, ours), ca.with(t, ca, "127.0.0.1")},
+			"another shared secret", false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			var logged lockedBuffer
+			a := start(t, "a", append(c.from, none)...)
+			b := start(t, "b", append(c.to, func(o *Options) {
+				o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+			})...)
+			b.Handle(t.Context(), "echo", echo)
+			b.Raft()
+			check := func(what string, err error) {
+				t.Helper()
+				if c.want == "" {
+					assert.NoError(t, err, "%s", what)
+				} else if !NotSent(err) || !strings.Contains(err.Error(), c.want) {
+					t.Errorf("%s: %v; want %q", what, err, c.want)
+				}
+			}
+			for _, size := range []int{0, 1 << 20} {
+				_, _, err := a.Call(t.Context(), at(b), "echo", make([]byte, size))
+				check("call", err)
+			}
+			stream, err := a.Raft().Dial(at(b), time.Minute)
+			check("raft", err)
+			if err == nil {
+				stream.Close()
+			}
+			said := strings.ReplaceAll(logged.String(), `\"`, `"`)
+			if c.want != "" && strings.Contains(said, c.want) == c.here {
+				t.Errorf("the other side logs %s", said)
+			}
+		})
+	}
+}
+
+// exchange sends requests on a connection of its own, and returns what comes back until its end.
+func exchange(t *testing.T, addr string, requests ...string) string {
+	t.Helper()
+	c, err := net.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer c.Close()
+	_, err = io.WriteString(c, strings.Join(requests, ""))
+	require.NoError(t, errors.Join(err, c.(*net.TCPConn).CloseWrite()))
+	got, _ := io.ReadAll(c)
+	return string(got)
+}
+
+// TestSecretIsNotReplayed: what was recorded of one connection opens no other one.
+func TestSecretIsNotReplayed(t *testing.T) {
+	var logged lockedBuffer
+	b := start(t, "b", with(t, ours), func(o *Options) {
+		o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
+	})
+	b.Handle(t.Context(), "echo", echo)
+	var recorded lockedBuffer
+	a := start(t, "a", with(t, ours), func(o *Options) {
+		o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+			return recorder{c, &recorded}, err
+		}
+	})
+	_, _, err := a.Call(t.Context(), at(b), "echo", nil)
+	require.NoError(t, err)
+	requests := strings.SplitAfter(recorded.String(), "\r\n\r\n")
+	require.True(t, len(requests) >= 3, "%q", requests) // hello, proof, call
+	for name, again := range map[string][]string{
+		"all of it":        requests,
+		"the proof":        requests[1:],
+		"the proof, twice": {requests[1], requests[1]},
+		// As if this side had given no challenge.
+		"no challenge": {strings.ReplaceAll(requests[1], serverNonce, "X-Other"), requests[2]},
+	} {
+		got := exchange(t, b.Addr(), again...)
+		assert.True(t, strings.Contains(got, "replayed hello") && !strings.Contains(got, "200 OK"),
+			"%s: %s", name, got)
+	}
+	// Nor does a proof serve for something else, or come from somebody else.
+	for old, replaced := range map[string]string{
+		pathCalls: pathRaft, `"node":"a"`: `"node":"c"`, clientNonce + ": ": clientNonce + ": 0",
+	} {
+		c, err := net.Dial("tcp", b.Addr())
+		require.NoError(t, err)
+		defer c.Close()
+		in := bufio.NewReader(c)
+		_, err = io.WriteString(c, requests[0])
+		require.NoError(t, err)
+		resp, err := http.ReadResponse(in, nil)
+		require.NoError(t, err)
+		// The attacker has the proof for this very challenge, given in another hello.
+		req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(requests[0])))
+		require.NoError(t, err)
+		a.o.Secret.Prove(req, resp.Header, nil)
+		var text strings.Builder
+		require.NoError(t, req.Write(&text))
+		_, err = io.WriteString(c, strings.Replace(text.String(), old, replaced, 1))
+		require.NoError(t, errors.Join(err, c.(*net.TCPConn).CloseWrite()))
+		got, _ := io.ReadAll(in)
+		assert.True(t, strings.Contains(string(got), "another shared secret"), "%s: %s", old, got)
+	}
+	assert.Contains(t, logged.String(), "replayed hello", "the log")
+}
+
+// recorder keeps what is written.
+type recorder struct {
+	net.Conn
+	to *lockedBuffer
+}
+
+func (r recorder) Write(b []byte) (int, error) {
+	_, _ = r.to.Write(b)
+	return r.Conn.Write(b)
+}
+
+// TestSecretIsProvenByBoth: who answers a hello as if all were well, or sends the asking side's own
+// proof back, is not believed to be anybody.
+func TestSecretIsProvenByBoth(t *testing.T) {
+	a := start(t, "a", with(t, ours))
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	impostor := &http.Server{Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			h := hello{Version: version, From: Identity{Cluster: "c", Node: "b"}}
+			h.put(w.Header())
+			w.Header().Set(serverNonce, "x")
+			w.Header().Set(proofHeader, r.Header.Get(proofHeader))
+			w.WriteHeader(http.StatusNoContent)
+		})}
+	go impostor.Serve(l) //nolint:errcheck // it is closed
+	defer impostor.Close()
+	is, err := a.Hello(t.Context(), l.Addr().String())
+	assert.True(t, is == Identity{} && err != nil &&
+		strings.Contains(err.Error(), "has not proven the shared secret"), "%+v, %v", is, err)
+}
+
+// TestSecretTakesNoTime: who asks for a challenge and does not answer it is gone as soon as who
+// says nothing.
+func TestSecretTakesNoTime(t *testing.T) {
+	secret := with(t, ours)
+	synctest.Test(t, func(t *testing.T) {
+		m := memnet.New(memnet.Options{})
+		n := startIn(t, m, "a", secret)
+		c, err := m.Dialer("s")(t.Context(), n.Addr())
+		require.NoError(t, err)
+		begin := time.Now()
+		_, err = io.WriteString(c, "GET /calls HTTP/1.1\r\nHost: x\r\n"+clientNonce+": x\r\n"+
+			helloHeader+`: {"version":1,"from":{"node":"s"}}`+"\r\n\r\n")
+		require.NoError(t, err)
+		got, err := io.ReadAll(c)
+		c.Close()
+		assert.True(t, err == nil || errors.Is(err, net.ErrClosed), "%v", err)
+		assert.Contains(t, string(got), "401 Unauthorized", "the answer")
+		assert.Equal(t, time.Since(begin), greetTimeout, "it is gone")
+	})
+}

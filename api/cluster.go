@@ -89,7 +89,7 @@ func (s *Server) addNode(q *request) error {
 	}
 	m := raft.Member{
 		ID: body.ID, RaftAddr: body.RaftAddr, HTTPAddr: body.HTTPAddr,
-		Voter: body.Voter == nil || *body.Voter,
+		Voter: body.Voter == nil || *body.Voter, Explicit: body.Voter != nil && *body.Voter,
 	}
 	return q.change("add node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
 		was := s.node(m.ID)

@@ -117,3 +117,17 @@ func TestClusterCallsAtTheSameTime(t *testing.T) {
 	answers[1].repeats(answers[0].want(201))
 	assert.Equal(t, h.cluster.asked(), 1, "calls")
 }
+
+// Only "voter": true is an operator's request for a vote; to leave it out is not one.
+func TestVoteAskedFor(t *testing.T) {
+	h := setup(t)
+	for voter, want := range map[string]raft.Member{
+		``: {Voter: true}, `,"voter":null`: {Voter: true},
+		`,"voter":true`: {Voter: true, Explicit: true}, `,"voter":false`: {},
+	} {
+		h.do("POST", "/v1/cluster/nodes", `{"id":"n2","raft_addr":"h2:1"`+voter+`}`)
+		got := h.cluster.nodes["n2"].Member
+		want.ID, want.RaftAddr = "n2", "h2:1"
+		assert.Equal(t, got, want, "%q", voter)
+	}
+}

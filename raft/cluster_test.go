@@ -36,6 +36,7 @@ func TestCluster(t *testing.T) {
 		"AskLeader":                          askLeader,
 		"StrangersForwardNothing":            strangersForwardNothing,
 		"OneNodeGrowsToThreeAndBack":         oneNodeGrowsToThreeAndBack,
+		"OnlyAnnouncedAreAdmitted":           onlyAnnouncedAreAdmitted,
 		"RemovedAsSoonAsItJoined":            removedAsSoonAsItJoined(2),
 		"RemovedAsSoonAsItJoinedOne":         removedAsSoonAsItJoined(1),
 		"WipedNodeComesBack":                 wipedNodeComesBack,

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type Member struct {
 	RaftAddr    string // host:port
 	HTTPAddr    string // host:port; "": not known
 	Voter       bool   // it gets a vote once it has caught up
+	Explicit    bool   // an operator asked for the vote: also as the second of two voters
 }
 
 func (m Member) serverID() hraft.ServerID { return serverID(m.ID, m.Incarnation) }
@@ -42,8 +44,8 @@ func (m Member) serverAddress() hraft.ServerAddress {
 	if m.HTTPAddr != "" {
 		q.Set("http", m.HTTPAddr)
 	}
-	if !m.Voter {
-		q.Set("voter", "false")
+	if !m.Voter || m.Explicit {
+		q.Set("voter", strconv.FormatBool(m.Voter))
 	}
 	if len(q) == 0 {
 		return hraft.ServerAddress(m.RaftAddr)
@@ -58,7 +60,8 @@ func memberOf(id hraft.ServerID, addr hraft.ServerAddress) Member {
 	var query string
 	m.RaftAddr, query, _ = strings.Cut(string(addr), "?")
 	if q, err := url.ParseQuery(query); err == nil {
-		m.HTTPAddr, m.Voter = q.Get("http"), q.Get("voter") != "false"
+		m.HTTPAddr = q.Get("http")
+		m.Voter, m.Explicit = q.Get("voter") != "false", q.Get("voter") == "true"
 	}
 	return m
 }
@@ -155,7 +158,7 @@ func (o *Options) self() Member {
 // first is the first configuration of a new cluster: all of its nodes vote.
 func (o *Options) first() (c configuration) {
 	for _, m := range o.Initial {
-		n := Member{m.ID, m.Incarnation, m.RaftAddr, m.HTTPAddr, true}
+		n := Member{m.ID, m.Incarnation, m.RaftAddr, m.HTTPAddr, true, false}
 		if n.RaftAddr == "" { // formed alone: nobody else had to know the address
 			n.RaftAddr, n.HTTPAddr = o.self().RaftAddr, o.self().HTTPAddr
 		}

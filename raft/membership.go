@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -24,7 +25,10 @@ func noMember(field, id string) *event.Problem {
 	return event.Problemf(event.CodeNodeNotFound, field, "node %s is no member", id)
 }
 
-const rpcAdmin = "raft.admin"
+const (
+	rpcAdmin = "raft.admin"
+	rpcJoin  = "raft.join" // an adminRequest of a node that need not be a member
+)
 
 // adminRequest is a change of the configuration, or a checkpoint.
 type adminRequest struct {
@@ -123,6 +127,12 @@ func (r *Replica) serveAdmin(ctx context.Context, _ peer.Identity, q adminReques
 	return r.administer(ctx, q), nil
 }
 
+func (r *Replica) serveJoin(ctx context.Context, _ peer.Identity, q adminRequest) (
+	adminResponse, error) {
+	q.Do = "join"
+	return r.administer(ctx, q), nil
+}
+
 // administer carries a request out on this node.
 func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse {
 	if q.Do == "snapshot" {
@@ -198,6 +208,9 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 			return nil
 		}
 		return cmp.Or(r.transfer(""), errNotLeader) // the next leader takes this one's vote
+	}
+	if why := r.o.Net.Closed(); why != "" {
+		return conflict("raft_addr", "%s", why)
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
@@ -304,7 +317,17 @@ func (r *Replica) place(m Member, asked bool) error {
 		}
 	}
 	if old.ID != "" && !asked {
-		m.Voter = is.Voter
+		m.Voter, m.Explicit = is.Voter, is.Explicit
+	}
+	if old.ID == "" && !asked && r.o.AnnouncedOnly {
+		who := &r.membership.refused
+		if *who != m.Server() && r.membership.warned.due(time.Now()) {
+			*who = m.Server()
+			r.o.Logger.Warn("node that is not announced was refused",
+				"node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr)
+		}
+		return conflict("id", "node %s is not announced at %s, and node %s admits no other: "+
+			"qlogd cluster add %[1]s %[2]s (POST /v1/cluster/nodes)", m.ID, m.RaftAddr, r.o.NodeID)
 	}
 	switch {
 	case old.ID == "":
@@ -368,12 +391,17 @@ func (r *Replica) remove(ctx context.Context, id string, force bool) error {
 	return r.raft.RemoveServer(gone, 0, 0).Error()
 }
 
-// promote gives members that have caught up the vote that they are to have.
+// promote gives members that have caught up the vote that they are to have. Of two voters neither
+// can be lost, so a node that votes alone gets a second voter only together with a third, or where
+// an operator asked for that.
 func (r *Replica) promote() {
-	for _, m := range r.remotes() {
-		if m.Votes || !m.Voter || m.Status.Applied == 0 || !m.level() {
-			continue
-		}
+	due := slices.DeleteFunc(r.remotes(), func(m MemberStatus) bool {
+		return m.Votes || !m.Voter || m.Status.Applied == 0 || !m.level()
+	})
+	if len(due) == 1 && !due[0].Explicit && r.alone() {
+		return
+	}
+	for _, m := range due {
 		select {
 		case r.membership.changing <- struct{}{}:
 		default:
@@ -415,7 +443,8 @@ func (r *Replica) tendMembership() {
 			}
 		}
 		want, is := r.o.self(), memberOf(self.ID, self.Address)
-		want.Voter, want.HTTPAddr = is.Voter, cmp.Or(want.HTTPAddr, is.HTTPAddr)
+		want.Voter, want.Explicit = is.Voter, is.Explicit
+		want.HTTPAddr = cmp.Or(want.HTTPAddr, is.HTTPAddr)
 		if member && want.serverAddress() != self.Address ||
 			!joined && !r.membership.joined.Load() {
 			r.askToJoin()
@@ -454,7 +483,7 @@ func (r *Replica) askToJoin() {
 		if leads {
 			a = r.administer(ctx, q)
 		} else {
-			_, err = peer.Ask(ctx, r.o.Net, peer.Target{Addr: addr}, rpcAdmin, q, &a)
+			_, err = peer.Ask(ctx, r.o.Net, peer.Target{Addr: addr}, rpcJoin, q, &a)
 		}
 		cancel()
 		switch p := a.Problem; {

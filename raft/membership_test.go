@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // answers holds an error against a problem's code; "" is none.
@@ -60,7 +63,11 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	n1 := c.get("n1")
 	n1.ready()
 	c.put("alone")
-	c.join("n2")
+	second := c.fresh("n2")
+	answers(t, n1.AddMember(ctx, Member{ID: "n2", RaftAddr: second.addr, Voter: true,
+		Explicit: true}), "")
+	c.contact(second)
+	c.start(second)
 	c.voting(2)
 	c.put("two")
 
@@ -126,6 +133,58 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	answers(t, l.RemoveMember(ctx, l.name, true), event.CodeConflict)
 	answers(t, l.TransferLeadership(ctx, ""), event.CodeConflict)
 	c.put("alone again")
+}
+
+// A node that is to admit announced ones only refuses others, says so once, and admits them when
+// they are announced. Unless an operator asks for it, the first of them does not get a vote before
+// the second one does.
+func onlyAnnouncedAreAdmitted(t *testing.T) {
+	ctx := context.Background()
+	warned := &counter{of: "not announced was refused"}
+	c := cluster(t, 1, func(o *Options) {
+		o.AnnouncedOnly = true
+		o.Logger = slog.New(slog.NewTextHandler(warned, nil))
+	})
+	n1 := c.get("n1")
+	c.put("alone")
+	for i, name := range []string{"n2", "n3"} {
+		m := c.join(name)
+		until(t, "it is told what to do", func() bool {
+			_, why := m.Ready()
+			return contains(why, "qlogd cluster add "+name+" "+m.addr)
+		})
+		// Nor does it announce itself.
+		var a adminResponse
+		_, err := peer.Ask(ctx, m.net, peer.Target{Addr: n1.addr}, rpcAdmin,
+			adminRequest{Do: "add", Member: Member{ID: name, RaftAddr: m.addr, Voter: true}}, &a)
+		e, _ := errors.AsType[*peer.Error](err)
+		require.True(t, e != nil && e.Code == codeNoMember, "announced by itself: %v", err)
+		assert.Equal(t, len(n1.Members()), i+1, "members")
+		answers(t, n1.AddMember(ctx, Member{ID: name, RaftAddr: m.addr, Voter: true}), "")
+		<-m.joined
+		c.put("with " + name)
+		until(t, "it has caught up", func() bool { return m.has("with " + name) })
+		if i == 0 {
+			since := time.Now()
+			until(t, "some rounds", func() bool { return time.Since(since) > 3*time.Second })
+			assert.Equal(t, n1.votersKnown(), 1, "voters without a third node")
+		}
+	}
+	c.voting(3)
+	assert.Equal(t, warned.n.Load(), 1, "lines of the log in this minute")
+}
+
+// counter is a log of which it counts some lines.
+type counter struct {
+	of string
+	n  atomic.Int64
+}
+
+func (c *counter) Write(line []byte) (int, error) {
+	if strings.Contains(string(line), c.of) {
+		c.n.Add(1)
+	}
+	return len(line), nil
 }
 
 // A node that is removed as soon as it has joined may hear of its removal, and not that the removal

@@ -82,6 +82,8 @@ type Options struct {
 	Wall          func() time.Time // default time.Now
 	// Contacts are Raft addresses to ask for admission while this node is in no configuration.
 	Contacts []string
+	// AnnouncedOnly has this node, while it leads, admit only nodes that AddMember announced.
+	AnnouncedOnly bool
 	// OnJoined is called, once, when the configuration has this node for the first time. It
 	// must set Node.Joined, durably.
 	OnJoined func()

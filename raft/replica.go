@@ -90,6 +90,8 @@ type membership struct {
 	joined   atomic.Bool            // the configuration has had this server; that is on disk
 	why      atomic.Pointer[string] // why it is not a member
 	logged   throttle               // of why
+	refused  string                 // the last server that was not announced; see changing
+	warned   throttle               // of refused
 	changing chan struct{}          // of capacity one: held while the configuration changes
 }
 

@@ -1,6 +1,7 @@
 package raft
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -143,6 +144,8 @@ func vouchedForWhereTheyAreNow(t *testing.T) {
 
 	two := c.fresh("n2")
 	two.contacts = []string{one.addr}
+	answers(t, one.AddMember(context.Background(), Member{ID: "n2", RaftAddr: two.addr,
+		Voter: true, Explicit: true}), "")
 	fetched(t, two.disk, one.disk, one.node)
 	c.start(two)
 	until(t, "the new node votes", func() bool { return one.votersKnown() == 2 })

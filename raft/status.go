@@ -245,7 +245,8 @@ func (r *Replica) answerOthers() {
 		rpcStatus:     r.forCluster(peer.Answer(r.serveStatus)),
 		rpcAdmission:  r.forCluster(peer.Answer(r.serveStatus)),
 		rpcOffer:      r.forCluster(peer.Answer(r.takeOffer)),
-		rpcAdmin:      r.forCluster(peer.Answer(r.serveAdmin)),
+		rpcAdmin:      r.forMembers(peer.Answer(r.serveAdmin)),
+		rpcJoin:       r.forCluster(peer.Answer(r.serveJoin)),
 		callForward:   r.forMembers(r.b.serveForward),
 		callReadIndex: r.forMembers(peer.Answer(r.serveReadIndex)),
 	} {

@@ -28,7 +28,7 @@ type NewNode struct {
 	ID       string `json:"id"`
 	RaftAddr string `json:"raft_addr"`
 	HTTPAddr string `json:"http_addr,omitzero"`
-	Voter    *bool  `json:"voter,omitzero"` // left out: true
+	Voter    *bool  `json:"voter,omitzero"` // left out: true, but not as the second of two
 }
 
 // TransferRequest is a POST /v1/cluster/transfer-leadership; its body may be left out.

@@ -48,12 +48,12 @@ var clusterCommands = group("cluster",
 			})
 	}),
 	remote("cluster add", func(c request, f *struct {
-		HTTPAddr string
-		NonVoter bool
+		HTTPAddr        string
+		NonVoter, Voter bool
 	}) error {
 		n := wire.NewNode{ID: c.args[0], RaftAddr: c.args[1], HTTPAddr: f.HTTPAddr}
-		if f.NonVoter {
-			n.Voter = new(bool)
+		if f.NonVoter || f.Voter {
+			n.Voter = &f.Voter
 		}
 		node, created, err := c.AddNode(c.ctx, n)
 		what := "is in already; it gets its vote once it has caught up"
@@ -66,7 +66,7 @@ var clusterCommands = group("cluster",
 			what = "is in already"
 		}
 		return c.answer(node, err, "%s %s", node.ID, what)
-	}),
+	}, exclusive("voter", "non-voter")),
 	remote("cluster remove", func(c request, f *struct{ Force bool }) error {
 		id := c.args[0]
 		what := "remove node " + id + " from the cluster for ever"

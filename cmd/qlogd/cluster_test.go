@@ -57,6 +57,7 @@ POST /v1/cluster/nodes {"id":"n4","raft_addr":"h4:1"} -> 201 {"id":"n4"}
 POST /v1/cluster/nodes {"id":"n2","raft_addr":"h2:1"} -> 200 {"id":"n2","voter":true}
 POST /v1/cluster/nodes {"id":"n3","raft_addr":"h3:1"} -> 200 {"id":"n3","voter":false}
 POST /v1/cluster/nodes {"id":"n3","raft_addr":"h3:1","voter":false} -> 200 {"id":"n3"}
+POST /v1/cluster/nodes {"id":"n3","raft_addr":"h3:1","voter":true} -> 200 {"id":"n3","voter":true}
 POST /v1/cluster/nodes {"id":"n5","raft_addr":"h5:1","http_addr":"h5:2","voter":false} -> 201 {}
 POST /v1/cluster/nodes {"id":"n6","raft_addr":"h2:1"} -> 409 {"code":"conflict","detail":"taken"}
 DELETE /v1/cluster/nodes/n3 -> 204
@@ -92,6 +93,8 @@ func TestClusterCommands(t *testing.T) {
 		{"add n2 h2:1", 0, "n2 is in already\n", ""},
 		{"add n3 h3:1", 0, "n3 is in already; it gets its vote once it has caught up\n", ""},
 		{"add n3 h3:1 --non-voter", 0, "n3 is in already, without a vote\n", ""},
+		{"add n3 h3:1 --voter", 0, "n3 is in already\n", ""},
+		{"add n3 h3:1 --voter --non-voter", 2, "", "voter"},
 		{"add n5 h5:1 --http-addr h5:2 --non-voter -o json", 0,
 			`{"id":"","raft_addr":"","http_addr":"","voter":false,"leader":false,` +
 				`"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,` +

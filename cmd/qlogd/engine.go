@@ -186,7 +186,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		Dir:           datadir.Path(c.DataDir, datadir.RaftDir),
 		CheckpointDir: datadir.Path(c.DataDir, datadir.CheckpointDir),
 		FS:            vfs.OS{}, Wall: time.Now,
-		Net: e.peers, Contacts: c.Join, Logger: e.logger, Metrics: sink,
+		Net: e.peers, Contacts: c.Join, AnnouncedOnly: c.alone(), Logger: e.logger, Metrics: sink,
 		OnFatal: e.replicaFailed,
 		OnJoined: func() { // from here on a directory that is in no configuration was removed
 			if err := e.changeCard(func(card *datadir.Node) { card.Joined = true }); err != nil {

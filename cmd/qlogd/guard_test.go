@@ -3,6 +3,8 @@ package main
 import (
 	"crypto/x509"
 	"encoding/pem"
+	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -15,8 +17,11 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/ports"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // TestEveryListenerIsGuarded sends every listener what a browser sends for a page of another
@@ -152,4 +157,52 @@ func send(
 		assert.Equal(t, p.Status, res.StatusCode)
 	}
 	return p.Code, res.Header
+}
+
+// A node that is alone, with tokens or without, admits nobody who only knows its port.
+func TestStrangersAreNotAdmitted(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		require.NoError(t, os.WriteFile(name, []byte(text), 0o600))
+		return name
+	}
+	tokens := file("tokens", "- name: shop\n  sha256: "+strings.Repeat("0", 64)+"\n  roles: [admin]\n")
+	secret := file("secret", "sixteen bytes, or more\n")
+	free := startTest(t, "", "--node-id", "free")
+	defer free.stop()
+	stranger := startTest(t, "", "--node-id", "stranger", "--join", free.peers.Self().Raft)
+	defer stranger.stop()
+	for what, guard := range map[string][]string{
+		"needs Raft TLS":        nil,
+		"who connects has none": {"--cluster-secret-file", secret},
+	} {
+		n := startTest(t, "", append(guard, "--node-id", "n1", "--auth-file", tokens)...)
+		_, _, err := stranger.peers.Call(t.Context(), peer.Target{Addr: n.peers.Addr()}, "ping", nil)
+		assert.True(t, err != nil && strings.Contains(err.Error(), what), "%s: %v", what, err)
+		err = n.engine().replica.AddMember(t.Context(), raft.Member{ID: "x", RaftAddr: "127.0.0.1:1"})
+		assert.Equal(t, err != nil, guard == nil, "announced at one that accepts nobody: %v", err)
+		n.reloadSecrets(func(setting string, err error) { assert.NoError(t, err, "%s", setting) })
+		n.stop()
+	}
+	ready := func(want bool, why string) {
+		t.Helper()
+		cluster.Until(t, func() error {
+			e := stranger.engine()
+			if e == nil {
+				return errors.New("it looks for the cluster")
+			}
+			is, whyNot := e.replica.Ready()
+			if is != want || !strings.Contains(strings.Join(whyNot, ";"), why) {
+				return fmt.Errorf("ready: %v, %v", is, whyNot)
+			}
+			return nil
+		})
+	}
+	ready(false, "node stranger is not announced at "+stranger.peers.Self().Raft)
+	_, _, err := free.AddNode(t.Context(), wire.NewNode{ID: "stranger",
+		RaftAddr: stranger.peers.Self().Raft})
+	require.NoError(t, err)
+	ready(true, "")
 }

@@ -23,7 +23,7 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/transcode", "internal/certs", "internal/hlog",
+	"internal/transcode", "internal/certs", "internal/hlog", "internal/pages",
 	"event",
 	"log/vfs", "log/checkpoint", "log/datadir", "log",
 	"projections", "projections/store",
@@ -50,7 +50,7 @@ var only = map[string][]string{
 	"client":            {"api/wire"},
 	"event":             {"internal/transcode"},
 	"projections":       {"event"},
-	"projections/store": {"event", "projections"},
+	"projections/store": {"event", "internal/pages", "projections"},
 	"fsm":               {"event", "log", "log/checkpoint", "log/vfs", "projections"},
 	"webhook":           {"api/wire", "event", "internal/transcode"},
 }

@@ -41,15 +41,15 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"runtime/debug"
+	"path/filepath"
 	"sync"
-	"syscall"
 	"time"
 
 	bolt "go.etcd.io/bbolt"
 	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/pages"
 )
 
 // Source is the event log.
@@ -113,7 +113,7 @@ func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 func (s *Store) open() error {
 	var db *bolt.DB
 	var at state
-	err := guard(func() (err error) {
+	err := pages.Guard(func() (err error) {
 		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: waitForFile,
 			FreelistType: bolt.FreelistMapType})
 		var path *fs.PathError
@@ -143,7 +143,7 @@ func (s *Store) open() error {
 	if err == nil {
 		s.db, s.at = db, at
 	} else if db != nil {
-		_ = guard(db.Close)
+		_ = pages.Guard(db.Close)
 	}
 	return err
 }
@@ -151,7 +151,7 @@ func (s *Store) open() error {
 // begin replaces the file by an empty one. The caller holds mu or has not shared s yet.
 func (s *Store) begin() error {
 	if s.db != nil {
-		_ = guard(s.db.Close) // its content is of no use any more
+		_ = pages.Guard(s.db.Close) // its content is of no use any more
 		s.db = nil
 	}
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -188,7 +188,7 @@ func (s *Store) Close() error {
 	if s.db == nil {
 		return nil
 	}
-	err := guard(s.db.Close)
+	err := pages.Guard(s.db.Close)
 	s.db = nil
 	return err
 }
@@ -258,7 +258,7 @@ func (s *Store) commit(b *batch) (err error) {
 	case nil:
 		err = errClosed
 	case b.db:
-		err = guard(func() error { return b.db.Update(b.write) })
+		err = pages.Guard(func() error { return b.db.Update(b.write) })
 	}
 	s.mu.RUnlock()
 	if err != nil {
@@ -280,33 +280,20 @@ func stateOf(tx *bolt.Tx) (state, error) {
 	return at, err
 }
 
-// view runs fn in a transaction for reading. A file in which it meets damage is
-// discarded.
+// view runs fn in a transaction for reading. A file in which it meets damage is discarded, and the
+// error is an event.Problem.
 func (s *Store) view(fn func(*bolt.Tx) error) error {
 	s.mu.RLock()
 	db, err := s.db, errClosed
 	if db != nil {
-		err = guard(func() error { return db.View(fn) })
+		err = pages.Guard(func() error { return db.View(fn) })
 	}
 	s.mu.RUnlock()
 	if errors.Is(err, errCorrupt) {
-		err = errors.Join(err, s.discard(db, err))
-	}
-	return err
-}
-
-// guard runs fn and turns what bbolt does on damaged pages (it panics, reads outside
-// the mapped file, or writes where no file can reach) into errCorrupt.
-func guard(fn func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("%w: %v", errCorrupt, r)
-		}
-	}()
-	err = fn()
-	if errors.Is(err, syscall.EFBIG) { // a page number far beyond the file's end
-		err = fmt.Errorf("%w: %v", errCorrupt, err)
+		again := &event.Problem{Code: event.CodeNoLeader, Index: -1, RetryAfterMS: 1000,
+			Detail: "the read models of this node (" + filepath.Base(s.path) + ") are damaged and " +
+				"are being rebuilt from the log; repeat the request, or ask another node"}
+		err = errors.Join(again, err, s.discard(db, err))
 	}
 	return err
 }

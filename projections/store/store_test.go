@@ -639,6 +639,8 @@ func TestFlippedBit(t *testing.T) {
 		defer s.Close()
 		_, err = s.Minutes("needle-in-the-file", start, start+60_000)
 		require.ErrorIs(t, err, errCorrupt, "a flipped value is read as good:")
+		p, ok := errors.AsType[*event.Problem](err) // what the API answers
+		require.True(t, ok && strings.Contains(p.Detail, "p.db") && p.RetryAfterMS > 0, "%v", p)
 		ctx, stop := context.WithCancel(context.Background())
 		defer stop()
 		done := make(chan error, 1)

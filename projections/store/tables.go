@@ -3,7 +3,6 @@ package store
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"hash/crc32"
 
@@ -11,6 +10,7 @@ import (
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/pages"
 )
 
 // format is the version of the layout below. A file of another one is rebuilt.
@@ -46,7 +46,7 @@ var (
 )
 
 // errCorrupt is returned for damage of the file.
-var errCorrupt = errors.New("the file is damaged")
+var errCorrupt = pages.ErrDamaged
 
 // state is the file's metadata.
 type state struct {

@@ -1,0 +1,32 @@
+// Package pages guards the use of bbolt files, which trust what is on their pages.
+package pages
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"syscall"
+)
+
+// ErrDamaged is returned for a file whose bytes are wrong.
+var ErrDamaged = errors.New("the file is damaged")
+
+// Guard runs do, which uses a bbolt file, and returns ErrDamaged for what bbolt does on damaged
+// pages: it panics, reads outside of the mapped file, or writes where no file can reach.
+func Guard(do func() error) (err error) {
+	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
+	defer func() {
+		switch v := recover().(type) {
+		case nil:
+		case runtime.Error: // it says where in the program's memory, and nothing of the file
+			err = fmt.Errorf("%w: one of its pages leads nowhere", ErrDamaged)
+		default:
+			err = fmt.Errorf("%w: %v", ErrDamaged, v)
+		}
+	}()
+	if err = do(); errors.Is(err, syscall.EFBIG) { // a page number far beyond the file's end
+		err = fmt.Errorf("%w: %v", ErrDamaged, err)
+	}
+	return err
+}

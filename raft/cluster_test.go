@@ -44,6 +44,7 @@ func TestCluster(t *testing.T) {
 		"FollowersAddressIsCorrected":        followersAddressIsCorrected,
 		"SnapshotAll":                        snapshotAll,
 		"AgeGrowsWhenCutOff":                 ageGrowsWhenCutOff,
+		"StalledDisks":                       stalledDisks,
 		"OldCopyIsFoundOut":                  oldCopyIsFoundOut,
 		"OldCopyOfAReplacedDirectory":        oldCopyOfAReplacedDirectory,
 		"VouchedForWhereTheyAreNow":          vouchedForWhereTheyAreNow,

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"syscall"
 	"testing"
-	"testing/synctest"
-	"time"
 
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -163,24 +163,28 @@ func TestFailAnywhere(t *testing.T) {
 	}
 }
 
-// A stalled disk ends the process instead of freezing the cluster.
-func TestStalledDiskIsFatal(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		mem := memdisk.New()
-		o := on(mem)
-		stall := &stallFS{FS: mem, gate: make(chan struct{})}
-		o.FS, o.StoreDeadline = stall, 10*time.Millisecond
-		n := boot(t, o)
-		stall.on.Store(true)
-		done := make(chan error, 1)
-		go func() {
-			_, err := n.Propose(context.Background(), put("a"))
-			done <- err
-		}()
-		if err := <-n.died; err == nil {
-			t.Error("no reason given")
+// The error that ends a replica says what failed, where, and what to do.
+func TestFailedWriteSaysWhatToDo(t *testing.T) {
+	for at, reached := 1, true; reached; at++ {
+		disk := memdisk.New()
+		o := on(disk)
+		o.Machine = openFake(t, disk, "/events")
+		last := disk.Ops() + 1 + at // after tryBoot has looked at the events
+		disk.FailAt(last, syscall.EIO)
+		n, err := tryBoot(t, o)
+		if err == nil {
+			if n.leads() {
+				_, err = n.Propose(t.Context(), put("a"))
+			}
+			if n.run.dead.Load() != nil {
+				err = <-n.died
+			}
+			n.down()
 		}
-		outcomeUnknown(t, <-done)
-		close(stall.gate)
-	})
+		if reached = disk.Ops() >= last; reached && err != nil {
+			for _, part := range []string{" /", "input/output error; check the disk; ", "docs/"} {
+				assert.Contains(t, err.Error(), part, "operation %d:", at)
+			}
+		}
+	}
 }

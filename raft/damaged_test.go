@@ -11,9 +11,8 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// TestDamagedBolt damages the bbolt files in ways that bbolt answers with a
-// panic or a fault: what is told is an error that names the file, and the files
-// are left as they are.
+// TestDamagedBolt damages the bbolt files in ways that bbolt answers with a panic or a fault: the
+// error names the file, and what to do.
 func TestDamagedBolt(t *testing.T) {
 	made := t.TempDir()
 	at := func(dir string) Options {
@@ -45,7 +44,11 @@ func TestDamagedBolt(t *testing.T) {
 			if _, err = Held(at(dir)); err == nil {
 				_, err = tryBoot(t, at(dir))
 			}
-			assert.True(t, err != nil && strings.Contains(err.Error(), c.file), "start: %v", err)
+			require.True(t, err != nil, "it starts")
+			said := err.Error()
+			assert.True(t, strings.Contains(said, "/raft/"+c.file+": the file is damaged: ") &&
+				strings.Contains(said, "replay --data-dir OLD --into NEW") &&
+				!strings.Contains(said, "invalid memory"), "start: %v", err)
 		})
 	}
 }

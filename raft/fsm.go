@@ -22,6 +22,7 @@ type fsm struct {
 	o     Options
 	snaps *snapshots
 	fatal func(error)
+	guard *guard
 	// applied is called after each batch.
 	applied func(progress)
 
@@ -131,7 +132,11 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 			// After a restart Raft applies everything since its newest snapshot
 			// again: what the event log holds is never decided twice (I4).
 			skipped := l.Index <= p.head
-			res, err := f.o.Machine.Apply(l.Index, l.Data)
+			var res []event.Result
+			var err error
+			f.guard.Watch("append to the event log", func() {
+				res, err = f.o.Machine.Apply(l.Index, l.Data)
+			})
 			if err != nil {
 				f.dead = fmt.Errorf("apply entry %d: %w", l.Index, err)
 				out[i] = f.dead

@@ -6,27 +6,27 @@ import (
 	"fmt"
 	"hash/crc32"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/segment"
+
+	"github.com/qlogd/qlogd/internal/pages"
+	"github.com/qlogd/qlogd/internal/watchdog"
 )
 
-// logStore is the Raft log: raft-wal with checksums, a deadline for each write, and a cache of
-// the newest entries.
+// logStore is the Raft log: raft-wal with checksums, under a watchdog, and with a cache of the
+// newest entries.
 type logStore struct {
-	o *Options
-	faults
+	o     *Options
+	guard *guard
 	// walMu is held for reading by users of wal, and for writing while its files are
 	// exchanged (reopen) or closed.
 	walMu sync.RWMutex
 	wal   *wal.WAL
 	filer *segment.Filer
 	// floor returns the index up to which the log may be truncated from its front.
-	floor  func() uint64
-	broken atomic.Bool
+	floor func() uint64
 	// applied returns the index up to which the Machine has applied the log; nil before it does.
 	applied func() uint64
 	cache   logCache
@@ -40,8 +40,6 @@ var (
 )
 
 func (s *logStore) IsMonotonic() bool { return true } // raft-wal is
-
-var errBroken = errors.New("the Raft log failed before; what it holds on disk is unknown")
 
 func (s *logStore) FirstIndex() (uint64, error) {
 	s.walMu.RLock()
@@ -72,7 +70,8 @@ func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
 	}
 	err := s.read(index, l)
 	if err != nil && !errors.Is(err, hraft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
-		s.die(err)
+		err = fmt.Errorf("%s: %w", s.o.Dir, err)
+		s.guard.die(err)
 	}
 	return err
 }
@@ -97,8 +96,8 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 // undecodable, deferred, makes an error of a panic of raft-wal's decoder, which slices by lengths
 // that it has just read.
 func undecodable(index uint64, err *error) {
-	if p := recover(); p != nil {
-		*err = fmt.Errorf("raft log: entry %d cannot be decoded: %v", index, p)
+	if recover() != nil {
+		*err = fmt.Errorf("raft log: entry %d: %w: it cannot be decoded", index, pages.ErrDamaged)
 	}
 }
 
@@ -129,7 +128,8 @@ func sealLogs(logs []*hraft.Log) []*hraft.Log {
 func unseallog(index uint64, l *hraft.Log) error {
 	sum := l.Extensions
 	if len(sum) != 4 || l.Index != index || binary.BigEndian.Uint32(sum) != logSum(l) {
-		return fmt.Errorf("raft log: entry %d does not match its checksum", index)
+		return fmt.Errorf("raft log: entry %d: %w: it does not match its checksum", index,
+			pages.ErrDamaged)
 	}
 	l.Extensions = nil
 	return nil
@@ -151,7 +151,7 @@ func (s *logStore) StoreLogs(logs []*hraft.Log) error {
 			size += len(sealed[n].Data)
 			n++
 		}
-		if err := s.guard("store entries", func() error {
+		if err := s.write("store entries", func() error {
 			s.walMu.RLock()
 			defer s.walMu.RUnlock()
 			return s.wal.StoreLogs(sealed[:n])
@@ -191,12 +191,12 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 	// What was applied here was committed. A leader that has something else there has another
 	// history, or this node does.
 	if from > first && s.applied != nil && from <= s.applied() {
-		s.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, "+
+		s.guard.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, "+
 			"and those up to %d were applied here", ErrDiverged, from, s.applied()))
-		return errBroken
+		return watchdog.ErrBroken
 	}
 	s.cache.forget(to)
-	return s.guard(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
+	return s.write(fmt.Sprintf("delete entries %d to %d", from, to), func() error {
 		s.walMu.RLock()
 		defer s.walMu.RUnlock()
 		return s.wal.DeleteRange(from, to)
@@ -209,32 +209,12 @@ func (s *logStore) close() error {
 	return s.wal.Close()
 }
 
-// guard runs one write. Any error, or Options.StoreDeadline, ends the process. After a failed
-// fsync the kernel may have dropped the pages, so that a second one "succeeds" with the data lost;
-// it is never retried. And a disk that hangs under the leader would freeze the cluster: heartbeats
-// continue, so nobody else is elected (hashicorp/raft #503, #614).
-func (s *logStore) guard(what string, write func() error) error {
-	if s.broken.Load() {
-		return errBroken
-	}
-	timer := time.AfterFunc(s.o.StoreDeadline, func() {
-		s.broken.Store(true)
-		s.fatal(fmt.Errorf("raft log: %s: the disk did not answer within %v",
-			what, s.o.StoreDeadline))
+// write runs a write of the log's files.
+func (s *logStore) write(what string, do func() error) error {
+	return s.guard.Write("raft log: "+what, s.o.Dir, func() error {
+		s.o.BeforeStore()
+		return do()
 	})
-	s.o.BeforeStore()
-	err := write()
-	inTime := timer.Stop()
-	if err != nil {
-		s.broken.Store(true)
-		err = fmt.Errorf("raft log: %s: %w", what, err)
-		s.fatal(err)
-		return err
-	}
-	if !inTime || s.broken.Load() {
-		return errBroken // the process is about to end
-	}
-	return nil
 }
 
 // logCache keeps the newest entries of the Raft log in memory: hashicorp/raft reads again what

@@ -108,9 +108,10 @@ type Options struct {
 	HeartbeatTimeout   time.Duration // and that of elections; default 700 ms
 	LeaderLeaseTimeout time.Duration // default 500 ms
 	CommitTimeout      time.Duration // default 50 ms
-	StoreDeadline      time.Duration // default 5 s
 	LeaderWait         time.Duration // how long a request waits for a leader, default 3 s
 	SegmentBytes       int           // of the Raft log's files, default 32 MiB
+	// The process ends when a write has taken this long, default 30 s: see guard.
+	DiskTimeout time.Duration
 
 	Limits Limits
 
@@ -172,7 +173,7 @@ func (o Options) withDefaults() Options {
 	def(&o.HeartbeatTimeout, 700*time.Millisecond)
 	def(&o.LeaderLeaseTimeout, min(o.HeartbeatTimeout, 500*time.Millisecond))
 	def(&o.CommitTimeout, 50*time.Millisecond)
-	def(&o.StoreDeadline, 5*time.Second)
+	def(&o.DiskTimeout, 30*time.Second)
 	def(&o.LeaderWait, 3*time.Second)
 	def(&o.SegmentBytes, 32<<20)
 	def(&o.ReserveBytes, 256<<20)

@@ -107,7 +107,7 @@ func (s *logStore) reopen() error {
 	if _, err := s.wal.FirstIndex(); err != nil {
 		return err // it is closed
 	}
-	return s.guard("rewrite the newest file", func() error {
+	return s.write("rewrite the newest file", func() error {
 		// From here on it is as after a kill: see repairLog.
 		if err := s.wal.Close(); err != nil {
 			return err

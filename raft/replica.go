@@ -5,7 +5,7 @@
 //
 // What guards against traps of the libraries:
 //
-//	entries that a stalled or full disk does not take   logStore.guard, disk
+//	entries that a stalled or full disk does not take   guard, disk
 //	term and vote in two transactions, flipped bits     votes, logStore.GetLog, checkpoint
 //	entries that are applied again after a restart      fsm.ApplyBatch
 //	a snapshot that is labelled below the state         fsm.Snapshot
@@ -38,6 +38,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/hlog"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -80,6 +81,7 @@ type lifecycle struct {
 type peers struct {
 	contact    atomic.Pointer[contact]
 	leaderAddr atomic.Value // LeaderHTTP
+	accepted   sync.Map     // of hraft.ServerID: when the newest request it accepted was sent
 
 	mu   sync.Mutex
 	seen map[hraft.ServerID]MemberStatus // their last answers
@@ -120,15 +122,18 @@ func Open(o Options) (*Replica, error) {
 	r.snapNow, r.offers = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.agreement.wake = make(chan struct{}, 1)
 	var err error
-	if r.stores, err = openStores(o, faults{r.fatal, r.die}); err == nil {
+	if r.stores, err = openStores(o, newGuard(o, r.fatal, r.die)); err == nil {
 		if err = r.start(); err == nil {
 			return r, nil
 		}
 		r.stores.close()
 	}
 	r.run.end()
-	return nil, err
+	return nil, advise(err)
 }
+
+// applyTimeout is how long hashicorp/raft may take to begin with an entry.
+const applyTimeout = 5 * time.Second
 
 func (r *Replica) start() error {
 	if err := r.stores.bootstrap(r.o); err != nil {
@@ -152,7 +157,7 @@ func (r *Replica) start() error {
 		p := r.fsm.progress()
 		return max(p.index, p.head)
 	}
-	r.fsm.applied = r.applied
+	r.fsm.applied, r.fsm.guard = r.applied, r.stores.guard
 	if newest := r.stores.snaps.newest(); newest.Index > 0 {
 		r.fsm.now.conf = configurationOf(newest)
 	}
@@ -189,7 +194,7 @@ func (r *Replica) start() error {
 	}
 	r.run.started.Store(true)
 	r.b.apply = func(data []byte) hraft.ApplyFuture {
-		return r.raft.ApplyLog(hraft.Log{Data: data}, r.o.StoreDeadline)
+		return r.raft.ApplyLog(hraft.Log{Data: data}, applyTimeout)
 	}
 	r.clock.follow(began.clock, 0, time.Time{})
 	if r.alone() {
@@ -254,6 +259,7 @@ func (r *Replica) config() *hraft.Config {
 // fatal ends the replica: what is on disk, or the state, can no longer be trusted, or this
 // directory is no member any more. The first call counts.
 func (r *Replica) fatal(err error) {
+	err = advise(err)
 	if !r.run.dead.CompareAndSwap(nil, &err) {
 		return
 	}
@@ -320,6 +326,9 @@ func (r *Replica) unavailable() *event.Problem {
 	}
 	if r.missing() > 0 {
 		return catchingUp()
+	}
+	if r.stores.guard.Stalled() {
+		return notNow("%v; retry on another node", watchdog.ErrStalled)
 	}
 	return nil
 }
@@ -586,12 +595,16 @@ func (r *Replica) transfer(to string) error {
 // transfer may never end, and it refuses every entry meanwhile.
 func (r *Replica) unstick() {
 	began := r.b.probe()
-	ctx, cancel := r.within(transferSticks)
-	defer cancel()
 	accepts := func() bool { return !r.b.lead.leader || r.b.lead.accepted.After(began) }
-	if !r.b.until(ctx, accepts) && r.run.ctx.Err() == nil {
-		r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))
+	for range 10 { // a pause of the process uses up one of them
+		ctx, cancel := r.within(transferSticks / 10)
+		ok := r.b.until(ctx, accepts)
+		cancel()
+		if ok || r.run.ctx.Err() != nil {
+			return
+		}
 	}
+	r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))
 }
 
 // full reports whether this node's disk takes no produce.

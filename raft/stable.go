@@ -14,6 +14,8 @@ import (
 	hraft "github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
 	"go.etcd.io/bbolt"
+
+	"github.com/qlogd/qlogd/internal/pages"
 )
 
 // KV is a small durable store of keys: each SetStable is on disk when it returns, and a crash
@@ -42,10 +44,9 @@ const (
 //
 // Each value has a checksum: bbolt detects no flipped bits, and a wrong one can elect two leaders.
 type votes struct {
-	kv KV
-	// die is called with a failed write, and in a running replica does not return:
-	// hashicorp/raft would panic.
-	die func(error)
+	kv    KV
+	file  string // its name
+	guard *guard
 
 	mu sync.Mutex
 	// voteTerm and candidate are the last whole vote; nil: none.
@@ -63,15 +64,15 @@ type votes struct {
 var _ hraft.StableStore = (*votes)(nil)
 
 // readVotes reads what is in a store, which may be new.
-func readVotes(kv KV, die func(error)) (*votes, error) {
-	v := &votes{kv: kv, die: die}
+func readVotes(kv KV, file string, guard *guard) (*votes, error) {
+	v := &votes{kv: kv, file: file, guard: guard}
 	term, err := v.get(keyCurrentTerm)
 	vote, voteErr := v.get(keyVote)
 	switch {
 	case err != nil || voteErr != nil:
 		return nil, errors.Join(err, voteErr)
 	case term != nil && len(term) != 8, vote != nil && len(vote) < 8:
-		return nil, errors.New("votes: the term or the vote is cut")
+		return nil, fmt.Errorf("%w: the term or the vote is cut", pages.ErrDamaged)
 	}
 	if term != nil {
 		v.current.Store(binary.BigEndian.Uint64(term))
@@ -98,17 +99,19 @@ func (v *votes) get(key string) ([]byte, error) {
 	}
 	value := b[:max(0, len(b)-crc32.Size)]
 	if b != nil && !bytes.Equal(seal(key, value), b) {
-		return nil, fmt.Errorf("votes: %s does not match its checksum", key)
+		return nil, fmt.Errorf("%w: Raft's %s does not match its checksum", pages.ErrDamaged, key)
 	}
 	return value, nil
 }
 
-// set ends the process if it fails: a node that does not know for whom it voted must not continue.
+// set does not return in a running replica if it fails: hashicorp/raft would panic, and a node that
+// does not know for whom it voted must not continue.
 func (v *votes) set(key string, value []byte) error {
-	err := v.kv.SetStable([]byte(key), seal(key, value))
+	err := v.guard.Write("write Raft's "+key, v.file, func() error {
+		return v.kv.SetStable([]byte(key), seal(key, value))
+	})
 	if err != nil {
-		err = fmt.Errorf("write Raft's %s: %w", key, err)
-		v.die(err)
+		v.guard.die(err)
 	}
 	return err
 }
@@ -178,10 +181,7 @@ func openBolt(file string) (KV, error) {
 		// A second process would wait forever for the file's lock.
 		BoltOptions: &bbolt.Options{Timeout: time.Second},
 	})
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", file, err)
-	}
-	return boltKV{s}, nil
+	return boltKV{s}, err
 }
 
 func (b boltKV) GetStable(key []byte) ([]byte, error) {

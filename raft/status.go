@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -211,7 +213,7 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 	since := time.Now()
 	r.askPeers()
 	return r.replicatesUntil(id, addr, term, func() bool {
-		return r.peers.answer(id).Seen.After(since)
+		return r.peers.answer(id).Seen.After(since) && !r.stores.guard.Stalled()
 	})
 }
 
@@ -279,6 +281,10 @@ func (r *Replica) Ready() (bool, []string) {
 	}
 	if err := r.run.dead.Load(); err != nil {
 		not("failed: %v", *err)
+		return false, reasons // what else there is follows from it
+	}
+	if r.stores.guard.Stalled() {
+		not("%v", watchdog.ErrStalled)
 	}
 	if f := r.agreement.found.Load(); f != nil && f.undecided {
 		not("%s: %v", noMajority, f)
@@ -326,7 +332,13 @@ type contact struct {
 // that time. false: not known.
 func (r *Replica) Age() (time.Duration, bool) {
 	if r.leadsReady() {
-		return 0, true
+		// Nobody else is elected within the lease. After it, as when this process was paused, a
+		// majority may follow another leader.
+		age := time.Since(r.confirmedAt())
+		if age <= r.o.LeaderLeaseTimeout {
+			age = 0
+		}
+		return age, true
 	}
 	c, p := r.peers.contact.Load(), r.fsm.progress()
 	if c.commit > 0 && c.commit <= p.index {
@@ -334,4 +346,22 @@ func (r *Replica) Age() (time.Duration, bool) {
 	}
 	// What it lacks was stamped after what it has applied.
 	return time.Duration(max(0, r.Clock()-p.clock)) * time.Millisecond, p.clock > 0
+}
+
+// confirmedAt returns when this node, which leads, sent the newest request by which a majority of
+// the voters has accepted it as the leader.
+func (r *Replica) confirmedAt() time.Time {
+	var at []time.Time // of the others
+	for _, s := range r.servers() {
+		if s.Suffrage == hraft.Voter && s.ID != r.id {
+			sent, _ := r.peers.accepted.Load(s.ID)
+			t, _ := sent.(time.Time)
+			at = append(at, t)
+		}
+	}
+	if len(at) == 0 {
+		return time.Now()
+	}
+	slices.SortFunc(at, func(a, b time.Time) int { return b.Compare(a) })
+	return at[(len(at)+1)/2-1] // with this node's own
 }

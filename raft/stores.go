@@ -5,16 +5,20 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"os"
 	"path"
-	"runtime/debug"
+	"syscall"
 
 	hraft "github.com/hashicorp/raft"
 	wal "github.com/hashicorp/raft-wal"
 	"github.com/hashicorp/raft-wal/metadb"
 	"github.com/hashicorp/raft-wal/segment"
 	waltypes "github.com/hashicorp/raft-wal/types"
+	berrors "go.etcd.io/bbolt/errors"
 
 	"github.com/qlogd/qlogd/internal/hlog"
+	"github.com/qlogd/qlogd/internal/pages"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
@@ -26,6 +30,7 @@ const (
 
 // stores are what hashicorp/raft keeps on disk.
 type stores struct {
+	guard *guard
 	kv    KV
 	votes *votes
 	log   *logStore
@@ -33,15 +38,26 @@ type stores struct {
 	known configuration // the newest on disk, committed or not: check looks in the log too
 }
 
-// faults are called with an error that ends the process. die does not return where
+// guard watches the disk of the stores, whose errors end the process. die does not return where
 // hashicorp/raft runs: it would panic at the error.
-type faults struct{ fatal, die func(error) }
+//
+// A disk that hangs under the leader would freeze the cluster: hashicorp/raft's main loop is blocked
+// in the write, and its heartbeats continue, so that nobody else is elected (#503, #614). So while it
+// is stalled, this node sends nothing (transport.append).
+type guard struct {
+	watchdog.Disk
+	die func(error)
+}
 
-// noFaults are for a store that no replica runs on: every error is returned.
-var noFaults = faults{func(error) {}, func(error) {}}
+func newGuard(o Options, fatal, die func(error)) *guard {
+	return &guard{watchdog.Disk{Timeout: o.DiskTimeout, Logger: o.Logger, Fatal: fatal}, die}
+}
 
-func openStores(o Options, f faults) (_ *stores, err error) {
-	s := &stores{}
+// unguarded is for a store that no replica runs on: every error is returned.
+func unguarded(o Options) *guard { return newGuard(o, func(error) {}, func(error) {}) }
+
+func openStores(o Options, g *guard) (_ *stores, err error) {
+	s := &stores{guard: g}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -58,7 +74,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 	if newest.Index > 0 {
 		s.known = configurationOf(newest)
 	}
-	if err := s.openVotes(o, f); err != nil {
+	if err := s.openVotes(o); err != nil {
 		return nil, err
 	}
 	term := s.votes.current.Load()
@@ -75,7 +91,7 @@ func openStores(o Options, f faults) (_ *stores, err error) {
 			return nil, err
 		}
 	}
-	if s.log, err = openLog(o, f, s.snaps.floor); err != nil {
+	if s.log, err = openLog(o, s.guard, s.snaps.floor); err != nil {
 		return nil, err
 	}
 	last, err := s.log.LastIndex()
@@ -103,9 +119,9 @@ func prepareDirs(o Options) (hasLog bool, err error) {
 	return err == nil, err
 }
 
-func (s *stores) openVotes(o Options, f faults) error {
+func (s *stores) openVotes(o Options) error {
 	name := path.Join(o.Dir, votesFile)
-	return sound(name, func() (err error) {
+	return opening(name, func() (err error) {
 		if o.OpenKV != nil {
 			s.kv, err = o.OpenKV(name)
 		} else {
@@ -114,7 +130,7 @@ func (s *stores) openVotes(o Options, f faults) error {
 		if err != nil {
 			return err
 		}
-		s.votes, err = readVotes(s.kv, f.die)
+		s.votes, err = readVotes(s.kv, name, s.guard)
 		return err
 	})
 }
@@ -157,28 +173,29 @@ func configurationOf(m checkpoint.Meta) configuration {
 	return configuration{m.ConfigurationIndex, hraft.DecodeConfiguration(m.Configuration).Servers}
 }
 
-// sound runs open, which opens a bbolt file. bbolt trusts its pages: where they are damaged it
-// panics, and reads past the end of a file that was cut.
-func sound(file string, open func() error) (err error) {
-	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
-	defer func() {
-		if v := recover(); v != nil {
-			err = fmt.Errorf("%s is damaged (%v): put the whole data directory back, "+
-				"or make a new one with qlogd replay --into", file, v)
-		}
-	}()
-	return open()
+// opening runs do, which opens a file of the store, or a directory of them. What fails there for
+// another reason than the disk is damage.
+func opening(file string, do func() error) error {
+	err := pages.Guard(do)
+	if err == nil {
+		return nil
+	}
+	disk := errors.As(err, new(syscall.Errno)) && !errors.Is(err, fs.ErrNotExist)
+	if !disk && !errors.Is(err, berrors.ErrTimeout) && !errors.Is(err, pages.ErrDamaged) {
+		err = fmt.Errorf("%w: %w", pages.ErrDamaged, err)
+	}
+	return fmt.Errorf("open %s: %w", file, err)
 }
 
 // openLog opens the Raft log.
-func openLog(o Options, f faults, floor func() uint64) (*logStore, error) {
-	s := &logStore{o: &o, faults: f, filer: filerOf(o), floor: floor}
-	err := sound(path.Join(o.Dir, metaFile), func() (err error) {
+func openLog(o Options, g *guard, floor func() uint64) (*logStore, error) {
+	s := &logStore{o: &o, guard: g, filer: filerOf(o), floor: floor}
+	err := opening(path.Join(o.Dir, metaFile), func() (err error) {
 		s.wal, err = s.open()
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("open Raft log in %s: %w", o.Dir, err)
+		return nil, fmt.Errorf("raft log: %w", err)
 	}
 	return s, nil
 }
@@ -188,15 +205,20 @@ func filerOf(o Options) *segment.Filer { return segment.NewFiler(o.Dir, walFS{o.
 // open repairs and opens the Raft log's files.
 func (s *logStore) open() (w *wal.WAL, err error) {
 	var meta waltypes.MetaStore = &metadb.BoltMetaDB{}
+	file := path.Join(s.o.Dir, metaFile)
 	if s.o.OpenKV != nil {
-		if meta, err = s.o.OpenKV(path.Join(s.o.Dir, metaFile)); err != nil {
+		if meta, err = s.o.OpenKV(file); err != nil {
 			return nil, err
 		}
 	}
-	if err = repairLog(s.o.Dir, meta, s.filer); err == nil {
+	err = repairLog(s.o.Dir, meta, s.filer)
+	if err == nil && s.o.OpenKV == nil {
+		err = os.Chmod(file, 0o600) // raft-wal creates it for everybody to read
+	}
+	if err == nil {
 		w, err = wal.Open(s.o.Dir,
 			wal.WithSegmentFiler(s.filer),
-			wal.WithMetaStore(meta),
+			wal.WithMetaStore(guardedMeta{meta, s.guard, file}),
 			wal.WithSegmentSize(s.o.SegmentBytes),
 			wal.WithLogger(hlog.New(s.o.Logger, "raft-wal")),
 			wal.WithMetricsCollector(walMetrics{s.o.Metrics}),
@@ -206,6 +228,20 @@ func (s *logStore) open() (w *wal.WAL, err error) {
 		return nil, errors.Join(err, meta.Close())
 	}
 	return w, nil
+}
+
+// guardedMeta is raft-wal's list of segments. A goroutine of raft-wal changes it too, where a full
+// segment is followed by the next.
+type guardedMeta struct {
+	waltypes.MetaStore
+	guard *guard
+	file  string
+}
+
+func (m guardedMeta) CommitState(s waltypes.PersistentState) error {
+	return m.guard.Write("raft log: write the list of segments", m.file, func() error {
+		return m.MetaStore.CommitState(s)
+	})
 }
 
 // close closes what is open.
@@ -228,9 +264,9 @@ func Held(o Options) (first uint64, err error) {
 	if hasLog, err := prepareDirs(o); err != nil || !hasLog {
 		return 0, err
 	}
-	log, err := openLog(o, noFaults, nil)
+	log, err := openLog(o, unguarded(o), nil)
 	if err != nil {
-		return 0, err
+		return 0, advise(err)
 	}
 	defer log.close()
 	return log.FirstIndex()
@@ -250,12 +286,12 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	} else if hasLog {
 		return fmt.Errorf("seed: %s holds a Raft log already", o.Dir)
 	}
-	s := &stores{}
+	s := &stores{guard: unguarded(o)}
 	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.openVotes(o, noFaults); err != nil {
+	if err := s.openVotes(o); err != nil {
 		return err
 	}
-	if s.log, err = openLog(o, noFaults, nil); err != nil {
+	if s.log, err = openLog(o, unguarded(o), nil); err != nil {
 		return err
 	}
 	// Where it is reached is corrected at its first start.

@@ -90,7 +90,7 @@ func TestHalfMadeStoreBoots(t *testing.T) {
 	require.NoError(t, err)
 	// As hashicorp/raft's bootstrap is cut: the first term and no entry.
 	require.NoError(t,
-		(&votes{kv: votesKV, die: func(error) {}}).SetUint64([]byte(keyCurrentTerm), 1))
+		(&votes{kv: votesKV, guard: unguarded(Options{}.withDefaults())}).SetUint64([]byte(keyCurrentTerm), 1))
 	boot(t, on(disk)).put("a")
 }
 
@@ -253,7 +253,8 @@ func mustLoad(t *testing.T, m waltypes.MetaStore) (s waltypes.PersistentState) {
 // TestStoreLogsInPieces: many large entries at once are all stored, in order.
 func TestStoreLogsInPieces(t *testing.T) {
 	o := on(memdisk.New()).withTestMachine(t).withDefaults()
-	s, err := openStores(o, faults{func(err error) { t.Error(err) }, func(err error) { t.Error(err) }})
+	fail := func(err error) { t.Error(err) }
+	s, err := openStores(o, newGuard(o, fail, fail))
 	require.NoError(t, err)
 	defer s.close()
 	last, err := s.log.LastIndex()

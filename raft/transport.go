@@ -13,6 +13,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/internal/hlog"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -224,12 +225,14 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 // AppendEntries implements hraft.Transport.
 //
 // hashicorp/raft waits longer after each failure, up to ten seconds, also when the other node has
-// returned. So a request that cannot be sent does not fail yet: it waits until that node answers.
+// returned. So a request that cannot be sent does not fail yet: it waits until that node answers, as
+// does any request, heartbeats too, while this node's own disk is stalled.
 func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	for {
 		err := t.append(id, addr, args, resp)
-		if err == nil || isHeartbeat(args) || !t.r.awaitPeer(id, addr, args.Term) {
+		if err == nil || isHeartbeat(args) && !errors.Is(err, watchdog.ErrStalled) ||
+			!t.r.awaitPeer(id, addr, args.Term) {
 			return err
 		}
 		*resp = hraft.AppendEntriesResponse{}
@@ -238,10 +241,15 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
 
 func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
+	if t.r.stores.guard.Stalled() {
+		return watchdog.ErrStalled
+	}
 	trim(args)
+	sent := time.Now()
 	err := t.net.AppendEntries(id, dialled(id, addr), args, resp)
 	if err == nil && resp.Success {
 		t.r.rollback.evidence.note(id, promise{AckTerm: args.Term, AckIndex: lastOf(args)})
+		t.r.peers.accepted.Store(id, sent)
 	}
 	return err
 }

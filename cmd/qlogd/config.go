@@ -21,6 +21,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -42,6 +43,7 @@ type config struct {
 	Archive                             string
 	ArchiveInterval, CheckpointInterval time.Duration
 	CheckpointEntries                   uint64
+	DiskTimeout                         time.Duration
 
 	LogLevel, LogFormat, AdminAddr string
 	AuthFile, SecretsDir           string
@@ -71,7 +73,8 @@ func (c *config) flags(_ *app, cmd *cobra.Command) {
 		BootstrapExpect: 1, HistoryRetention: 168 * time.Hour, LogSegmentBytes: 64 << 20,
 		MaxPayloadBytes: 1 << 20, MaxRequestBytes: 16 << 20, ArchiveInterval: 30 * time.Second,
 		CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute,
-		LogLevel: "info", LogFormat: "text",
+		DiskTimeout: 30 * time.Second,
+		LogLevel:    "info", LogFormat: "text",
 	}
 	fields(cmd, c)
 	opt(cmd, &c.file, "config")
@@ -178,6 +181,8 @@ func (c *config) check() error {
 		{c.MaxRequestBytes > 256<<20, fmt.Sprintf("max-request-bytes must be at most %d", 256<<20)},
 		{c.CheckpointEntries < 1 || c.CheckpointInterval < time.Second,
 			"checkpoint-entries must be at least 1, checkpoint-interval at least 1s"},
+		{c.DiskTimeout <= watchdog.StallAfter, fmt.Sprintf("disk-timeout must be more than %v, "+
+			"after which another node is elected", watchdog.StallAfter)},
 		{c.ArchiveInterval < 100*time.Millisecond, "archive-interval must be at least 100ms"},
 		{c.Archive != "" && filepath.Clean(c.Archive) == filepath.Clean(c.DataDir),
 			"archive must not be the data-dir: it is a copy for when that is lost"},

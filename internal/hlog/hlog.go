@@ -55,6 +55,8 @@ var routine = map[string]bool{
 	"failed to send snapshot to": true, "failed to get previous log": true,
 	"appendEntries rejected, sending older logs": true, "failed to make requestVote RPC": true,
 	"failed to decode incoming command": true, "failed to flush response": true,
+	// Which write failed, and what to do, the store has logged.
+	"failed to commit logs": true, "failed to append to logs": true,
 }
 
 // electionStarts comes with the last leader's address and id.

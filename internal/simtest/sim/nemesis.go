@@ -137,7 +137,7 @@ func (w *world) do(s Step) {
 		w.bend(&n.apply, ms(r, 20, 400), s.For)
 	case StallDisk:
 		n.stalled.Store(true) // from now on it may end of that
-		w.bend(&n.stall, ms(r, 100, 7000), s.For)
+		w.bend(&n.stall, ms(r, 100, 7000)*time.Duration(1+4*r.IntN(2)), s.For)
 	case Clock:
 		by := ms(r, 100, 20000)
 		switch r.IntN(3) {

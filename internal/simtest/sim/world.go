@@ -212,7 +212,7 @@ func (w *world) expected(l *life, err error) bool {
 	case at > 0 && l.mem.Ops() >= at:
 		return true // raft-wal's rotation fails in the background, and reports it at the next write
 	}
-	return l.n.stalled.Load() && strings.Contains(err.Error(), "the disk did not answer within")
+	return l.n.stalled.Load() && strings.Contains(err.Error(), "the disk does not answer within")
 }
 
 // saveDisk keeps the files of a node that cannot start, where somebody wants to

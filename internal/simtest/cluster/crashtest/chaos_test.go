@@ -8,6 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/watchdog"
 )
 
 // TestChaos lets clients work through all three nodes of a cluster while its
@@ -142,10 +143,21 @@ func (ch *chaos) pause() {
 	if ch.r.IntN(2) == 0 {
 		n = ch.c.Follower()
 	}
-	n.Pause()
-	ch.say("paused", n)
+	stopped := []*cluster.Node{n}
+	if ch.r.IntN(4) == 0 { // as a hypervisor's snapshot does
+		stopped = ch.c.Nodes()
+	}
+	for _, n := range stopped {
+		n.Pause()
+		ch.say("paused", n)
+	}
 	ch.longer()
-	n.Resume()
+	if ch.r.IntN(4) == 0 { // than a disk may take before it counts as stalled
+		time.Sleep(watchdog.StallAfter)
+	}
+	for _, n := range stopped {
+		n.Resume()
+	}
 	ch.write(ch.say("goes on", n))
 	ch.ready()
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -191,6 +192,29 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	if len(dead) != 1 || string(dead[0].Payload) != `"dead"` ||
 		dead[0].Dead.Error != "why it died" {
 		t.Errorf("the dead letter after a restart: %+v", dead)
+	}
+}
+
+// Nobody else reads what is in a data directory, whatever an older program, or a copy, has left.
+func TestDataDirectoryIsPrivate(t *testing.T) {
+	t.Parallel()
+	dir := ""
+	for range 2 {
+		n := startTest(t, dir, "--log-segment-bytes", "65536", "--checkpoint-entries", "1")
+		dir = n.dir
+		n.put("jobs", `{}`)
+		n.produce("jobs", client.JSON(strings.Repeat("x", 60_000)), client.JSON(1))
+		require.NoError(t, n.engine().replica.Snapshot())
+		must(0, filepath.WalkDir(dir, func(name string, d fs.DirEntry, err error) error {
+			want := fs.FileMode(0o600)
+			if d.IsDir() {
+				want = 0o700
+			}
+			mode := must(d.Info()).Mode().Perm()
+			assert.Equal(t, mode, want, "mode of "+name)
+			return errors.Join(err, os.Chmod(name, mode|0o055))
+		}))
+		n.stop()
 	}
 }
 

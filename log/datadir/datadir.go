@@ -43,8 +43,8 @@ func Path(dir, name string) string { return filepath.Join(dir, name) }
 type Lock struct{ f *os.File }
 
 // Acquire creates dir if it is missing (0700), refuses one that others can write to or
-// that is a symbolic link, and locks it against a second process. The lock ends with the
-// process.
+// that is a symbolic link, locks it against a second process, and takes from others the right to
+// read what is in it. The lock ends with the process.
 func Acquire(dir string) (*Lock, error) {
 	if _, err := os.Lstat(dir); err != nil { // a link that leads nowhere is refused below
 		if err := (vfs.OS{}).MkdirAll(filepath.Clean(dir)); err != nil {
@@ -74,7 +74,26 @@ func Acquire(dir string) (*Lock, error) {
 	// For the second process's error message; the lock itself is the flock.
 	_ = f.Truncate(0)
 	_, _ = f.WriteAt([]byte(strconv.Itoa(os.Getpid())+"\n"), 0)
+	if err := filepath.WalkDir(dir, makePrivate); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
 	return &Lock{f}, nil
+}
+
+// makePrivate is a fs.WalkDirFunc that takes from others what they may do with a file or directory.
+func makePrivate(name string, d fs.DirEntry, err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fs.SkipDir // a file system's lost+found
+	case err != nil || !d.IsDir() && !d.Type().IsRegular():
+		return err
+	}
+	info, err := d.Info()
+	if err != nil || info.Mode().Perm()&0o077 == 0 {
+		return err
+	}
+	return os.Chmod(name, info.Mode().Perm()&0o700)
 }
 
 // Release releases the lock.

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"io/fs"
 	"os"
 	"time"
@@ -139,14 +140,47 @@ func ReadNode(dir string) (*Node, error) {
 			"does not read: another version of qlogd has written it", dir, n.Format, Format)
 	}
 	if err == nil {
+		is := card{n, ""}
 		dec := json.NewDecoder(bytes.NewReader(b))
 		dec.DisallowUnknownFields()
-		err = cmp.Or(dec.Decode(n), n.check())
+		err = cmp.Or(dec.Decode(&is), n.check())
+		switch sum := n.checksum(); {
+		case err == nil && is.Checksum == "":
+			err = errors.New("it has no checksum " +
+				"(the directory of an older, unreleased qlogd cannot be read)")
+		case err == nil && is.Checksum != sum:
+			err = fmt.Errorf("its checksum is %.16q, its fields have %q", is.Checksum, sum)
+		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
+		return nil, fmt.Errorf("%s: %w; put the file back from a backup: without one, a member "+
+			"of a cluster starts with an empty directory, and the log of a single node is "+
+			"continued elsewhere (move the file away, then qlogd replay --data-dir %s --into NEW)",
+			path, err, dir)
 	}
 	return n, nil
+}
+
+// card is the file's content.
+type card struct {
+	*Node
+	Checksum string `json:"checksum"`
+}
+
+// checksum covers all fields but push_off, which an operator may change.
+func (n *Node) checksum() string {
+	fixed := *n
+	if n.Fork != nil {
+		f := *n.Fork
+		f.PushOff, fixed.Fork = false, &f
+	}
+	return Checksum(&fixed)
+}
+
+// Checksum is the CRC-32C of v's JSON, in hex: of the values, not of how they are written.
+func Checksum(v any) string {
+	b, _ := json.Marshal(v) // of plain fields: it never fails
+	return fmt.Sprintf("%08x", crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
 }
 
 // check refuses what no version of this program writes.
@@ -184,7 +218,7 @@ func (n *Node) Write(dir string) error {
 	err := n.check()
 	var b []byte
 	if err == nil {
-		b, err = json.MarshalIndent(n, "", "  ")
+		b, err = json.MarshalIndent(card{n, n.checksum()}, "", "  ")
 	}
 	if err == nil {
 		err = vfs.WriteFile(vfs.OS{}, Path(dir, NodeFile), append(b, '\n'))

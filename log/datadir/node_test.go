@@ -3,6 +3,7 @@ package datadir
 import (
 	"errors"
 	"os"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -60,6 +61,40 @@ func TestNodeGolden(t *testing.T) {
 	must(t, want.Write(dir))
 	if got, _ := os.ReadFile(Path(dir, NodeFile)); string(got) != string(text) {
 		t.Errorf("written as\n%s\nnot as\n%s", got, text)
+	}
+}
+
+// A flipped bit is refused, or changes nothing; push_off is an operator's to change.
+func TestNodeFlipped(t *testing.T) {
+	n := NewNode("n1", 1<<20)
+	n.Fork = &Fork{ClusterID: "c", Index: 7, PushOff: true}
+	dir := t.TempDir()
+	must(t, n.Write(dir))
+	good, err := os.ReadFile(Path(dir, NodeFile))
+	must(t, err)
+	for at := range good {
+		b := []byte(string(good))
+		b[at] ^= 1 << (at % 8)
+		must(t, os.WriteFile(Path(dir, NodeFile), b, 0o600))
+		got, err := ReadNode(dir)
+		if err == nil { // a space, or a name in upper case, which encoding/json takes
+			assert.DeepEqual(t, got, n)
+		} else if text := err.Error(); !strings.Contains(text, dir) {
+			t.Fatal(text)
+		}
+	}
+	for text, want := range map[string]string{
+		strings.Replace(string(good), `"index": 7`, `"index": 6`, 1):                  "put the file back",
+		regexp.MustCompile(`(?s),\s*"checksum.*"`).ReplaceAllString(string(good), ""): "unreleased qlogd",
+		strings.Replace(string(good), `"push_off": true`, `"push_off":   false`, 1):   "",
+	} {
+		must(t, os.WriteFile(Path(dir, NodeFile), []byte(text), 0o600))
+		got, err := ReadNode(dir)
+		if want == "" {
+			assert.True(t, err == nil && !got.PushOff(), "%v, %+v", err, got)
+		} else if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, not %q", err, want)
+		}
 	}
 }
 

@@ -57,6 +57,7 @@ func nodeOf(m *raft.MemberStatus) wire.Node {
 	n := wire.Node{
 		ID: m.ID, RaftAddr: m.RaftAddr, HTTPAddr: m.HTTPAddr, Voter: m.Votes, Leader: m.Leader,
 		AppliedIndex: m.Status.Applied, LogHead: m.Status.Head,
+		UnconfirmedBy: append([]string{}, m.Status.Unconfirmed...),
 	}
 	if !m.Seen.IsZero() {
 		age := time.Since(m.Seen)

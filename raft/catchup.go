@@ -9,6 +9,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -95,7 +96,7 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 			// What the snapshot covers is durable there: the response that the library would get
 			// after it had sent it.
 			resp.Term, resp.Success = args.Term, true
-			r.rollback.evidence.note(id, promise{AckTerm: args.Term, AckIndex: args.LastLogIndex})
+			r.rollback.evidence.Note(id, witness.Promise{AckTerm: args.Term, AckIndex: args.LastLogIndex})
 			return nil
 		case time.Since(first) < holdMost:
 			until := time.Now().Add(holdFor)
@@ -112,8 +113,11 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 // takeOffer answers a leader.
 func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk) (
 	a offerAnswer, err error) {
-	if !r.admitted() {
+	switch {
+	case !r.admitted():
 		return a, errHeld
+	case r.rollback.silent.Awaits(serverID(from.Node, from.Incarnation)):
+		return a, errUnconfirmed
 	}
 	a.Term = r.raft.CurrentTerm()
 	if ask.Meta.ClusterID != r.o.ClusterID {

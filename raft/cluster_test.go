@@ -49,6 +49,11 @@ func TestCluster(t *testing.T) {
 		"OldCopyOfAReplacedDirectory":        oldCopyOfAReplacedDirectory,
 		"VouchedForWhereTheyAreNow":          vouchedForWhereTheyAreNow,
 		"FollowersRememberEachOther":         followersRememberEachOther,
+		"OldCopyAmongThoseWhoWereAway":       oldCopyAmongThoseWhoWereAway(false),
+		"OldCopyElectsInTheSameTerm":         oldCopyAmongThoseWhoWereAway(true),
+		"OldCopyBelowItsMark":                oldCopyBelowItsMark,
+		"EmptyCopyBelowItsMark":              emptyCopyBelowItsMark,
+		"SilentVoterConfirms":                silentVoterConfirms,
 		"LoneCopyAsksWhomItIsToldOf":         loneCopyAsksWhomItIsToldOf,
 		"TwinEnds":                           twinEnds,
 		"DeposedLeaderAnswersNobody":         deposedLeaderAnswersNobody,
@@ -89,6 +94,35 @@ type member struct {
 	set       func(*Options) // after the cluster's
 	joined    chan struct{}
 	joinedAs  atomic.Value // the incarnation that was last told that it is a member
+	log       *lines       // nil: not kept
+}
+
+// lines are what a node has logged.
+type lines struct {
+	mu   sync.Mutex
+	text strings.Builder
+}
+
+func (l *lines) Write(b []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(b)
+}
+
+func (l *lines) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.String()
+}
+
+// has reports whether one line has all parts.
+func (l *lines) has(parts ...string) bool {
+	for line := range strings.Lines(l.String()) {
+		if !slices.ContainsFunc(parts, func(p string) bool { return !strings.Contains(line, p) }) {
+			return true
+		}
+	}
+	return false
 }
 
 // cluster starts n nodes that form one.
@@ -162,6 +196,9 @@ func (c *nodes) tryStart(m *member) error {
 	o.OnJoined = func() {
 		m.joinedAs.Store(inc)
 		m.joined <- struct{}{}
+	}
+	if m.log != nil {
+		o.Logger = slog.New(slog.NewTextHandler(m.log, nil))
 	}
 	if os.Getenv("RAFT_LOG") != "" {
 		all := &slog.HandlerOptions{Level: slog.LevelDebug}

@@ -17,6 +17,11 @@ import (
 // voters has at the same index (I18).
 var ErrDiverged = errors.New("this node differs from the majority of the cluster")
 
+// ErrAhead is why a node ends that has committed entries where the leader, and so a majority, has
+// others: that may have been admitted with older directories (I16). The only copy of what was
+// acknowledged may be here.
+var ErrAhead = errors.New("this node has entries that the majority of the cluster lacks")
+
 // mark is a node's log and state after an entry with a Mark.
 type mark struct {
 	Index  uint64
@@ -141,7 +146,7 @@ func (r *Replica) agree() {
 		case <-status.C:
 			r.askPeers()
 			r.agreeOnTime()
-			if r.rollback.evidence.flush() != nil {
+			if r.rollback.evidence.Flush() != nil {
 				return // the replica has failed
 			}
 		case <-r.agreement.wake:
@@ -152,15 +157,25 @@ func (r *Replica) agree() {
 			return
 		}
 		others, p := r.remotes(), r.fsm.progress()
-		reported := map[hraft.ServerID]marks{}
+		reported, forked, from := map[hraft.ServerID]marks{}, []string(nil), p.head
 		for _, m := range others {
 			reported[m.serverID()] = m.Status.Marks
+			if m.forked && m.Votes {
+				forked, from = append(forked, m.ID), min(from, m.Status.Head)
+			}
 		}
 		f := compare(r.id, p.marks, r.voters(), reported)
 		r.agreement.found.Store(&f)
 		r.o.Metrics.Gauge("raft_diverged", float64(len(f.who)))
 		r.o.Metrics.Gauge("raft_mark_index", float64(p.marks.newest()))
+		r.o.Metrics.Gauge("raft_unconfirmed", float64(len(r.unconfirmed())))
 		switch {
+		// An old directory may have elected a second leader of a term. To Raft the entries of the
+		// two seem to be the same, and no mark is at the same index.
+		case r.rollback.objected.Load() && len(forked) > len(r.voters())/2:
+			r.fatal(fmt.Errorf("%w: %d to %d, and perhaps some before: %s have another chain",
+				ErrAhead, from, p.head, strings.Join(forked, ", ")))
+			return
 		case f.mustStop:
 			r.fatal(fmt.Errorf("%w: %v", ErrDiverged, f))
 			return

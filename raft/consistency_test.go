@@ -383,5 +383,5 @@ func oneWhoAppliedWhatIsReplacedEnds(t *testing.T) {
 		c.put(fmt.Sprint("instead", i), third.name)
 	}
 	c.start(third)
-	require.ErrorIs(t, <-third.died, ErrDiverged)
+	require.ErrorIs(t, <-third.died, ErrAhead)
 }

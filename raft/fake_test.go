@@ -10,6 +10,7 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"path"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +26,7 @@ import (
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -47,6 +49,7 @@ type fakeMachine struct {
 	size    int64
 	blocks  []block
 	chain   [32]byte
+	chains  [][32]byte // after each block
 	clock   int64
 	dues    []int64
 	fired   int // due things that happened
@@ -108,6 +111,7 @@ func (m *fakeMachine) fold(b block) {
 	h.Write(m.chain[:])
 	fmt.Fprint(h, b)
 	h.Sum(m.chain[:0])
+	m.chains = append(m.chains, m.chain)
 	left := m.dues[:0]
 	n := 0
 	for _, d := range m.dues {
@@ -248,7 +252,20 @@ func (f fakeFrozen) Digest() [16]byte {
 func (f fakeFrozen) Clock() int64 { return f.clock }
 func (f fakeFrozen) Release()     {}
 
-func (m *fakeMachine) ChainAt(uint64) ([32]byte, error) { return [32]byte{}, log.ErrGone }
+func (m *fakeMachine) ChainAt(index uint64) ([32]byte, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	chain, err := [32]byte{}, log.ErrNotFound
+	for i, b := range m.blocks {
+		if b.Index <= index {
+			chain = m.chains[i]
+		}
+		if b.Index >= index {
+			err = nil
+		}
+	}
+	return chain, err
+}
 
 // names returns all names in the order in which they were applied.
 func (m *fakeMachine) names() (out []string) {
@@ -357,6 +374,12 @@ func tryBoot(t testing.TB, o Options) (*node, error) {
 	m, err := tryFake(o.FS, "/events")
 	if err != nil {
 		return nil, err
+	}
+	if o.Witness == nil {
+		o.Witness, err = witness.Open(o.FS, path.Join(path.Dir(o.Dir), witness.FileName), &o.Node)
+		if err != nil {
+			return nil, err
+		}
 	}
 	if o.Machine == nil {
 		o.Machine = m

@@ -27,9 +27,9 @@ type logStore struct {
 	filer *segment.Filer
 	// floor returns the index up to which the log may be truncated from its front.
 	floor func() uint64
-	// applied returns the index up to which the Machine has applied the log; nil before it does.
-	applied func() uint64
-	cache   logCache
+	// committed returns an index up to which the log is known to be committed; nil before it is.
+	committed func() uint64
+	cache     logCache
 }
 
 var (
@@ -188,11 +188,10 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 			return nil
 		}
 	}
-	// What was applied here was committed. A leader that has something else there has another
-	// history, or this node does.
-	if from > first && s.applied != nil && from <= s.applied() {
-		s.guard.die(fmt.Errorf("%w: the leader replaces the entries from index %d on, "+
-			"and those up to %d were applied here", ErrDiverged, from, s.applied()))
+	// A leader that has something else where entries were committed has another history.
+	if from > first && s.committed != nil && from <= s.committed() {
+		s.guard.die(fmt.Errorf("%w: %d to %d, of which those up to %d were committed here",
+			ErrAhead, from, last, min(last, s.committed())))
 		return watchdog.ErrBroken
 	}
 	s.cache.forget(to)

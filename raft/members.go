@@ -178,6 +178,8 @@ type MemberStatus struct {
 	// asked is what this node knew to be committed when it asked for Status: under load that
 	// is soon far behind.
 	asked uint64
+	// forked: where its event log ended, that of this node had another chain.
+	forked bool
 }
 
 // level reports whether the member takes part, and has all but the newest of what was committed
@@ -196,7 +198,8 @@ func (r *Replica) Members() (out []MemberStatus) {
 		m := r.peers.answer(s.ID)
 		if s.ID == r.id {
 			p := r.fsm.progress()
-			m.Status, m.Seen = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain}, now
+			m.Status, m.Seen = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain,
+				Unconfirmed: r.unconfirmed()}, now
 		}
 		m.Member, m.Votes = memberOf(s.ID, s.Address), s.Suffrage == hraft.Voter
 		m.Leader, m.Reachable = s.ID == leader, now.Sub(m.Seen) < reachableFor

@@ -436,7 +436,7 @@ func (r *Replica) tendMembership() {
 		self, member := r.find(r.id)
 		member = member && r.admitted()
 		if member {
-			r.rollback.evidence.forget(r.servers())
+			r.rollback.evidence.Forget(r.member)
 			if r.leadsReady() {
 				r.promote()
 				r.makeRoom()

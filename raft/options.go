@@ -11,6 +11,7 @@ import (
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -84,6 +85,8 @@ type Options struct {
 	Contacts []string
 	// AnnouncedOnly has this node, while it leads, admit only nodes that AddMember announced.
 	AnnouncedOnly bool
+	// Witness holds the directory's high-water mark; nil: there is none.
+	Witness *witness.File
 	// OnJoined is called, once, when the configuration has this node for the first time. It
 	// must set Node.Joined, durably.
 	OnJoined func()

@@ -39,6 +39,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/hlog"
 	"github.com/qlogd/qlogd/internal/watchdog"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -99,9 +100,15 @@ type membership struct {
 
 // rollback is what proves that this directory did not go back in time: rollback.go.
 type rollback struct {
-	evidence *evidence
+	evidence *witness.Promises[hraft.ServerID]
+	came     peerStatus             // what was on disk at the start
+	older    string                 // how that ends before its high-water mark; "": it does not
 	free     atomic.Bool            // this node takes part in Raft
 	holding  atomic.Pointer[string] // why it does not
+	objected atomic.Bool            // another node came with an older directory
+	// Until a silent voter has answered, no messages of Raft go between it and this node: they are
+	// promises, and would change what it compares with.
+	silent witness.Silent[hraft.ServerID]
 }
 
 // Open starts a replica on what is on disk. The Machine must have recovered
@@ -153,9 +160,9 @@ func (r *Replica) start() error {
 		return err
 	}
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
-	r.stores.log.applied = func() uint64 {
+	r.stores.log.committed = func() uint64 { // at least up to there
 		p := r.fsm.progress()
-		return max(p.index, p.head)
+		return max(p.index, p.head, r.o.Witness.Mark().Index)
 	}
 	r.fsm.applied, r.fsm.guard = r.applied, r.stores.guard
 	if newest := r.stores.snaps.newest(); newest.Index > 0 {
@@ -166,8 +173,7 @@ func (r *Replica) start() error {
 	_, in := r.fsm.progress().conf.find(r.id)
 	r.fsm.now.joined = in
 	r.membership.joined.Store(initial || in || r.o.Joined)
-	shown, err := r.admission()
-	if err != nil {
+	if err := r.admission(); err != nil {
 		return err
 	}
 	// Before anybody can ask anything of it.
@@ -175,10 +181,18 @@ func (r *Replica) start() error {
 	others, _ := know.otherVoters(r.id)
 	r.rollback.free.Store(len(others) == 0)
 	// One that is alone as far as its directory knows would lead: the cluster may have grown since.
-	if _, in := know.find(r.id); in && len(others) == 0 {
-		if err := r.askAdmission(shown, &know, map[hraft.ServerID]bool{}); err != nil {
+	_, in = know.find(r.id)
+	if in && len(others) == 0 {
+		if err := r.askAdmission(&know, map[hraft.ServerID]uint64{}); err != nil {
 			return err
 		}
+	}
+	if older := r.rollback.older; older != "" && len(others) == 0 {
+		err := ErrOlder
+		if !in && len(r.o.Contacts) > 0 {
+			err = ErrRolledBack // it has forgotten the others, too
+		}
+		return fmt.Errorf("%w: %s", err, older)
 	}
 	began := r.fsm.progress()
 	r.b = newBatcher(&r.o, r.fsm, r.clock, r.fatal)
@@ -215,8 +229,9 @@ func (r *Replica) start() error {
 	r.run.wg.Go(r.agree)
 	r.run.wg.Go(r.tendMembership)
 	r.run.wg.Go(r.notifyCommits)
+	r.run.wg.Go(r.keepMark)
 	if !r.rollback.free.Load() {
-		r.run.wg.Go(func() { r.seekAdmission(shown) })
+		r.run.wg.Go(r.seekAdmission)
 	}
 	return nil
 }

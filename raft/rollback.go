@@ -1,17 +1,15 @@
 package raft
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
-	"sync"
+	"slices"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -21,107 +19,22 @@ import (
 // (evidence). So after a start a node takes no part in Raft, and takes no entries, which would
 // change what it is compared by, until enough of the others have compared what it shows with what
 // it has promised them, and do not object (I16).
-
-// promise is what a server is known to have promised to this node.
-type promise struct {
-	// AckTerm and AckIndex: the newest entry that it acknowledged to this node as the leader
-	// of that term, or sent as such.
-	AckTerm  uint64 `json:"ack_term,omitempty"`
-	AckIndex uint64 `json:"ack_index,omitempty"`
-	// VoteTerm is the newest in which it voted for this node, or stood for election.
-	VoteTerm uint64 `json:"vote_term,omitempty"`
-	// Commit is the newest index that it reported as committed or applied.
-	Commit uint64 `json:"commit,omitempty"`
-}
-
-// broken returns how a log that ends at last, in a store of that term, breaks the promise; ""
-// if it does not. Within a term a log never becomes shorter.
-func (p promise) broken(term, last uint64) string {
-	switch {
-	case term < p.VoteTerm:
-		return fmt.Sprintf("it voted in term %d, and only knows term %d", p.VoteTerm, term)
-	case term < p.AckTerm:
-		return fmt.Sprintf("it acknowledged term %d, and only knows term %d", p.AckTerm, term)
-	case last < p.Commit:
-		return fmt.Sprintf("it reported entry %d as committed, its log ends at %d", p.Commit, last)
-	case term == p.AckTerm && last < p.AckIndex:
-		return fmt.Sprintf("it acknowledged entry %d of term %d, its log ends at %d",
-			p.AckIndex, p.AckTerm, last)
-	}
-	return ""
-}
+//
+// A majority is enough, although a voter that is silent may know of more (settle). Where the
+// directory ends before its high-water mark, all others must have answered: it has forgotten
+// something, and who remembers may be the one that is silent.
 
 // keyEvidence is in the store of terms and votes.
 const keyEvidence = "Evidence"
 
-// evidence is what the other servers have promised to this node. Votes are on disk before they
-// count, acknowledgements within a second.
-type evidence struct {
-	votes *votes
-
-	writing sync.Mutex // held over a write, so that none overtakes another
-	written []byte     // guarded by writing: what is on disk
-	mu      sync.Mutex
-	of      map[hraft.ServerID]promise
-}
-
-func openEvidence(v *votes) (*evidence, error) {
-	e := &evidence{votes: v, of: map[hraft.ServerID]promise{}}
-	var err error
-	if e.written, err = v.get(keyEvidence); err == nil && e.written != nil {
-		err = json.Unmarshal(e.written, &e.of)
+func openEvidence(v *votes) (*witness.Promises[hraft.ServerID], error) {
+	stored, err := v.get(keyEvidence)
+	if err != nil {
+		return nil, err
 	}
-	return e, err
-}
-
-// note records what goes beyond the promises of a server so far.
-func (e *evidence) note(id hraft.ServerID, newer promise) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	p := e.of[id]
-	if newer.AckTerm > p.AckTerm || newer.AckTerm == p.AckTerm && newer.AckIndex > p.AckIndex {
-		p.AckTerm, p.AckIndex = newer.AckTerm, newer.AckIndex
-	}
-	p.VoteTerm, p.Commit = max(p.VoteTerm, newer.VoteTerm), max(p.Commit, newer.Commit)
-	e.of[id] = p
-}
-
-// voted returns once a vote is durable, also if another call is still writing it.
-func (e *evidence) voted(id hraft.ServerID, term uint64) error {
-	e.note(id, promise{VoteTerm: term})
-	return e.flush()
-}
-
-func (e *evidence) get(id hraft.ServerID) promise {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.of[id]
-}
-
-// forget drops all servers that are no longer members: a server id never returns.
-func (e *evidence) forget(members []hraft.Server) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	maps.DeleteFunc(e.of, func(id hraft.ServerID, _ promise) bool {
-		_, in := configuration{Servers: members}.find(id)
-		return !in
+	return witness.NewPromises[hraft.ServerID](stored, func(b []byte) error {
+		return v.Set([]byte(keyEvidence), b) // as with terms and votes, a failed write ends the replica
 	})
-}
-
-// flush makes the evidence durable. As with terms and votes, a failed write ends the replica.
-func (e *evidence) flush() error {
-	e.writing.Lock()
-	defer e.writing.Unlock()
-	e.mu.Lock()
-	b, err := json.Marshal(e.of) // in the order of the keys
-	e.mu.Unlock()
-	if err != nil || bytes.Equal(b, e.written) {
-		return err
-	}
-	if err = e.votes.Set([]byte(keyEvidence), b); err == nil {
-		e.written = b
-	}
-	return err
 }
 
 // admitted reports whether this node takes part in Raft.
@@ -132,69 +45,156 @@ func (r *Replica) admitted() bool {
 // rpcAdmission is answered as rpcStatus is; its name is for the logs and the simulation.
 const rpcAdmission = "raft.admission"
 
-// admission is the status with which this node asks to be admitted: what its disk shows.
-func (r *Replica) admission() (q peerStatus, err error) {
-	q.ID, q.Term, q.Held = r.id, r.stores.votes.current.Load(), true
-	q.Last, err = r.stores.log.LastIndex()
-	q.Last = max(q.Last, r.stores.snaps.newest().Index)
-	return q, err
+// ErrOlder is returned if the directory ends before its high-water mark, and no other voter can be
+// asked what it has forgotten.
+var ErrOlder = errors.New("the data directory ends before its high-water mark")
+
+// admission reads what this node's disk shows, with which it asks to be admitted.
+func (r *Replica) admission() (err error) {
+	came := &r.rollback.came
+	came.ID, came.Term, came.Held = r.id, r.stores.votes.current.Load(), true
+	if came.Last, err = r.stores.log.LastIndex(); err != nil {
+		return err
+	}
+	came.Last = max(came.Last, r.stores.snaps.newest().Index)
+	r.rollback.older, err = r.o.Witness.Compare(came.end(), r.o.Logger)
+	return err
+}
+
+func (s *peerStatus) end() witness.Mark { return witness.Mark{Index: s.Last, Term: s.Term} }
+
+// keepMark keeps the high-water mark of what this node knows to be committed: that is in its own
+// log, and synced.
+func (r *Replica) keepMark() {
+	var logged throttle
+	r.o.Witness.Keep(r.run.stop, func() witness.Mark {
+		if !r.admitted() {
+			return witness.Mark{} // admit may lower it
+		}
+		return witness.Mark{Index: r.raft.CommitIndex(), Term: r.raft.CurrentTerm()}
+	}, func(err error) {
+		r.o.Metrics.Count("witness_failures", 1)
+		if logged.due(time.Now()) {
+			r.o.Logger.Warn("high-water mark was not written", "error", err)
+		}
+	})
 }
 
 // object returns how a node that is not admitted yet breaks its promises; "": not. This node need
 // not be admitted itself: what is on its disk is true.
 func (r *Replica) object(s peerStatus) (why string) {
 	if s.Held {
-		why = r.rollback.evidence.get(s.ID).broken(s.Term, s.Last)
+		why = r.rollback.evidence.Get(s.ID).Broken(s.Term, s.Last)
 	}
 	if m := memberOf(s.ID, ""); why != "" {
+		r.rollback.objected.Store(true)
 		r.o.Logger.Warn("node came back with an older data directory",
 			"node", m.ID, "incarnation", m.Incarnation, "why", why)
 	}
 	return why
 }
 
+const admissionEvery = 200 * time.Millisecond
+
 // seekAdmission asks the other voters until enough do not object, each at least once.
-func (r *Replica) seekAdmission(q peerStatus) {
-	know, fine := r.known(), map[hraft.ServerID]bool{}
+func (r *Replica) seekAdmission() {
+	know, heard, enough := r.known(), map[hraft.ServerID]uint64{}, false
 	for {
-		if err := r.askAdmission(q, &know, fine); err != nil {
+		round := time.Now()
+		if err := r.askAdmission(&know, heard); err != nil {
 			r.fatal(err)
 			return
 		}
 		voters, need := know.otherVoters(r.id)
-		n := 0
-		for _, m := range voters {
-			if fine[m.serverID()] {
-				n++
-			}
+		silent := slices.DeleteFunc(slices.Clone(voters), func(m Member) bool {
+			_, has := heard[m.serverID()]
+			return has
+		})
+		n, older := len(voters)-len(silent), r.rollback.older
+		if older != "" {
+			need, older = len(voters), older+"; "
 		}
-		if n >= need {
-			r.rollback.free.Store(true)
+		// One more round for those that start at the same time, unless they had time in this one.
+		if len(silent) == 0 || n >= need && (enough || time.Since(round) >= admissionEvery) {
+			if err := r.admit(know, silent, heard); err != nil {
+				r.fatal(err)
+			}
 			return
 		}
-		why := fmt.Sprintf("%d of %d other voters have checked this node's directory, "+
-			"%d are needed", n, len(voters), need)
+		enough = n >= need
+		why := fmt.Sprintf("%s%d of %d other voters have checked this node's directory, "+
+			"%d are needed", older, n, len(voters), need)
 		r.rollback.holding.Store(&why)
 		select {
-		case <-time.After(200 * time.Millisecond):
+		case <-time.After(admissionEvery):
 		case <-r.run.stop:
 			return
 		}
 	}
 }
 
-// askAdmission asks all at once the other voters that are not known to be fine, and this node's
+// admit lets this node take part in Raft. silent are the voters that have not answered, heard has
+// the index at which the log of each other ends.
+func (r *Replica) admit(know configuration, silent []Member,
+	heard map[hraft.ServerID]uint64) error {
+	if r.rollback.older != "" {
+		if err := r.o.Witness.Set(r.rollback.came.end()); err != nil {
+			return err
+		}
+		r.o.Logger.Info("all other voters have checked this older directory, its mark is lowered")
+	}
+	// A server that is in no configuration has promised nothing.
+	if _, in := know.find(r.id); in && len(silent) > 0 {
+		for _, m := range silent {
+			r.rollback.silent.Add(m.serverID())
+		}
+		var others []string
+		for id, last := range heard {
+			others = append(others, fmt.Sprintf("%s: %d", memberOf(id, "").ID, last))
+		}
+		slices.Sort(others)
+		r.o.Logger.Warn("admitted while voters were silent: if this directory is an old copy, "+
+			"what only they have may be lost", "silent", r.unconfirmed(),
+			"last", r.rollback.came.Last, "last_of_others", others)
+	}
+	r.rollback.free.Store(true)
+	return nil
+}
+
+// unconfirmed returns the nodes of the voters that have not confirmed this one's directory.
+func (r *Replica) unconfirmed() (nodes []string) {
+	for _, id := range r.rollback.silent.IDs() {
+		nodes = append(nodes, memberOf(id, "").ID)
+	}
+	return nodes
+}
+
+// settle takes the answer of a voter that may have been silent. An objection comes too late to
+// keep this node out: what it has acknowledged since is in the majority's history, and without it
+// there may be no majority. So it continues, and logs what may be lost.
+func (r *Replica) settle(m MemberStatus, objection string) {
+	switch {
+	case !r.rollback.silent.Answer(m.serverID(), objection):
+	case objection == "":
+		r.o.Logger.Info("voter that was silent confirms this node's directory", "voter", m.ID)
+	default:
+		r.o.Logger.Error("this node was admitted with an older data directory: entries that were "+
+			"acknowledged may be lost", "voter", m.ID, "why", objection)
+	}
+}
+
+// askAdmission asks all at once the other voters that have not answered, and this node's
 // contacts: the only configuration that it knows may be that of a checkpoint that it fetched, from
-// before the others had their present addresses. It notes which servers do not object, and the
-// newest configuration that one of them knows. The error is ErrRolledBack.
-func (r *Replica) askAdmission(q peerStatus, know *configuration,
-	fine map[hraft.ServerID]bool) error {
+// before the others had their present addresses. It notes which servers do not object, with the
+// ends of their logs, and the newest configuration that one of them knows. The error is
+// ErrRolledBack.
+func (r *Replica) askAdmission(know *configuration, heard map[hraft.ServerID]uint64) error {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()
 	var ask []peer.Target
 	voters, _ := know.otherVoters(r.id)
 	for _, m := range voters {
-		if !fine[m.serverID()] {
+		if _, has := heard[m.serverID()]; !has {
 			// A node that was replaced can still report by whom.
 			ask = append(ask, peer.Target{Addr: m.RaftAddr, Node: m.ID})
 		}
@@ -204,7 +204,7 @@ func (r *Replica) askAdmission(q peerStatus, know *configuration,
 			ask = append(ask, peer.Target{Addr: addr})
 		}
 	}
-	for _, a := range callEach[peerStatus](ctx, r.o.Net, ask, rpcAdmission, q) {
+	for _, a := range callEach[peerStatus](ctx, r.o.Net, ask, rpcAdmission, r.rollback.came) {
 		if a.err != nil {
 			r.o.Logger.Debug("admission check failed", "addr", a.to.Addr, "error", a.err)
 			continue
@@ -212,7 +212,7 @@ func (r *Replica) askAdmission(q peerStatus, know *configuration,
 		if a.answer.Objection != "" {
 			return fmt.Errorf("%w: %s", ErrRolledBack, a.answer.Objection)
 		}
-		fine[serverID(a.from.Node, a.from.Incarnation)] = true
+		heard[serverID(a.from.Node, a.from.Incarnation)] = a.answer.Last
 		// Others may have been replaced while this node was away.
 		if a.answer.Known.Index > know.Index {
 			*know = a.answer.Known
@@ -221,7 +221,8 @@ func (r *Replica) askAdmission(q peerStatus, know *configuration,
 	if why := r.replaced(*know); why != "" {
 		return fmt.Errorf("%w: %s", ErrRolledBack, why)
 	}
-	if more, _ := know.otherVoters(r.id); len(voters) == 0 && len(more) > 0 && know.Index > q.Last {
+	if more, _ := know.otherVoters(r.id); len(voters) == 0 && len(more) > 0 &&
+		know.Index > r.rollback.came.Last {
 		return fmt.Errorf("%w: it is alone in its cluster, which has others since entry %d",
 			ErrRolledBack, know.Index)
 	}

@@ -96,7 +96,7 @@ func TestShedReplaced(t *testing.T) {
 	}
 	store(1, 10, "stays")
 	store(11, 20, mark)
-	s.applied = func() uint64 { return 10 }
+	s.committed = func() uint64 { return 10 }
 	require.NoError(t, s.DeleteRange(11, 20))
 	store(11, 30, "other")
 	require.NotEqual(t, len(holds(t, disk, mark)), 0, "what was replaced was not found before")

@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -48,6 +49,8 @@ type peerStatus struct {
 	Marks   marks          `json:"marks,omitempty"` // its newest
 	// Objection is, in an answer, why the node that asks is not admitted: see rollback.go.
 	Objection string `json:"objection,omitempty"`
+	// Unconfirmed are voters that were silent when this node was admitted: see there.
+	Unconfirmed []string `json:"unconfirmed,omitempty"`
 }
 
 // refresh asks the other servers that have not answered since an instant, and returns when each
@@ -58,6 +61,7 @@ func (r *Replica) refresh(ctx context.Context, since time.Time) {
 		return !r.member(id)
 	})
 	r.peers.mu.Unlock()
+	r.rollback.silent.Forget(r.member)
 	var asking sync.WaitGroup
 	for _, m := range r.remotes() {
 		if !m.Seen.After(since) && m.Incarnation != "" {
@@ -80,16 +84,25 @@ func (r *Replica) askPeers() {
 }
 
 func (r *Replica) askStatus(ctx context.Context, m MemberStatus) {
-	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	own, wait := r.statusFor(m.serverID()), statusTimeout
+	if own.Held {
+		wait = rpcTimeout // Raft's messages wait for it
+	}
+	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()
 	var a peerStatus
-	own := r.ownStatus()
 	if _, err := peer.Ask(ctx, r.o.Net, m.target(), rpcStatus, own, &a); err != nil {
 		return
 	}
+	r.object(a)
+	seen := MemberStatus{Status: a, Seen: time.Now(), asked: own.Commit}
+	if chain, err := r.o.Machine.ChainAt(a.Head); err == nil && a.Head > 0 {
+		seen.forked = chain != a.Chain // else it is ahead, or that history is deleted
+	}
 	r.peers.mu.Lock()
-	r.peers.seen[m.serverID()] = MemberStatus{Status: a, Seen: time.Now(), asked: own.Commit}
+	r.peers.seen[m.serverID()] = seen
 	r.peers.mu.Unlock()
+	r.settle(m, a.Objection)
 	signal(r.agreement.wake)
 	r.heardOf(a)
 	r.agreeOnTime()
@@ -101,9 +114,22 @@ func (r *Replica) serveStatus(_ context.Context, from peer.Identity, s peerStatu
 		return a, fmt.Errorf("node %s sends the status of %s", from.Node, s.ID)
 	}
 	r.heardOf(s)
-	a = r.ownStatus()
+	a = r.statusFor(s.ID)
 	a.Objection = r.object(s)
+	if r.rollback.silent.Awaits(s.ID) {
+		r.askPeers()
+	}
 	return a, nil
+}
+
+// statusFor is the status that a server is shown: one that this node awaits compares with what it
+// came with.
+func (r *Replica) statusFor(id hraft.ServerID) peerStatus {
+	s := r.ownStatus()
+	if came := &r.rollback.came; r.rollback.silent.Awaits(id) {
+		s.Held, s.Term, s.Last, s.Commit, s.Applied = true, came.Term, came.Last, 0, 0
+	}
+	return s
 }
 
 func (r *Replica) ownStatus() peerStatus {
@@ -114,12 +140,13 @@ func (r *Replica) ownStatus() peerStatus {
 		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index,
 		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(),
 		Rules: r.o.Rules, Known: r.known(), Marks: p.marks[max(0, len(p.marks)-reportMarks):],
+		Unconfirmed: r.unconfirmed(),
 	}
 }
 
 // heardOf looks for what shows that this directory is no longer a member.
 func (r *Replica) heardOf(s peerStatus) {
-	r.rollback.evidence.note(s.ID, promise{Commit: max(s.Commit, s.Applied)})
+	r.rollback.evidence.Note(s.ID, witness.Promise{Commit: max(s.Commit, s.Applied)})
 	if !r.admitted() {
 		return
 	}

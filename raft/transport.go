@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/hlog"
 	"github.com/qlogd/qlogd/internal/watchdog"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -45,7 +46,7 @@ func newTransport(r *Replica) *transport {
 	t := &transport{r: r, local: r.o.self().serverAddress(), in: make(chan hraft.RPC)}
 	t.ctx, t.cancel = context.WithCancel(context.Background())
 	t.net = hraft.NewNetworkTransportWithConfig(&hraft.NetworkTransportConfig{
-		Stream: streams{r.o.Net.Raft()}, MaxPool: 4, Timeout: rpcTimeout,
+		Stream: streams{r.o.Net.Raft(), r}, MaxPool: 4, Timeout: rpcTimeout,
 		Logger: hlog.New(r.o.Logger, "raft-net"), MsgpackUseNewTimeFormat: true,
 	})
 	t.net.SetHeartbeatHandler(t.take)
@@ -64,13 +65,19 @@ func newTransport(r *Replica) *transport {
 
 // streams are the connections between replicas. hashicorp/raft dials what dialled returns: the
 // other side must be that very incarnation.
-type streams struct{ *peer.RaftLayer }
+type streams struct {
+	*peer.RaftLayer
+	r *Replica
+}
 
 // Dial implements hraft.StreamLayer.
 func (s streams) Dial(addr hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, hostport, _ := strings.Cut(string(addr), " ")
 	if announced(hraft.ServerID(id)) {
 		return nil, errAnnounced
+	}
+	if s.r.rollback.silent.Awaits(hraft.ServerID(id)) {
+		return nil, errUnconfirmed
 	}
 	to := memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target()
 	return s.RaftLayer.Dial(to, timeout)
@@ -127,6 +134,10 @@ func (t *transport) handle(rpc hraft.RPC) error {
 	if !t.r.admitted() {
 		return errHeld
 	}
+	if from, ok := rpc.Command.(hraft.WithRPCHeader); ok &&
+		t.r.rollback.silent.Awaits(hraft.ServerID(from.GetRPCHeader().ID)) {
+		return errUnconfirmed
+	}
 	switch a := rpc.Command.(type) {
 	case *hraft.InstallSnapshotRequest:
 		return errNoBulk
@@ -141,12 +152,12 @@ func (t *transport) handle(rpc hraft.RPC) error {
 		if a.LeaderCommitIndex > 0 && a.Term >= t.r.raft.CurrentTerm() {
 			t.r.peers.contact.Store(&contact{time.Now(), a.LeaderCommitIndex})
 		}
-		t.r.rollback.evidence.note(hraft.ServerID(a.ID),
-			promise{AckTerm: a.Term, AckIndex: lastOf(a)})
+		t.r.rollback.evidence.Note(hraft.ServerID(a.ID),
+			witness.Promise{AckTerm: a.Term, AckIndex: lastOf(a)})
 		t.adapt(a)
 	case *hraft.RequestVoteRequest:
 		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
-		if err := t.r.rollback.evidence.voted(hraft.ServerID(a.ID), a.Term); err != nil {
+		if err := t.r.rollback.evidence.Voted(hraft.ServerID(a.ID), a.Term); err != nil {
 			return err
 		}
 	}
@@ -191,7 +202,8 @@ func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) { t.heartbeat.St
 var (
 	errHeld = errors.New("this node is not admitted yet: " +
 		"the others have not checked that its directory is not an older one")
-	errAnnounced = errors.New("this node has not come yet: its incarnation is not known")
+	errAnnounced   = errors.New("this node has not come yet: its incarnation is not known")
+	errUnconfirmed = errors.New("one of the two nodes has not checked the other's directory yet")
 )
 
 // adapt changes a request whose previous entry is at or before this node's snapshot, where its log
@@ -248,7 +260,7 @@ func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
 	sent := time.Now()
 	err := t.net.AppendEntries(id, dialled(id, addr), args, resp)
 	if err == nil && resp.Success {
-		t.r.rollback.evidence.note(id, promise{AckTerm: args.Term, AckIndex: lastOf(args)})
+		t.r.rollback.evidence.Note(id, witness.Promise{AckTerm: args.Term, AckIndex: lastOf(args)})
 		t.r.peers.accepted.Store(id, sent)
 	}
 	return err
@@ -295,7 +307,7 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress,
 	}
 	err := t.net.RequestVote(id, dialled(id, addr), args, resp)
 	if err == nil && resp.Granted {
-		err = t.r.rollback.evidence.voted(id, args.Term)
+		err = t.r.rollback.evidence.Voted(id, args.Term)
 	}
 	return err
 }
@@ -316,8 +328,11 @@ func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress,
 // InstallSnapshot implements hraft.Transport. The snapshot is offered, and never sent.
 func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, _ io.Reader) error {
-	if announced(id) {
+	switch {
+	case announced(id):
 		return errAnnounced
+	case t.r.rollback.silent.Awaits(id):
+		return errUnconfirmed
 	}
 	return t.r.offer(id, addr, args, resp)
 }

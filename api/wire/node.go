@@ -21,6 +21,9 @@ type Node struct {
 	AppliedIndex uint64 `json:"applied_index"`
 	LogHead      uint64 `json:"log_head"`   // index of the event log's newest block
 	ChainHash    string `json:"chain_hash"` // that block's chain, 64 hex digits; "" not known yet
+	// UnconfirmedBy are voters that were silent when the node started and took part again, and have
+	// not confirmed since that its directory is no old copy.
+	UnconfirmedBy []string `json:"unconfirmed_by"`
 }
 
 // NewNode is a POST /v1/cluster/nodes.

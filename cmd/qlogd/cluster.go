@@ -30,6 +30,12 @@ var clusterCommands = group("cluster",
 		}
 		fmt.Fprintf(c.stderr, "cluster %s, leader %s, term %d, asked %s\n",
 			v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
+		for _, n := range v.Nodes {
+			if len(n.UnconfirmedBy) > 0 {
+				fmt.Fprintf(c.stderr, "%s started without %s, which may know of newer entries\n",
+					n.ID, strings.Join(n.UnconfirmedBy, ", "))
+			}
+		}
 		return list(c.app, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain",
 			func(n *wire.Node) []any {
 				role, reachable := "non-voter", "no"

@@ -22,6 +22,8 @@ import (
 	"github.com/qlogd/qlogd/background/archive"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/watchdog"
+	"github.com/qlogd/qlogd/log/datadir"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -30,6 +32,8 @@ import (
 // override the environment, which overrides the file.
 type config struct {
 	DataDir, NodeID              string
+	WitnessFile                  string
+	AcceptOlderData              bool
 	HTTPAddr, RaftAddr           string
 	HTTPAdvertise, RaftAdvertise string // where others reach this node, if not at these
 
@@ -227,6 +231,11 @@ func (c *config) check() error {
 		c.origins, c.hosts = append(c.origins, origin), append(c.hosts, host)
 	}
 	return c.checkAddresses()
+}
+
+// witnessFile is where the data directory's high-water mark is kept.
+func (c *config) witnessFile() string {
+	return cmp.Or(c.WitnessFile, datadir.Path(c.DataDir, witness.FileName))
 }
 
 // alone reports whether a new directory becomes a cluster of its own.

@@ -22,6 +22,7 @@ import (
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/peer"
@@ -56,6 +57,9 @@ func openStack(disk vfs.FS) (*stack, error) {
 	}
 	err := errors.Join(disk.MkdirAll("/raft"), disk.MkdirAll("/checkpoints"), disk.MkdirAll("/log"))
 	if err != nil {
+		return nil, err
+	}
+	if ro.Witness, err = witness.Open(disk, "/"+witness.FileName, &ro.Node); err != nil {
 		return nil, err
 	}
 	heldFrom, err := raft.Held(ro)

@@ -24,6 +24,7 @@ import (
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
@@ -65,6 +66,10 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	ro := e.raftOptions(sink)
+	if ro.Witness, err = witness.Open(vfs.OS{}, c.witnessFile(), card); err != nil {
+		return nil, err
+	}
+	ro.Witness.Accept = c.AcceptOlderData
 
 	// The event log and its fold before Raft, which continues from them.
 	heldFrom, err := raft.Held(ro)

@@ -28,7 +28,7 @@ const (
 	exitUsage      = 2
 	exitDifference = 3
 	// exitDiverged ends a node that differs from the majority of its cluster (I18), or whose data
-	// directory is not of the cluster that it is started in. Starting it again does not help, so a
+	// directory is an old copy, or not of the cluster that it is started in. Starting it again does not help, so a
 	// supervisor should not (RestartPreventExitStatus=78).
 	exitDiverged = 78
 )

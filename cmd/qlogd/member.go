@@ -17,6 +17,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/raft/peer"
@@ -75,6 +76,11 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 }
 
 func newCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
+	if _, err := os.Stat(c.witnessFile()); err == nil {
+		return nil, exitf(exitDiverged, "data directory %s is new, but witness file %s is of an "+
+			"earlier one: is its disk mounted? To begin with an empty directory, remove the file",
+			c.DataDir, c.witnessFile())
+	}
 	id := c.NodeID
 	if id == "" {
 		host, _ := os.Hostname()
@@ -208,7 +214,12 @@ func (n *node) changeCard(change func(card *datadir.Node)) error {
 func (n *node) reincarnate() error {
 	n.logger.Warn("data directory is older than the others know it; " +
 		"rejoining as a new member, without a vote until it has caught up")
-	if err := n.changeCard((*datadir.Node).NewIncarnation); err != nil {
+	// First the mark, which a crash may lose: that of another incarnation would be refused.
+	err := witness.Remove(vfs.OS{}, n.c.witnessFile())
+	if err == nil {
+		err = n.changeCard((*datadir.Node).NewIncarnation)
+	}
+	if err != nil {
 		return err
 	}
 	self := n.peers.Self()

@@ -90,11 +90,7 @@ func (a *app) serve(ctx context.Context, c *config) error {
 			// The files or the state cannot be trusted: nothing more is written, and the
 			// next start checks them.
 			a.sdNotify("STOPPING=1")
-			if errors.Is(err, raft.ErrDiverged) {
-				return exitf(exitDiverged, "node failed: %w; keep its data directory "+
-					"for examination, and start it with an empty one", err)
-			}
-			return fmt.Errorf("node failed: %w", err)
+			return failure(err)
 		case s := <-signals:
 			if s != syscall.SIGHUP {
 				return a.drain(n, signals, s.String())
@@ -104,6 +100,20 @@ func (a *app) serve(ctx context.Context, c *config) error {
 			a.sdNotify("READY=1")
 		}
 	}
+}
+
+// failure is the error of a node that cannot continue, with what to do about its data directory.
+func failure(err error) error {
+	switch {
+	case errors.Is(err, raft.ErrAhead):
+		return exitf(exitDiverged, "node failed: %w; it may have the only copy of them: do not delete "+
+			"its data directory, see what they are with "+
+			"qlogd replay --diff --against ANOTHER_NODES_DIR", err)
+	case errors.Is(err, raft.ErrDiverged):
+		return exitf(exitDiverged, "node failed: %w; keep a copy of its data directory for "+
+			"examination, check memory and disk, and start it with an empty one", err)
+	}
+	return fmt.Errorf("node failed: %w", err)
 }
 
 const (

@@ -368,6 +368,11 @@ func (n *node) open() error {
 		}
 		e, err = openEngine(n)
 	}
+	if errors.Is(err, raft.ErrOlder) {
+		return exitf(exitDiverged, "%w: entries that were acknowledged are missing in %s; "+
+			"put the newest copy of the whole directory back, or give them up with "+
+			"--accept-older-data", err, n.c.DataDir)
+	}
 	if err != nil {
 		return err
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/log/witness"
 )
 
 // The names on a node's disk are a data directory's, at its root.
@@ -16,6 +17,7 @@ const (
 	checkpointDir = "/" + datadir.CheckpointDir
 	raftDir       = "/" + datadir.RaftDir
 	cardFile      = "/" + datadir.NodeFile
+	markFile      = "/" + witness.FileName
 )
 
 // readCard reads node.json; nil where the disk is empty.

@@ -14,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/fetch"
 	"github.com/qlogd/qlogd/replay"
@@ -132,6 +133,9 @@ func openEngine(l *life) (_ *engine, err error) {
 		if err := l.fs.MkdirAll(dir); err != nil {
 			return nil, err
 		}
+	}
+	if ro.Witness, err = witness.Open(l.fs, markFile, l.card); err != nil {
+		return nil, err
 	}
 	heldFrom, err := raft.Held(ro)
 	if err != nil {

@@ -307,7 +307,15 @@ func (w *world) putBack(n *node, r *rand.Rand, s Step) {
 	n = b.n
 	n.down(true, r)
 	n.mu.Lock()
+	is, mark := n.disk, n.disk.Get(markFile)
 	n.disk = b.disk.Clone()
+	was, _ := readCard(n.disk)
+	// Some have their mark on another disk. That of another incarnation would be refused.
+	if card, err := readCard(is); err == nil && was != nil && card != nil &&
+		card.Incarnation == was.Incarnation && mark != nil && r.IntN(2) == 0 {
+		n.disk.Put(markFile, mark)
+		w.count("marks kept")
+	}
 	n.mu.Unlock()
 	w.say(n, "an old copy of its disk is put back")
 	w.count("copies put back")

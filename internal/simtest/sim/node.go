@@ -15,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -249,6 +250,9 @@ func (l *life) reincarnate() error {
 	l.cardMu.Lock()
 	defer l.cardMu.Unlock()
 	l.card.NewIncarnation()
+	if err := witness.Remove(l.fs, markFile); err != nil {
+		return err
+	}
 	if err := writeCard(l.fs, l.card); err != nil {
 		return err
 	}
@@ -428,6 +432,9 @@ func (n *node) flip(r *rand.Rand) bool {
 				files = append(files, path.Join(dir, name))
 			}
 		}
+	}
+	if len(n.disk.Get(markFile)) > 0 {
+		files = append(files, markFile)
 	}
 	if len(files) == 0 {
 		return false

@@ -205,7 +205,7 @@ func (w *world) find(format string, args ...any) {
 func (w *world) expected(l *life, err error) bool {
 	at := int(l.failAt.Load())
 	switch {
-	case errors.Is(err, raft.ErrDiverged):
+	case errors.Is(err, raft.ErrDiverged), errors.Is(err, raft.ErrAhead):
 		return false
 	case errors.Is(err, errDisk), l.n.flipped.Load():
 		return true

@@ -1,0 +1,27 @@
+package witness
+
+import "testing"
+
+func TestPromise(t *testing.T) {
+	p := Promise{AckTerm: 5, AckIndex: 100, VoteTerm: 6}
+	for _, c := range []struct {
+		term, last uint64
+		broken     bool
+	}{
+		{6, 100, false},
+		{6, 50, false}, // a later leader may have cut its log
+		{7, 1, false},
+		{5, 100, true}, // the vote is forgotten
+		{4, 500, true},
+	} {
+		if got := p.Broken(c.term, c.last); (got != "") != c.broken {
+			t.Errorf("term %d, last %d: %q", c.term, c.last, got)
+		}
+	}
+	p.VoteTerm = 0
+	for last, broken := range map[uint64]bool{99: true, 100: false, 101: false} {
+		if got := p.Broken(5, last); (got != "") != broken {
+			t.Errorf("last %d in the same term: %q", last, got)
+		}
+	}
+}

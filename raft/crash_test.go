@@ -12,6 +12,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/witness"
 )
 
 // story is the scenario that crashes are walked through: entries over several
@@ -169,6 +170,9 @@ func TestFailedWriteSaysWhatToDo(t *testing.T) {
 		disk := memdisk.New()
 		o := on(disk)
 		o.Machine = openFake(t, disk, "/events")
+		var err error
+		o.Witness, err = witness.Open(disk, "/"+witness.FileName, &o.Node)
+		require.NoError(t, err)
 		last := disk.Ops() + 1 + at // after tryBoot has looked at the events
 		disk.FailAt(last, syscall.EIO)
 		n, err := tryBoot(t, o)

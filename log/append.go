@@ -375,6 +375,30 @@ func (l *Log) writeSide(seg *segment, mem *memIndex) error {
 	return nil
 }
 
+// Replace puts a file in place of a sealed segment's, which is damaged. It must be a copy of the
+// same segment, whole and durable, in which all that was erased here is erased. Readers continue in
+// it. It returns ErrGone if retention has deleted the segment.
+func (l *Log) Replace(sealed SegmentInfo, file string) (err error) {
+	defer wrap(&err, "replace segment %s", sealed.Name)
+	if err := l.usable(); err != nil {
+		return err
+	}
+	l.w.adminMu.Lock()
+	defer l.w.adminMu.Unlock()
+	if !sealed.Sealed || !slices.Contains(l.Segments(), sealed) {
+		return ErrGone
+	}
+	if err := l.fs.Rename(file, l.path(sealed.Name)); err != nil {
+		return err
+	}
+	l.files.forget(sealed.Name)
+	// Else a crash could bring the old file back, without what is erased in this one from now on.
+	if err = l.fs.SyncDir(l.dir); err != nil {
+		l.fail(err)
+	}
+	return err
+}
+
 // DeleteBefore deletes the segments in which every block has an index below index. The
 // active segment stays, and the first one that stays has in its header the chain that the
 // rest continues. A crash may leave only the oldest of them deleted; another call deletes

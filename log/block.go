@@ -277,6 +277,7 @@ func (l *Log) blocks(from uint64) iter.Seq2[*rawBlock, error] {
 				}
 			}
 			if err != io.EOF { // the segment's end
+				l.report(err)
 				yield(nil, fmt.Errorf("read block %d: %w", from, err))
 				return
 			}

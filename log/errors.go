@@ -1,6 +1,7 @@
 package log
 
 import (
+	"errors"
 	"fmt"
 )
 
@@ -21,6 +22,19 @@ func (e *CorruptionError) Error() string {
 	}
 	return fmt.Sprintf("event log is corrupt: %s: %s (last good index %d)", place, e.Reason,
 		e.LastGood)
+}
+
+// IsDamage reports whether an error is due to wrong or unreadable bytes of a segment.
+func IsDamage(err error) bool {
+	_, ok := errors.AsType[*CorruptionError](err)
+	return ok
+}
+
+// report passes damage on to Options.Damaged.
+func (l *Log) report(err error) {
+	if c, ok := errors.AsType[*CorruptionError](err); ok && l.damaged != nil {
+		l.damaged(c)
+	}
 }
 
 // and adds a reason.

@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"path"
 	"sync"
+	"syscall"
 
 	lru "github.com/hashicorp/golang-lru/v2"
 
@@ -84,6 +85,8 @@ func (f segmentFile) ReadAt(b []byte, off int64) (n int, err error) {
 			continue // to make room for others, since get
 		case errors.Is(err, fs.ErrNotExist) && f.l.First() > f.first:
 			err = ErrGone
+		case errors.Is(err, syscall.EIO): // a sector that the disk cannot read is as good as wrong
+			err = &CorruptionError{Segment: f.name, Offset: off, Reason: err.Error()}
 		}
 		return n, err
 	}

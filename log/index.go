@@ -3,6 +3,7 @@ package log
 import (
 	"bytes"
 	"errors"
+	"io/fs"
 	"slices"
 	"sort"
 	"sync"
@@ -147,8 +148,16 @@ func (l *Log) loadSide(seg *segment, size int64) error {
 	case errors.Is(err, ErrClosed), errors.Is(err, ErrGone):
 		return err
 	default:
-		l.logger.Warn("rebuilding side file", "file", seg.SideFile, "error", err)
+		l.sideUnusable(seg, err)
 		l.files.forget(seg.SideFile)
 	}
 	return nil
+}
+
+// sideUnusable logs why a side file is built again, and reports damage: a missing one is none.
+func (l *Log) sideUnusable(seg *segment, why error) {
+	l.logger.Warn("rebuilding side file", "file", seg.SideFile, "error", why)
+	if !errors.Is(why, fs.ErrNotExist) {
+		l.report(&CorruptionError{Segment: seg.SideFile, LastGood: seg.Last, Reason: why.Error()})
+	}
 }

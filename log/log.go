@@ -44,6 +44,9 @@ type Options struct {
 	// CacheBytes bounds the newest blocks that are kept in memory for Content; 0 = none.
 	CacheBytes int64
 	Logger     *slog.Logger // nil = silent
+	// Damaged, if not nil, is called with each damage that a read has met, in a segment or in a
+	// side file, every time. It must not block or call the log.
+	Damaged func(*CorruptionError)
 
 	// inline does the background work inside Append, so that tests are deterministic.
 	inline bool
@@ -56,6 +59,7 @@ type Log struct {
 	fs      vfs.FS
 	dir     string
 	logger  *slog.Logger
+	damaged func(*CorruptionError) // may be nil
 	segSize int64
 	files   *fileCache
 	tail    *Tail   // what Open found after the last whole block

@@ -116,8 +116,9 @@ func (l *Log) record(ref event.Ref) (r record, err error) {
 		return r, nil
 	}
 	if d := l.parseContent(&r, raw[lay.headerEnd:], c.seg, off+lay.headerEnd); d != nil {
-		return record{}, &CorruptionError{Segment: c.seg.Name, Offset: d.from,
-			LastGood: ref.Index - 1, Reason: d.reason}
+		c.fail(&CorruptionError{Segment: c.seg.Name, Offset: d.from,
+			LastGood: ref.Index - 1, Reason: d.reason})
+		return record{}, c.err
 	}
 	return r, nil
 }
@@ -233,6 +234,7 @@ func (l *Log) SeekTime(ms int64) (index uint64, ok bool, err error) {
 
 // cursor finds places in one segment, starting at the nearest mark of its index.
 type cursor struct {
+	l     *Log
 	seg   *segment
 	index index
 	win   window
@@ -241,7 +243,7 @@ type cursor struct {
 
 // cursor returns a cursor over the first size bytes of a segment.
 func (l *Log) cursor(seg *segment, size int64) *cursor {
-	return &cursor{seg: seg, index: l.indexOf(seg),
+	return &cursor{l: l, seg: seg, index: l.indexOf(seg),
 		win: window{r: l.file(seg), limit: size, chunk: 2 * markGap}}
 }
 
@@ -252,7 +254,10 @@ func (l *Log) indexOf(seg *segment) index {
 }
 
 // fail notes an error.
-func (c *cursor) fail(err error) { c.err = cmp.Or(c.err, err) }
+func (c *cursor) fail(err error) {
+	c.l.report(err)
+	c.err = cmp.Or(c.err, err)
+}
 
 func (c *cursor) corrupt(off int64, reason string) {
 	c.fail(&CorruptionError{Segment: c.seg.Name, Offset: off, LastGood: c.seg.PrevIndex,

@@ -45,8 +45,8 @@ func newLog(opts Options, readOnly bool) (*Log, error) {
 	l := &Log{
 		fs: cmp.Or[vfs.FS](opts.FS, vfs.OS{}), dir: opts.Dir,
 		logger:  cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
-		segSize: cmp.Or(opts.SegmentSize, DefaultSegmentSize),
-		cache:   cache{limit: opts.CacheBytes},
+		segSize: cmp.Or(opts.SegmentSize, DefaultSegmentSize), damaged: opts.Damaged,
+		cache: cache{limit: opts.CacheBytes},
 	}
 	if !readOnly {
 		l.w = &writer{
@@ -216,7 +216,7 @@ func (r *recovery) segment(i int) error {
 func (r *recovery) whole(seg *segment, size int64, newest bool) error {
 	s := r.scan(seg, size)
 	mem, err := s.index()
-	if c, ok := errors.AsType[*CorruptionError](err); ok && newest {
+	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && c.damage != nil {
 		err = r.torn(s, c)
 	}
 	if err != nil {

@@ -177,7 +177,7 @@ func (s *sideFile) rebuild(why error) (index, error) {
 	if now := s.l.indexOf(s.seg); now != s {
 		return now, nil
 	}
-	s.l.logger.Warn("rebuilding side file", "file", s.seg.SideFile, "error", why)
+	s.l.sideUnusable(s.seg, why)
 	mem, err := s.l.scan(s.seg, s.seg.Size).index()
 	if err != nil {
 		return nil, err

@@ -2,11 +2,13 @@ package log
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -69,10 +71,7 @@ func (v *verifier) log(opts Options) error {
 		v.total += seg.Size
 	}
 	for i, seg := range l.segments {
-		s := l.scan(seg, seg.Size)
-		s.check = v.block
-		mem, err := s.index()
-		s.end(seg)
+		mem, err := v.segment(l, seg)
 		if err == nil && i < len(l.segments)-1 {
 			err = v.side(l, seg, mem)
 		}
@@ -83,6 +82,52 @@ func (v *verifier) log(opts Options) error {
 	}
 	v.report.Tail = l.tail
 	return nil
+}
+
+// segment checks a segment, sets its end to what was found, and indexes it.
+func (v *verifier) segment(l *Log, seg *segment) (*memIndex, error) {
+	s := l.scan(seg, seg.Size)
+	s.check = v.block
+	mem, err := s.index()
+	s.end(seg)
+	return mem, err
+}
+
+// Check reads one segment and, once it is sealed, its side file, and checks them as Verify does.
+// The first thing that is wrong is returned as a *CorruptionError, and reported to Options.Damaged.
+// A wrong side file is also written again. progress may block: it sets the pace.
+func (l *Log) Check(ctx context.Context, first uint64, progress func(done, total int64)) (
+	err error) {
+	defer wrap(&err, "check segment %s", SegmentName(first))
+	l.mu.RLock()
+	segments := l.segments
+	i, ok := slices.BinarySearchFunc(segments, first,
+		func(s *segment, first uint64) int { return cmp.Compare(s.First, first) })
+	if !ok {
+		l.mu.RUnlock()
+		return ErrGone
+	}
+	seg := *segments[i]
+	l.mu.RUnlock()
+	known, onDisk := seg.SegmentInfo, newSegment(first)
+	v := &verifier{ctx: ctx, progress: progress, total: seg.Size}
+	var mem *memIndex
+	if err = loadHeader(l.file(&seg), seg.Size, onDisk); err == nil {
+		mem, err = v.segment(l, &seg)
+	}
+	if err == nil && (onDisk.salt != seg.salt || seg.SegmentInfo != known) {
+		err = &CorruptionError{Segment: seg.Name, Reason: "the file is another segment's"}
+	}
+	if err == nil && i < len(segments)-1 {
+		if err = v.side(l, &seg, mem); IsDamage(err) && l.w != nil {
+			l.mu.Lock()
+			segments[i].index = mem
+			l.mu.Unlock()
+			err = cmp.Or(l.writeSides(), err)
+		}
+	}
+	l.report(err)
+	return err
 }
 
 // block checks the contents of a block that is being scanned, and reports it.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
@@ -29,14 +30,19 @@ func (r *Replica) Offer() *Offer { return r.lacking.Load() }
 // Sources returns the nodes from which the segments before an offer's checkpoint can be
 // fetched: followers first, and last the leader, which has enough to do.
 func (r *Replica) Sources(o *Offer) []peer.Target {
-	var out []peer.Target
+	followers := slices.DeleteFunc(r.Holders(o.Meta.HeadIndex),
+		func(t peer.Target) bool { return t == o.From })
+	return append(followers, o.From)
+}
+
+// Holders returns the other nodes within reach whose event log goes up to an index.
+func (r *Replica) Holders(index uint64) (out []peer.Target) {
 	for _, m := range r.remotes() {
-		has := m.Reachable && m.Status.Head >= o.Meta.HeadIndex
-		if t := m.target(); has && t != o.From {
-			out = append(out, t)
+		if m.Reachable && m.Status.Head >= index {
+			out = append(out, m.target())
 		}
 	}
-	return append(out, o.From)
+	return out
 }
 
 const rpcOffer = "raft.offer"

@@ -87,6 +87,39 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 	assert.NoError(t, n.Snapshot(), "snapshot after a restart")
 }
 
+// TestReplaceCheckpoint: a damaged checkpoint goes, and where it was one of the newest two, two that
+// are newer are there: with any one of them the directory is whole.
+func TestReplaceCheckpoint(t *testing.T) {
+	disk, n, want := used(t, 40, nil)
+	n, err := reopen(t, n)
+	require.NoError(t, err)
+	n.ready()
+	for _, age := range []int{2, 1, 0} {
+		before := n.Status().Checkpoints
+		name := before[age].Name()
+		require.NoError(t, n.ReplaceCheckpoint(t.Context(), name))
+		now := n.Status().Checkpoints
+		assert.True(t, disk.Get("/checkpoints/"+name) == nil, "%s is still there", name)
+		if age == 2 {
+			assert.Equal(t, now[0].Name(), before[0].Name())
+		} else {
+			assert.True(t, now[1].Index >= before[0].Index && now[0].Index > before[0].Index,
+				"checkpoint %d: %+v, before: %+v", age, now, before)
+		}
+	}
+	// One that is found at the start is in no list.
+	newest := n.Status().Checkpoints[0].Name()
+	n.down()
+	disk.Put("/checkpoints/"+newest, []byte("damaged"))
+	n, err = reopen(t, n)
+	require.NoError(t, err)
+	n.ready()
+	require.NoError(t, n.ReplaceCheckpoint(t.Context(), newest))
+	assert.True(t, disk.Get("/checkpoints/"+newest) == nil, "%s is still there", newest)
+	assert.True(t, n.Status().Checkpoints[1].Name() > newest, "two are newer")
+	assert.EqualSlices(t, n.m.names(), want)
+}
+
 // A checkpoint that a failed replica is asked for does not leave the caller waiting: hashicorp/raft's
 // main loop, which should answer, died when it could not write its vote.
 func TestSnapshotAfterTheDiskFailed(t *testing.T) {

@@ -2,10 +2,12 @@ package raft
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +15,7 @@ import (
 
 	hraft "github.com/hashicorp/raft"
 
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -138,6 +141,30 @@ func (r *Replica) DropCheckpoints(index uint64) error {
 		older = older[1:]
 	}
 	return s.replace(metas[:len(metas)-len(older)], older)
+}
+
+// ReplaceCheckpoint removes a damaged checkpoint, once two that are newer are there: with each of
+// the newest two the Raft log contains everything.
+func (r *Replica) ReplaceCheckpoint(ctx context.Context, name string) error {
+	s := r.stores.snaps
+	for range 2 {
+		if newest := s.metas(); len(newest) > 1 && newest[1].Name() > name {
+			break
+		}
+		// Without an entry there would be nothing new to write.
+		if _, err := r.Propose(ctx, &event.Command{Mark: &event.Mark{}}); err != nil {
+			return err
+		}
+		if err := r.Snapshot(); err != nil {
+			return err
+		}
+	}
+	s.changing.Lock()
+	defer s.changing.Unlock()
+	left := slices.DeleteFunc(slices.Clone(s.metas()),
+		func(m checkpoint.Meta) bool { return m.Name() == name })
+	s.list.Store(&left)
+	return vfs.Remove(s.o.FS, s.o.CheckpointDir, name)
 }
 
 // sink is a checkpoint that frozen.Persist writes.

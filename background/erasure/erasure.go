@@ -22,6 +22,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
+	"path"
 	"slices"
 	"sync"
 	"time"
@@ -65,6 +66,9 @@ type Eraser struct {
 	// finding is held by the task that looks for what to erase: one at a time reads the log.
 	finding sync.Mutex
 
+	// overwriting is held while contents are overwritten, or a segment is replaced.
+	overwriting sync.Mutex
+
 	// Only Run uses these.
 	from    uint64 // the first block that may have erasures that are not carried out; 0: none
 	written uint64 // what ErasedFile says
@@ -103,15 +107,60 @@ func (s *Spec) Encode() []byte {
 // erased returns the events of a range of the log whose contents are erased, by a task; zero: any.
 func (e *Eraser) erased(ctx context.Context, task event.ID, from, upTo uint64) (
 	refs []event.Ref, err error) {
-	for ev, err := range e.Log.Events(ctx, from, upTo) {
+	for b, err := range e.Log.Blocks(ctx, from, upTo, event.Erased) {
 		if err != nil {
 			return nil, err
 		}
-		if ev.Type == event.Erased && (task.IsZero() || ev.Task == task) {
-			refs = append(refs, ev.Refs...)
-		}
+		refs = append(refs, erasedIn(b, task)...)
 	}
 	return refs, nil
+}
+
+// erasedIn returns the events whose contents a block erases, by a task; zero: any.
+func erasedIn(b *event.Block, task event.ID) (refs []event.Ref) {
+	for i := range b.Events {
+		if e := &b.Events[i]; e.Type == event.Erased && (task.IsZero() || e.Task == task) {
+			refs = append(refs, e.Refs...)
+		}
+	}
+	return refs
+}
+
+// Replace puts a fetched segment, whole and in dir, in place of the log's damaged one, without the
+// contents that are erased here: the node that sent it may not have erased them yet (I22).
+func (e *Eraser) Replace(ctx context.Context, dir string, sealed log.SegmentInfo) error {
+	e.overwriting.Lock()
+	defer e.overwriting.Unlock()
+	// What erases it may be in the segment itself, which can be read in the copy alone.
+	copied, err := log.OpenReadOnly(log.Options{FS: e.FS, Dir: dir})
+	if err != nil {
+		return err
+	}
+	defer copied.Close()
+	var refs []event.Ref
+	for _, part := range []struct {
+		*log.Log
+		from, upTo uint64
+	}{{copied, sealed.First, sealed.Last}, {e.Log, sealed.Last + 1, e.Log.Head()}} {
+		for b, err := range part.Blocks(ctx, part.from, part.upTo, event.Erased) {
+			if err != nil {
+				return err
+			}
+			refs = append(refs, erasedIn(b, event.ID{})...)
+		}
+	}
+	refs = slices.DeleteFunc(refs, func(r event.Ref) bool {
+		return r.Index < sealed.First || r.Index > sealed.Last
+	})
+	b, found, err := log.EraseSegment(e.FS, dir, sealed, refs)
+	file := path.Join(dir, sealed.Name)
+	if err == nil && found {
+		err = vfs.WriteFile(e.FS, file, b)
+	}
+	if err != nil {
+		return err
+	}
+	return e.Log.Replace(sealed, file)
 }
 
 // eraseArchived erases in the archive what a task has erased in the log up to an index.
@@ -167,6 +216,8 @@ func reported(t *event.TaskView, member string) bool {
 
 // overwrite carries out the `erased` events of the log that are not yet.
 func (e *Eraser) overwrite(ctx context.Context) error {
+	e.overwriting.Lock()
+	defer e.overwriting.Unlock()
 	first, head := e.State.TakeErased()
 	if e.from == 0 {
 		e.from = first

@@ -717,3 +717,65 @@ func TestNodeCrashAnywhere(t *testing.T) {
 
 // must fails the test on an error.
 var must = require.NoError
+
+// TestReplace puts a copy of a segment, from a node that has erased nothing yet, in place of a
+// damaged one: what is erased here stays erased, also after a crash in each write, sync, rename and
+// removal, and also where what erases it is in the same segment.
+func TestReplace(t *testing.T) {
+	w := newWorld(t, 1)
+	task := w.do(&event.Command{CreateTask: &event.CreateTask{
+		Kind: event.TaskErase, Queue: "a"}}).ID
+	in, behind := w.put("secret-in"), w.put("secret-behind")
+	w.do(erasing(task, in))
+	for len(w.log.Segments()) < 2 {
+		w.put(strings.Repeat("x", 200))
+	}
+	w.do(erasing(task, behind))
+	must(t, w.log.Sync())
+	sealed := w.log.Segments()[0]
+	peer := w.disk.Get("/data/log/" + sealed.Name)
+	require.True(t, bytes.Contains(peer, []byte("secret-in")), "erased already")
+	w.once()
+	must(t, w.log.Close())
+	name := "/data/log/" + sealed.Name
+	right := w.disk.Get(name)
+	// The flipped byte is in an erased content, which does not look like one any more.
+	wrong := bytes.Clone(right)
+	wrong[bytes.Index(wrong, []byte("[erased]"))] ^= 1
+
+	// replace repairs a segment that is damaged while the node runs, up to a crash.
+	replace := func(crash int) (*memdisk.Disk, error) {
+		disk := w.disk.Clone()
+		w, err := open(t, disk)
+		must(t, err)
+		defer w.log.Close()
+		f, err := disk.OpenReadWrite(name)
+		must(t, err)
+		_, err = f.WriteAt(wrong, 0)
+		must(t, errors.Join(err, f.Sync(), f.Close()))
+		require.True(t, log.IsDamage(w.log.Check(t.Context(), sealed.First, nil)), "not damaged")
+		must(t, disk.MkdirAll("/data/incoming"))
+		disk.Put("/data/incoming/"+sealed.Name, peer)
+		disk.CrashAt(disk.Ops() + crash)
+		if err := w.eraser.Replace(t.Context(), "/data/incoming", sealed); err != nil {
+			return disk, err
+		}
+		return disk, w.log.Check(t.Context(), sealed.First, nil)
+	}
+	disk, err := replace(1000)
+	must(t, err)
+	require.True(t, bytes.Equal(disk.Get(name), right), "the segment is not as before")
+	for crash := 1; ; crash++ {
+		disk, err := replace(crash)
+		if !disk.Crashed() {
+			require.True(t, err == nil && crash > 5, "crash %d: %v", crash, err)
+			break
+		}
+		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
+			after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(crash), uint64(loss))))
+			b := after.Get(name)
+			require.True(t, bytes.Equal(b, right) || bytes.Equal(b, wrong),
+				"crash %d, loss %d: neither the old nor the new file", crash, loss)
+		}
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -280,4 +281,77 @@ func TestCutShort(t *testing.T) {
 		}
 		l.net.bend = nil
 	}
+}
+
+// TestSegmentCrashAnywhere: a damaged segment is fetched and put in place. A crash in each write,
+// sync, creation, rename and removal leaves the damaged file or the right one, whole.
+func TestSegmentCrashAnywhere(t *testing.T) {
+	n := newNode(t, 5).grow(25)
+	net := newNet()
+	n.serve(net, "a")
+	disk := n.copy()
+	damaged := n.log.Segments()[1]
+	name := "/log/" + damaged.Name
+	right := disk.Get(name)
+	wrong := bytes.Clone(right)
+	wrong[len(wrong)/2] ^= 1
+	disk.Put(name, wrong)
+	// Without it, opening the log would read the whole segment.
+	scanned, err := log.ScanSegment(t.Context(), n.disk, "/log", damaged.Name, -1, nil)
+	must(t, err)
+	disk.Put("/log/"+damaged.SideFile, scanned.Side)
+	repair := func(disk *memdisk.Disk) error {
+		l, err := log.Open(log.Options{FS: disk, Dir: "/log"})
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		if err := l.Check(t.Context(), damaged.First, nil); !log.IsDamage(err) {
+			return err
+		}
+		o := optionsOf(net, disk, checkpoint.Meta{}, "nobody", "a")
+		if err = Segment(t.Context(), o, damaged); err == nil {
+			err = l.Replace(damaged, "/incoming/"+damaged.Name)
+		}
+		if err == nil {
+			err = l.Check(t.Context(), damaged.First, nil)
+		}
+		return errors.Join(err, Discard(disk, "/"))
+	}
+	whole := disk.Clone()
+	must(t, repair(whole))
+	must(t, verify(t, whole))
+	for at := 1; at <= whole.Ops(); at++ {
+		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
+			disk := disk.Clone()
+			disk.CrashAt(at)
+			_ = repair(disk) // the crash may come when the segment is in place already
+			after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
+			b := after.Get(name)
+			require.True(t, bytes.Equal(b, right) || bytes.Equal(b, wrong),
+				"crash at operation %d, loss %d: neither the old nor the new file", at, loss)
+			require.NoError(t, repair(after), "crash at operation %d, loss %d", at, loss)
+			require.NoError(t, verify(t, after), "crash at operation %d, loss %d", at, loss)
+		}
+	}
+}
+
+// TestSegmentOfOthers: a copy that is damaged too, or has another history, is not taken.
+func TestSegmentOfOthers(t *testing.T) {
+	n, other, net := newNode(t, 5).grow(25), newNode(t, 5), newNet()
+	other.clock++ // a history of the same sizes
+	other.grow(25).serve(net, "other")
+	n.serve(net, "a")
+	sealed := n.log.Segments()[1]
+	disk := memdisk.New()
+	for _, from := range []string{"nobody", "other", "a"} {
+		err := Segment(t.Context(), optionsOf(net, disk, checkpoint.Meta{}, from), sealed)
+		require.Equal(t, err == nil, from == "a", "from %s: %v", from, err)
+	}
+	net.bend = func(a answer) answer { a.b = bytes.Clone(a.b); a.b[len(a.b)/2] ^= 1; return a }
+	must(t, Discard(disk, "/"))
+	err := Segment(t.Context(), optionsOf(net, disk, checkpoint.Meta{}, "a"), sealed)
+	require.True(t, log.IsDamage(err), "from a damaged node: %v", err)
+	err = Segment(t.Context(), optionsOf(net, disk, checkpoint.Meta{}), sealed)
+	require.True(t, errors.Is(err, errNoSource), "alone: %v", err)
 }

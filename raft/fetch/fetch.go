@@ -6,6 +6,7 @@
 // leader offered, and the segments of the event log up to it, into <data>/incoming. It verifies
 // that their chain of hashes continues the local log's and ends in the checkpoint's. Install moves
 // them in place while the engine is closed: as if the node had written the checkpoint itself.
+// Segment transfers one segment again that is damaged here.
 package fetch
 
 import (
@@ -65,16 +66,47 @@ type fetcher struct {
 // Fetch transfers what is missing into <data>/incoming, asking each node once, and returns
 // what Install is to move in place. After an error the files that have arrived whole stay, and
 // the next Fetch continues after them. Only one may run for a directory, whose engine may be open.
-func Fetch(ctx context.Context, o Options) (*Plan, error) {
+func Fetch(ctx context.Context, o Options) (p *Plan, err error) {
 	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
+	err = f.any(ctx, func(to peer.Target) error {
+		p, err = f.from(ctx, to)
+		return err
+	})
+	return p, err
+}
+
+// Segment transfers a sealed segment, whose file here is damaged, into <data>/incoming, from the
+// first node that has the same one: with the same chain, though other contents may be erased in it.
+// Of the options Checkpoint is not used. Fetch must not run meanwhile.
+func Segment(ctx context.Context, o Options, sealed log.SegmentInfo) error {
+	f := &fetcher{Options: o, dir: path.Join(o.DataDir, datadir.IncomingDir)}
+	verify := func() error {
+		found, err := log.ScanSegment(ctx, f.FS, f.dir, sealed.Name, sealed.Size, nil)
+		if found.Sealed = true; err == nil && found.SegmentInfo != sealed {
+			err = fmt.Errorf("%w: segment %s ends at index %d with chain %s, here with %s",
+				ErrDiffers, sealed.Name, found.Last, found.Chain, sealed.Chain)
+		}
+		return err
+	}
+	return f.any(ctx, func(to peer.Target) error {
+		err := f.prepare(map[string]int64{sealed.Name: sealed.Size})
+		if err == nil {
+			err = f.file(ctx, to, datadir.LogDir, sealed.Name, sealed.Size, verify)
+		}
+		return err
+	})
+}
+
+// any calls from with one node after the other until it succeeds with one.
+func (f *fetcher) any(ctx context.Context, from func(peer.Target) error) error {
 	if err := f.FS.MkdirAll(f.dir); err != nil {
-		return nil, fmt.Errorf("fetch: %w", err)
+		return fmt.Errorf("fetch: %w", err)
 	}
 	var differs, failed error
 	for _, to := range f.From {
-		p, err := f.from(ctx, to)
+		err := from(to)
 		if err == nil || ctx.Err() != nil {
-			return p, err
+			return err
 		}
 		f.Logger.Warn("fetch failed", "from", to.Node, "addr", to.Addr, "error", err)
 		err = fmt.Errorf("from %s at %s: %w", to.Node, to.Addr, err)
@@ -84,16 +116,22 @@ func Fetch(ctx context.Context, o Options) (*Plan, error) {
 			failed = errors.Join(failed, err)
 		}
 	}
-	return nil, fmt.Errorf("fetch: %w", cmp.Or(failed, differs))
+	return fmt.Errorf("fetch: %w", cmp.Or(failed, differs, errNoSource))
 }
+
+var errNoSource = errors.New("no other node that has it is within reach")
 
 // from transfers the missing segments from one node, and the checkpoint from the leader.
 func (f *fetcher) from(ctx context.Context, to peer.Target) (*Plan, error) {
 	p, err := f.plan(ctx, to)
-	if err == nil {
-		err = f.prepare(p)
-	}
 	if err != nil {
+		return nil, err
+	}
+	want := p.files()
+	for _, s := range p.Segments[:max(len(p.Segments)-1, 0)] { // the newest is not sealed
+		want[log.SideFileName(s.First)] = 0
+	}
+	if err := f.prepare(want); err != nil {
 		return nil, err
 	}
 	logger := f.Logger.With("checkpoint", p.Checkpoint.Name, "segments", len(p.Segments),
@@ -183,15 +221,11 @@ func local(fsys vfs.FS, dataDir string, index uint64) (
 	return sealed, newest, chain, err
 }
 
-// prepare removes files that are not wanted, and checks that the rest has room.
-func (f *fetcher) prepare(p *Plan) error {
+// prepare removes files that are not wanted, and checks that the rest, of these sizes, has room.
+func (f *fetcher) prepare(want map[string]int64) error {
 	names, err := f.FS.List(f.dir)
 	if err != nil {
 		return err
-	}
-	want := p.files()
-	for _, s := range p.Segments[:max(len(p.Segments)-1, 0)] { // the newest is not sealed
-		want[log.SideFileName(s.First)] = 0
 	}
 	need := int64(reserveBytes)
 	for name, size := range want {

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -63,12 +64,16 @@ func (noPush) Unready() []string              { return nil }
 type fakeLog struct {
 	*log.Log
 	erased  bool
+	damaged uint64 // contents of entries up to this index are in a damaged file
 	deleted uint64
 }
 
 func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {
 	if l.erased {
 		return nil, log.ErrErased
+	}
+	if ref.Index <= l.damaged {
+		return nil, fmt.Errorf("content of %s: %w", ref, &log.CorruptionError{Segment: "x.seg"})
 	}
 	return l.Log.Content(ref)
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -215,7 +216,7 @@ func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 	return kinds
 }
 
-// releaseAll releases the leases of a client that has hung up. The attempts are not counted.
+// releaseAll releases leases that no client has received. The attempts are not counted.
 func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	items := make([]event.SettleItem, len(leased))
 	for i := range leased {
@@ -223,47 +224,57 @@ func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	}
 	c := &event.Command{Settle: &event.Settle{Items: items}}
 	if _, err := s.propose(context.Background(), c, ""); err != nil {
-		s.log.Warn("cannot release the leases of a client that hung up",
+		s.log.Warn("cannot release leases that no client has received",
 			"leases", len(items), "error", err)
 	}
 }
 
-// answerLeased writes the leased messages. One whose content cannot be read is left out: its lease
-// expires, and in the end it is dead-lettered.
+// answerLeased writes the leased messages. One that cannot be read because a file is damaged is
+// released: it costs no attempt, and other nodes can read it. One that cannot be decoded is left
+// out: its lease expires, and in the end it is dead-lettered.
 func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	readable, contents := leased[:0], make([]*event.Content, 0, len(leased))
-	for i := range leased {
-		c, err := s.content(leased[i].Content)
-		if err != nil {
-			s.log.Error("cannot read a leased message's content",
-				"message", leased[i].ID, "queue", leased[i].Queue, "error", err)
-			continue
+	out := leaseAnswer{Messages: make([]wire.LeasedMessage, 0, len(leased))}
+	var damaged []event.LeasedMessage
+	for _, m := range leased {
+		c, err := s.content(m.Content)
+		var shown wire.LeasedMessage
+		if err == nil {
+			shown, err = s.leasedMessage(&m, c)
 		}
-		readable, contents = append(readable, leased[i]), append(contents, c)
+		switch {
+		case err == nil:
+			readable, contents = append(readable, m), append(contents, c)
+			out.Messages = append(out.Messages, shown)
+		case log.IsDamage(err):
+			damaged = append(damaged, m)
+		default:
+			s.log.Error("cannot read a leased message's content",
+				"message", m.ID, "queue", m.Queue, "error", err)
+		}
 	}
-	if len(readable) == 0 && len(leased) > 0 {
+	if len(damaged) > 0 {
+		s.releaseAll(damaged)
+	}
+	switch {
+	case len(readable) > 0 || len(leased) == 0:
+	case len(damaged) > 0:
+		return nodeDamaged()
+	default:
 		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
 	}
-	leased = readable
 	if q.accepts(webhook.CloudBatchType) != "" {
-		return q.answerEvents(leased, contents)
-	}
-	out := leaseAnswer{Messages: make([]wire.LeasedMessage, len(leased))}
-	for i := range leased {
-		if err := s.leasedMessage(&out.Messages[i], &leased[i], contents[i]); err != nil {
-			return err
-		}
+		return q.answerEvents(readable, contents)
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
-// leasedMessage sets a message of an answer; c is nil where the content was erased.
-func (s *Server) leasedMessage(
-	out *wire.LeasedMessage, m *event.LeasedMessage, c *event.Content,
-) (err error) {
+// leasedMessage returns a message of an answer; c is nil where the content was erased.
+func (s *Server) leasedMessage(m *event.LeasedMessage, c *event.Content) (
+	out wire.LeasedMessage, err error) {
 	var of wire.Message
 	setContent(&of, c)
-	*out = wire.LeasedMessage{
+	out = wire.LeasedMessage{
 		ID: m.ID.String(), LeaseID: m.Lease.String(), Queue: m.Queue, Key: m.Key, Kind: m.Kind,
 		Attempt: int64(m.Attempt), MaxAttempts: int64(m.MaxAttempts), Priority: int64(m.Priority),
 		EnqueuedAt: wire.Time(m.EnqueuedAt), LeaseExpiresAt: wire.Time(m.LeaseExpiresAt),
@@ -275,7 +286,7 @@ func (s *Server) leasedMessage(
 		out.Dead = messageOf(&m.MessageView, nil).Dead
 		out.Dead.Error, err = s.DeadLetters().Error(&m.MessageView)
 	}
-	return err
+	return out, err
 }
 
 // leaseAnswer is a wire.LeaseResponse whose JSON is faster.

@@ -48,6 +48,7 @@ const (
 	codeSecretMissing    = "secret_missing"
 	codeTargetFailed     = "target_failed"
 	codeTargetTimeout    = "target_timeout"
+	codeNodeDamaged      = "node_damaged"
 )
 
 // status describes a code in HTTP.
@@ -89,12 +90,21 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 		return event.Problemf(event.CodeHistoryExpired, "", "%s", clip(err.Error(), 300))
 	case log.IsRange(err):
 		return bad("", "%s", clip(err.Error(), 300))
+	case log.IsDamage(err): // the log has reported it, once
+		p = nodeDamaged()
+		p.Unknown = q.write
+		return p
 	}
 	s.log.Error("request failed", "request_id", q.id, "route", q.route, "error", err)
 	p = event.Problemf(codeInternal, "",
 		"the server failed; its log has the cause under this request's id")
 	p.Unknown = q.write
 	return p
+}
+
+func nodeDamaged() *event.Problem {
+	return event.Problemf(codeNodeDamaged, "", "this node's copy of the data is damaged, and is "+
+		"replaced from another node; try again, also there")
 }
 
 func gone(err error) bool     { return errors.Is(err, log.ErrGone) }

@@ -60,6 +60,9 @@ func (d *delivery) answersElsewhere() bool {
 	return !d.q.push || d.q.target != nil && d.q.target.AnswerTo != d.t.AnswerTo
 }
 
+// damagedPause is how long a message is held that cannot be read here, before it is released.
+const damagedPause = 5 * time.Second
+
 // retry is the verdict of a message that is tried again by the queue's policy.
 func retry(text string) verdict { return verdict{op: event.OpRetry, delayMS: -1, text: text} }
 
@@ -70,6 +73,13 @@ func (d *delivery) send(ctx context.Context) verdict {
 	content, err := e.Content(d.m.Content)
 	if errors.Is(err, log.ErrErased) {
 		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}
+	}
+	if log.IsDamage(err) { // and is being repaired, or another node leads soon
+		select {
+		case <-time.After(damagedPause):
+		case <-ctx.Done():
+		}
+		return release
 	}
 	if err != nil {
 		e.Logger.Error("failed to read a leased message's content",

@@ -2,8 +2,12 @@ package push
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"slices"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -11,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log"
 )
 
 // queuesWith returns queue q with a push policy, or without one, and the queues that answers go to.
@@ -75,4 +80,40 @@ func TestAnswerQueueFull(t *testing.T) {
 			assert.Equal(t, len(families) > 0, changed != "", "series")
 		})
 	}
+}
+
+// TestDamagedContentIsReleased: a message that cannot be read because a file is damaged costs no
+// attempt, and is not leased again at once.
+func TestDamagedContentIsReleased(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var asked []event.SettleOp
+		e := New(Deps{
+			Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
+			Queues: func() []event.QueueView { return queuesWith(1, `{"url":"https://example.com","max_in_flight":1}`) },
+			Now:    func() int64 { return time.Now().UnixMilli() },
+			Content: func(event.Ref) (*event.Content, error) {
+				return nil, fmt.Errorf("content: %w", &log.CorruptionError{})
+			},
+			Settle: func(_ context.Context, item event.SettleItem, _ string, _ *wire.NewMessage) (
+				event.Settled, error) {
+				if item.Op == event.OpExtend {
+					return event.Settled{Status: event.StatusExtended}, nil
+				}
+				asked = append(asked, item.Op)
+				return event.Settled{Status: event.StatusReleased}, nil
+			},
+		})
+		e.update(false)
+		q := e.queues["q"]
+		d := &delivery{q: q, t: q.target}
+		d.m.LeaseExpiresAt = time.Now().Add(time.Minute).UnixMilli()
+		q.mu.Lock()
+		q.flying(1)
+		q.mu.Unlock()
+		began := time.Now()
+		d.run()
+		assert.True(t, slices.Equal(asked, []event.SettleOp{event.OpRelease}), "asked %v", asked)
+		assert.True(t, time.Since(began) == damagedPause, "released after %s", time.Since(began))
+		e.Stop(t.Context())
+	})
 }

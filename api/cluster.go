@@ -66,6 +66,16 @@ func nodeOf(m *raft.MemberStatus) wire.Node {
 	if n.LogHead > 0 {
 		n.ChainHash = m.Status.Chain.String()
 	}
+	h := &m.Status.Health
+	n.Damaged = make([]wire.DamagedFile, len(h.Damaged))
+	for i, d := range h.Damaged {
+		n.Damaged[i] = wire.DamagedFile{
+			File: d.File, Kind: d.Kind, Since: wire.Time(d.Since), Detail: d.Detail,
+		}
+	}
+	if r := h.Round; r.Ended > 0 {
+		n.Scrub = &wire.Scrub{EndedAt: wire.Time(r.Ended), TookMS: r.TookMS, Bytes: r.Bytes}
+	}
 	return n
 }
 

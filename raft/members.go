@@ -199,7 +199,7 @@ func (r *Replica) Members() (out []MemberStatus) {
 		if s.ID == r.id {
 			p := r.fsm.progress()
 			m.Status, m.Seen = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain,
-				Unconfirmed: r.unconfirmed()}, now
+				Unconfirmed: r.unconfirmed(), Health: r.o.Health()}, now
 		}
 		m.Member, m.Votes = memberOf(s.ID, s.Address), s.Suffrage == hraft.Voter
 		m.Leader, m.Reachable = s.ID == leader, now.Sub(m.Seen) < reachableFor

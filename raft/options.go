@@ -130,6 +130,9 @@ type Options struct {
 	FreeBytes    func() (uint64, error)
 	ReserveBytes uint64 // default 256 MiB
 
+	// Health returns what is known of the files, for the other members; nil: nothing is.
+	Health func() datadir.Health
+
 	// For tests on a simulated disk: OpenKV opens a small durable store by name in place of
 	// a bbolt file in Dir; BeforeStore is called as part of each write of the Raft log.
 	OpenKV      func(name string) (waltypes.MetaStore, error)
@@ -161,6 +164,9 @@ func (o Options) withDefaults() Options {
 	}
 	if o.BeforeStore == nil {
 		o.BeforeStore = func() {}
+	}
+	if o.Health == nil {
+		o.Health = func() datadir.Health { return datadir.Health{} }
 	}
 	def[vfs.FS](&o.FS, vfs.OS{})
 	def(&o.Logger, slog.New(slog.DiscardHandler))

@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/log/checkpoint"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -47,6 +48,7 @@ type peerStatus struct {
 	Rules   uint16         `json:"rules"` // the newest that its program knows
 	Known   configuration  `json:"known"`
 	Marks   marks          `json:"marks,omitempty"` // its newest
+	Health  datadir.Health `json:"health,omitzero"`
 	// Objection is, in an answer, why the node that asks is not admitted: see rollback.go.
 	Objection string `json:"objection,omitempty"`
 	// Unconfirmed are voters that were silent when this node was admitted: see there.
@@ -141,6 +143,7 @@ func (r *Replica) ownStatus() peerStatus {
 		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(),
 		Rules: r.o.Rules, Known: r.known(), Marks: p.marks[max(0, len(p.marks)-reportMarks):],
 		Unconfirmed: r.unconfirmed(),
+		Health:      r.o.Health(),
 	}
 }
 

@@ -24,6 +24,24 @@ type Node struct {
 	// UnconfirmedBy are voters that were silent when the node started and took part again, and have
 	// not confirmed since that its directory is no old copy.
 	UnconfirmedBy []string `json:"unconfirmed_by"`
+
+	Damaged []DamagedFile `json:"damaged"` // the first 16 that were found
+	Scrub   *Scrub        `json:"scrub"`   // null: no round has ended since the node's start
+}
+
+// DamagedFile is a file of a node that failed its check and is not repaired.
+type DamagedFile struct {
+	File   string `json:"file"`  // in its data directory
+	Kind   string `json:"kind"`  // segment, index, checkpoint
+	Since  Time   `json:"since"` // when it was found
+	Detail string `json:"detail"`
+}
+
+// Scrub is the last time that a node has read and checked all of its log and checkpoints.
+type Scrub struct {
+	EndedAt Time  `json:"ended_at"`
+	TookMS  int64 `json:"took_ms"`
+	Bytes   int64 `json:"bytes"`
 }
 
 // NewNode is a POST /v1/cluster/nodes.

@@ -32,11 +32,15 @@ var clusterCommands = group("cluster",
 			v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
 		for _, n := range v.Nodes {
 			if len(n.UnconfirmedBy) > 0 {
-				fmt.Fprintf(c.stderr, "%s started without %s, which may know of newer entries\n",
+				fmt.Fprintf(c.stderr, "node %s started without %s, which may know of newer entries\n",
 					n.ID, strings.Join(n.UnconfirmedBy, ", "))
 			}
+			for _, d := range n.Damaged {
+				fmt.Fprintf(c.stderr, "node %s: %s is damaged since %s and not repaired: %s\n",
+					n.ID, d.File, c.when(d.Since), d.Detail)
+			}
 		}
-		return list(c.app, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain",
+		return list(c.app, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain,damaged",
 			func(n *wire.Node) []any {
 				role, reachable := "non-voter", "no"
 				if n.Voter {
@@ -50,7 +54,7 @@ var clusterCommands = group("cluster",
 				}
 				return []any{n.ID, role, reachable, n.RaftAddr, cmp.Or(n.HTTPAddr, "-"),
 					n.AppliedIndex, n.LogHead,
-					cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-")}
+					cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-"), len(n.Damaged)}
 			})
 	}),
 	remote("cluster add", func(c request, f *struct {

@@ -45,13 +45,15 @@ const (
 	threeNodes = `{"cluster_id":"C","node_id":"n1","leader_id":"n2","term":4,"nodes":[` +
 		`{"id":"n1","raft_addr":"h1:1","http_addr":"h1:2","voter":true,"leader":false,` +
 		`"reachable":false,"age_ms":null,"applied_index":9,"log_head":8,` +
-		`"chain_hash":"0123456789abcdef","unconfirmed_by":[]},` +
+		`"chain_hash":"0123456789abcdef","unconfirmed_by":[],"damaged":[],"scrub":null},` +
 		`{"id":"n2","raft_addr":"h2:1","http_addr":"","voter":true,"leader":true,` +
 		`"reachable":true,"age_ms":0,"applied_index":9,"log_head":8,` +
-		`"chain_hash":"0123456789abcdef","unconfirmed_by":["n1"]},` +
+		`"chain_hash":"0123456789abcdef","unconfirmed_by":["n1"],"damaged":[],"scrub":null},` +
 		`{"id":"n3","raft_addr":"h3:1","http_addr":"h3:2","voter":false,"leader":false,` +
 		`"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,"chain_hash":"",` +
-		`"unconfirmed_by":[]}]}`
+		`"unconfirmed_by":[],` +
+		`"damaged":[{"file":"log/1.seg","kind":"segment","since":"2026-01-01T00:00:00.000Z",` +
+		`"detail":"why"}],"scrub":{"ended_at":"2026-01-01T00:00:00.000Z","took_ms":1,"bytes":2}}]}`
 
 	clusterAnswers = `GET /v1/cluster -> 200 ` + threeNodes + `
 POST /v1/cluster/nodes {"id":"n4","raft_addr":"h4:1"} -> 201 {"id":"n4"}
@@ -84,12 +86,13 @@ func TestClusterCommands(t *testing.T) {
 		out  string // all of stdout
 		err  string // part of stderr
 	}{
-		{"list", 0, "NODE  ROLE       REACHABLE  RAFT  HTTP  APPLIED  HEAD  CHAIN         \n" +
-			"n1    voter      yes        h1:1  h1:2        9     8  0123456789ab  \n" +
-			"n2    leader     yes        h2:1  -           9     8  0123456789ab  \n" +
-			"n3    non-voter  no         h3:1  h3:2        0     0  -             \n",
+		{"list", 0, "NODE  ROLE       REACHABLE  RAFT  HTTP  APPLIED  HEAD  CHAIN         DAMAGED  \n" +
+			"n1    voter      yes        h1:1  h1:2        9     8  0123456789ab        0  \n" +
+			"n2    leader     yes        h2:1  -           9     8  0123456789ab        0  \n" +
+			"n3    non-voter  no         h3:1  h3:2        0     0  -                   1  \n",
 			"cluster C, leader n2, term 4, asked n1\n" +
-				"n2 started without n1, which may know of newer entries\n"},
+				"node n2 started without n1, which may know of newer entries\n" +
+				"node n3: log/1.seg is damaged since 2026-01-01"},
 		{"list -o json", 0, threeNodes + "\n", ""},
 		{"add n4 h4:1", 0, "n4 added\n", ""},
 		{"add n2 h2:1", 0, "n2 is in already\n", ""},
@@ -100,7 +103,7 @@ func TestClusterCommands(t *testing.T) {
 		{"add n5 h5:1 --http-addr h5:2 --non-voter -o json", 0,
 			`{"id":"","raft_addr":"","http_addr":"","voter":false,"leader":false,` +
 				`"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,` +
-				`"chain_hash":"","unconfirmed_by":[]}` + "\n", ""},
+				`"chain_hash":"","unconfirmed_by":[],"damaged":[],"scrub":null}` + "\n", ""},
 		{"add n6 h2:1", 1, "", "taken (409 conflict)"},
 		{"remove n3 --yes", 0, "n3 removed\n", ""},
 		{"rm n3 -y --force", 0, "n3 removed\n", ""},

@@ -48,6 +48,7 @@ type config struct {
 	ArchiveInterval, CheckpointInterval time.Duration
 	CheckpointEntries                   uint64
 	DiskTimeout                         time.Duration
+	ScrubRate                           int64
 
 	LogLevel, LogFormat, AdminAddr string
 	AuthFile, SecretsDir           string
@@ -76,9 +77,8 @@ func (c *config) flags(_ *app, cmd *cobra.Command) {
 		DataDir: defaultDataDir, HTTPAddr: "127.0.0.1:7070", RaftAddr: "127.0.0.1:7071",
 		BootstrapExpect: 1, HistoryRetention: 168 * time.Hour, LogSegmentBytes: 64 << 20,
 		MaxPayloadBytes: 1 << 20, MaxRequestBytes: 16 << 20, ArchiveInterval: 30 * time.Second,
-		CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute,
-		DiskTimeout: 30 * time.Second,
-		LogLevel:    "info", LogFormat: "text",
+		CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute, ScrubRate: 16 << 20,
+		DiskTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 	fields(cmd, c)
 	opt(cmd, &c.file, "config")
@@ -187,6 +187,8 @@ func (c *config) check() error {
 			"checkpoint-entries must be at least 1, checkpoint-interval at least 1s"},
 		{c.DiskTimeout <= watchdog.StallAfter, fmt.Sprintf("disk-timeout must be more than %v, "+
 			"after which another node is elected", watchdog.StallAfter)},
+		{c.ScrubRate < 0 || c.ScrubRate > 0 && c.ScrubRate < 64<<10,
+			fmt.Sprintf("scrub-rate must be 0 or at least %d bytes a second", 64<<10)},
 		{c.ArchiveInterval < 100*time.Millisecond, "archive-interval must be at least 100ms"},
 		{c.Archive != "" && filepath.Clean(c.Archive) == filepath.Clean(c.DataDir),
 			"archive must not be the data-dir: it is a copy for when that is lost"},

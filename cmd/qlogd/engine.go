@@ -18,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/background/retention"
+	"github.com/qlogd/qlogd/background/scrub"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
@@ -46,6 +47,7 @@ type engine struct {
 
 	archiver *archive.Archiver
 	eraser   *erasure.Eraser
+	scrubber *scrub.Scrubber
 	fetching sync.Mutex // held while something is fetched
 
 	lifetime
@@ -65,6 +67,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	if err := sink.followLibraries(); err != nil {
 		return nil, err
 	}
+	e.scrubber = e.newScrubber(registry)
 	ro := e.raftOptions(sink)
 	if ro.Witness, err = witness.Open(vfs.OS{}, c.witnessFile(), card); err != nil {
 		return nil, err
@@ -79,11 +82,12 @@ func openEngine(n *node) (_ *engine, err error) {
 	history, state, err := replay.Recover(e.background, log.Options{
 		FS: ro.FS, Dir: datadir.Path(c.DataDir, datadir.LogDir),
 		SegmentSize: card.LogSegmentBytes, HeldFrom: heldFrom, Logger: logger,
+		Damaged: e.scrubber.Found,
 	}, ro.CheckpointDir)
 	if err != nil {
 		return nil, err
 	}
-	e.log = history.Log
+	e.log, e.scrubber.Log = history.Log, history.Log
 	// Closing syncs: the next start has nothing to repair.
 	e.release(e.log.Close)
 	if err := e.checkBeginning(state.History()); err != nil {
@@ -142,7 +146,7 @@ func openEngine(n *node) (_ *engine, err error) {
 func (e *engine) start(changed <-chan struct{}) {
 	for _, run := range []func(context.Context){
 		e.tasks.Run, e.archiver.Run, e.eraser.Run, e.retention(e.c.HistoryRetention).Run,
-		e.follow, e.fetchLacking, func(ctx context.Context) { e.observe(ctx, changed) },
+		e.scrubber.Run, e.follow, e.fetchLacking, func(ctx context.Context) { e.observe(ctx, changed) },
 	} {
 		e.work.Go(func() { run(e.background) })
 	}
@@ -203,7 +207,21 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEntries, 256), 4096),
 		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
+		Health:       e.scrubber.Health,
 	}
+}
+
+func (e *engine) newScrubber(registry *prometheus.Registry) *scrub.Scrubber {
+	return scrub.New(scrub.Options{
+		FS: vfs.OS{}, DataDir: e.c.DataDir, Rate: e.c.ScrubRate,
+		// From there on the batcher refuses background work.
+		Busy:    func() bool { _, used := e.replica.Load(); return used >= 0.25 },
+		Segment: e.replaceSegment,
+		Checkpoint: func(ctx context.Context, name string) error {
+			return e.replica.ReplaceCheckpoint(ctx, name)
+		},
+		Registry: registry, Logger: e.logger,
+	})
 }
 
 // observe wakes the goroutines that depend on the applied entries, and logs discarded messages: a

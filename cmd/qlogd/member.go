@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/log/witness"
@@ -242,11 +244,7 @@ func (e *engine) fetchLacking(ctx context.Context) {
 		}
 		from := e.replica.Sources(offer)
 		e.fetching.Lock()
-		plan, err := fetch.Fetch(ctx, fetch.Options{
-			Net: e.peers, From: from, Checkpoint: offer.Meta,
-			FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
-			FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
-		})
+		plan, err := fetch.Fetch(ctx, e.fetchOptions(from, offer.Meta))
 		e.fetching.Unlock()
 		switch {
 		case ctx.Err() != nil:
@@ -264,6 +262,28 @@ func (e *engine) fetchLacking(ctx context.Context) {
 			return // the next engine continues from there
 		}
 	}
+}
+
+func (e *engine) fetchOptions(from []peer.Target, c checkpoint.Meta) fetch.Options {
+	return fetch.Options{
+		Net: e.peers, From: from, Checkpoint: c,
+		FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
+		FreeBytes: func() (uint64, error) { return freeBytes(e.c.DataDir) },
+	}
+}
+
+// replaceSegment replaces a damaged segment by a copy of another node's.
+func (e *engine) replaceSegment(ctx context.Context, sealed log.SegmentInfo) error {
+	e.fetching.Lock()
+	defer e.fetching.Unlock()
+	e.replica.RefreshMembers(ctx) // after a start nothing is known of them yet
+	from := e.replica.Holders(sealed.Last)
+	err := fetch.Segment(ctx, e.fetchOptions(from, checkpoint.Meta{}), sealed)
+	if err == nil {
+		incoming := datadir.Path(e.c.DataDir, datadir.IncomingDir)
+		err = e.eraser.Replace(ctx, incoming, sealed)
+	}
+	return errors.Join(err, fetch.Discard(vfs.OS{}, e.c.DataDir))
 }
 
 // majority reports whether some nodes, and not only the leader, are most of the voters.

@@ -32,7 +32,7 @@ var rooms = []string{
 	"api/wire", "client", "examples/worker",
 	"webhook",
 	"background/loop", "background/archive", "background/dead", "background/erasure",
-	"background/push", "background/retention", "background/task",
+	"background/push", "background/retention", "background/scrub", "background/task",
 	"replay",
 	"api",
 	"cmd/qlogd",

@@ -1,0 +1,26 @@
+package datadir
+
+// Health is what a node knows of the files in its data directory.
+type Health struct {
+	Damaged []Damage `json:"damaged,omitempty"` // the oldest damage first, MaxDamaged at most
+	// Round is the last time that everything was read; zeros: it has not been since the start.
+	Round Round `json:"round,omitzero"`
+}
+
+// MaxDamaged bounds Health.Damaged: a disk that fails damages everything.
+const MaxDamaged = 16
+
+// Damage is a file that failed its check and is not repaired.
+type Damage struct {
+	File   string `json:"file"`  // in the data directory: log/….seg
+	Kind   string `json:"kind"`  // segment, index, checkpoint
+	Since  int64  `json:"since"` // Unix ms, when it was found
+	Detail string `json:"detail"`
+}
+
+// Round is one reading of all segments, their indexes and the checkpoints.
+type Round struct {
+	Ended  int64 `json:"ended"` // Unix ms
+	TookMS int64 `json:"took_ms"`
+	Bytes  int64 `json:"bytes"`
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -165,6 +166,8 @@ func TestDiskNearlyFull(t *testing.T) {
 	o := on(memdisk.New())
 	o.FreeBytes, o.ReserveBytes = func() (uint64, error) { return free, nil }, 1001
 	n := boot(t, o)
+	_, why := n.Ready()
+	assert.Equal(t, strings.Join(why, "; "), "the disk is nearly full: produce is refused")
 	notApplied(t, n.refused(context.Background(), produceOf("p")), event.CodeInsufficientStorage)
 	n.put("settles go on")
 	if _, err := n.Propose(context.Background(), leaseOf("l")); err != nil {

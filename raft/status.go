@@ -349,6 +349,12 @@ func (r *Replica) Ready() (bool, []string) {
 	case !lead.leader && applied.index+maxLag < commit:
 		not("behind the leader: %d of %d", applied.index, commit)
 	}
+	leaderFull := func(m MemberStatus) bool {
+		return m.Leader && (m.serverID() == r.id || m.Status.Full)
+	}
+	if r.full() && slices.ContainsFunc(r.Members(), leaderFull) {
+		not("the disk is nearly full: produce is refused")
+	}
 	return len(reasons) == 0, reasons
 }
 

@@ -87,6 +87,21 @@ func newMetrics(s *Server) *metrics {
 	promauto.With(reg).NewGaugeFunc(waiting, func() float64 {
 		return float64(s.waiters.parked.Load())
 	})
+	openConns := prometheus.GaugeOpts{
+		Name: "qlogd_http_connections", Help: "Open connections of clients.",
+	}
+	promauto.With(reg).NewGaugeFunc(openConns, func() float64 {
+		open, _ := s.opts.Conns.counts()
+		return float64(open)
+	})
+	closedConns := prometheus.CounterOpts{
+		Name: "qlogd_http_connections_closed_total",
+		Help: "Idle connections of clients that were closed to make room for others.",
+	}
+	promauto.With(reg).NewCounterFunc(closedConns, func() float64 {
+		_, closed := s.opts.Conns.counts()
+		return float64(closed)
+	})
 	reg.MustRegister(m)
 	return m
 }

@@ -9,7 +9,6 @@ import (
 	"context"
 	"iter"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/netip"
 	"sync"
@@ -98,12 +97,6 @@ func (s *Server) Quiesce(ctx context.Context) {
 
 func (s *Server) draining() bool { return s.undrained.Err() != nil }
 
-// Open connections of an HTTPServer, in all and from one address.
-const (
-	maxConns      = 20_000
-	maxConnsPerIP = 10_000
-)
-
 // HTTPServer returns an http.Server with timeouts and limits fit for untrusted clients, behind a
 // Guard. Every listener for clients has one. It speaks HTTP/1.1 and HTTP/2, also without TLS (prior
 // knowledge). The handler may change from one Server's to another's with the same Options.
@@ -120,7 +113,7 @@ func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *htt
 			MaxConcurrentStreams: 1000,
 			SendPingTimeout:      30 * time.Second, PingTimeout: 15 * time.Second,
 		},
-		ConnState:         limitConns(maxConns, maxConnsPerIP),
+		ConnState:         opts.Conns.changed,
 		ReadHeaderTimeout: 5 * time.Second, // slow headers
 		// From the end of the headers to the end of the answer: body, the longest wait, commit, and
 		// 30 s to receive the answer. Streams extend it.
@@ -129,31 +122,6 @@ func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *htt
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, // more: 431
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
-	}
-}
-
-// limitConns returns a ConnState hook that closes connections beyond the limits at once.
-func limitConns(total, perIP int) func(net.Conn, http.ConnState) {
-	var mu sync.Mutex
-	open, from := 0, map[string]int{} // connections, in all and by address
-	return func(c net.Conn, state http.ConnState) {
-		if state == http.StateActive || state == http.StateIdle {
-			return
-		}
-		host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-		mu.Lock()
-		defer mu.Unlock()
-		if state == http.StateNew {
-			open++
-			if from[host]++; open > total || from[host] > perIP {
-				_ = c.Close()
-			}
-			return
-		}
-		open--
-		if from[host]--; from[host] == 0 {
-			delete(from, host)
-		}
 	}
 }
 
@@ -293,6 +261,7 @@ type Options struct {
 	Auth             *Auth          // nil: everybody may do everything
 	TrustedProxies   []netip.Prefix // whose X-Forwarded-For is believed
 	OpenMetrics      bool           // with Auth: /metrics needs no token
+	Conns            *Conns         // of all HTTPServers; nil: up to 20,000 of each
 }
 
 func (o *Options) defaults() {
@@ -302,4 +271,7 @@ func (o *Options) defaults() {
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
 	o.Heartbeat = cmp.Or(o.Heartbeat, 15*time.Second)
 	o.Version = cmp.Or(o.Version, "dev")
+	if o.Conns == nil {
+		o.Conns = NewConns(MaxConns)
+	}
 }

@@ -3,7 +3,6 @@ package api
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -118,37 +117,6 @@ func TestTooLargeIsAnswered(t *testing.T) {
 	answer, err := http.ReadResponse(bufio.NewReader(c), nil)
 	require.NoError(t, err)
 	assert.Equal(t, answer.StatusCode, http.StatusRequestEntityTooLarge)
-}
-
-// TestLimit: connections beyond the limits are closed at once, and each counts until it is closed.
-func TestLimit(t *testing.T) {
-	limit := limitConns(3, 2)
-	dial := func(from string) (c net.Conn, open bool) {
-		a, b := net.Pipe()
-		c = pipeConn{b, from}
-		limit(c, http.StateNew)
-		_ = a.SetReadDeadline(time.Now().Add(-time.Second))
-		_, err := a.Read(make([]byte, 1))
-		if open = !errors.Is(err, io.EOF); !open {
-			limit(c, http.StateClosed)
-		}
-		return c, open
-	}
-	first, _ := dial("a:1")
-	for _, c := range []struct {
-		from string
-		open bool
-	}{{"a:2", true}, {"a:3", false}, {"b:1", true}, {"c:1", false}} {
-		if _, open := dial(c.from); open != c.open {
-			t.Errorf("connection from %s open: %v", c.from, open)
-		}
-	}
-	limit(first, http.StateActive)
-	limit(first, http.StateClosed)
-	_, again := dial("c:2")
-	if _, tooMany := dial("d:1"); !again || tooMany {
-		t.Errorf("after one was closed: %v %v", again, tooMany)
-	}
 }
 
 // TestQuiesce waits for clients that still come, and not for ever.

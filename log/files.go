@@ -14,9 +14,9 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// maxOpen is how many files stay open for reading: a log of 100 GB has thousands, of
+// MaxOpen is how many files of a log stay open for reading: one of 100 GB has thousands, of
 // which few are read at a time.
-const maxOpen = 256
+const MaxOpen = 128
 
 // fileCache reads a directory's files and keeps the most recently used ones open.
 type fileCache struct {
@@ -29,7 +29,7 @@ type fileCache struct {
 }
 
 func newFileCache(fsys vfs.FS, dir string) (*fileCache, error) {
-	open, err := lru.NewWithEvict(maxOpen, func(_ string, f vfs.File) {
+	open, err := lru.NewWithEvict(MaxOpen, func(_ string, f vfs.File) {
 		_ = f.Close() // it is only read
 	})
 	return &fileCache{fs: fsys, dir: dir, open: open}, err

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -35,6 +36,7 @@ type Client struct {
 	allowPrivate bool
 	userAgent    string
 	dialer       *net.Dialer
+	slots        chan struct{}   // one for each open connection
 	transport    *http.Transport // used without an http.Client, which would follow redirects
 }
 
@@ -42,7 +44,8 @@ const dialTimeout = 10 * time.Second
 
 // NewClient returns a client. With allowPrivate, targets may also be on this machine and in private
 // networks.
-func NewClient(allowPrivate bool, userAgent string) *Client {
+// At most maxConns connections are open; further requests wait for one.
+func NewClient(allowPrivate bool, userAgent string, maxConns int) *Client {
 	dialer := &net.Dialer{
 		Timeout: dialTimeout, KeepAlive: 30 * time.Second,
 		// Called for each address that a name has, before anything is sent to it.
@@ -54,14 +57,62 @@ func NewClient(allowPrivate bool, userAgent string) *Client {
 			return CheckAddr(ap.Addr(), allowPrivate)
 		},
 	}
-	return &Client{allowPrivate, userAgent, dialer, &http.Transport{
+	c := &Client{allowPrivate, userAgent, dialer, make(chan struct{}, maxConns), nil}
+	c.transport = &http.Transport{
 		Proxy:       nil, // one of the environment would connect for us, and check nothing
-		DialContext: dialer.DialContext, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
+		DialContext: c.dial, TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12},
 		TLSHandshakeTimeout: dialTimeout, ForceAttemptHTTP2: true,
 		MaxIdleConns: 512, MaxIdleConnsPerHost: 64, IdleConnTimeout: 90 * time.Second,
 		MaxResponseHeaderBytes: 64 << 10, ExpectContinueTimeout: time.Second,
 		DisableCompression: true, // a small answer can be unpacked to a large one
-	}}
+	}
+	return c
+}
+
+// dial opens a connection once it has a slot.
+func (c *Client) dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if err := c.takeSlot(ctx); err != nil {
+		return nil, err
+	}
+	release := sync.OnceFunc(func() { <-c.slots })
+	open, err := c.dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		release()
+		return nil, err
+	}
+	return &outgoing{open, release}, nil
+}
+
+func (c *Client) takeSlot(ctx context.Context) error {
+	select {
+	case c.slots <- struct{}{}:
+		return nil
+	default:
+	}
+	for {
+		c.transport.CloseIdleConnections()
+		select {
+		case c.slots <- struct{}{}:
+			return nil
+		case <-time.After(100 * time.Millisecond): // others may be idle by now
+		case <-ctx.Done():
+			return fmt.Errorf("%d connections to targets are open: %w", cap(c.slots), ctx.Err())
+		}
+	}
+}
+
+// outgoing is a connection that gives its slot back when it is closed.
+type outgoing struct {
+	net.Conn
+	release func()
+}
+
+// Close implements net.Conn.
+func (o *outgoing) Close() error {
+	defer o.release()
+	return o.Conn.Close()
 }
 
 // AllowPrivate reports whether private targets are allowed.

@@ -63,7 +63,7 @@ func listen(t *testing.T) (port string, seen *atomic.Int64) {
 // of it.
 func TestAttempts(t *testing.T) {
 	port, seen := listen(t)
-	c := NewClient(false, "")
+	c := NewClient(false, "", 100)
 	c.dialer.Resolver = resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })
 	defer c.Close()
 	urls(t, func(kind, raw string) {
@@ -109,7 +109,7 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 		"unspecified":     func() []string { return []string{"0.0.0.0"} },
 		"embedded, NAT64": func() []string { return []string{"64:ff9b::7f00:1"} },
 	} {
-		c := NewClient(false, "")
+		c := NewClient(false, "", 100)
 		c.dialer.Resolver = resolver(t, func(string) []string { return addrs() })
 		target := "http://hooks.example.com:" + port + "/"
 		must(t, CheckURL(target, false))
@@ -131,7 +131,7 @@ func TestRedirect(t *testing.T) {
 	for _, to := range []string{"http://169.254.169.254/latest/meta-data/",
 		"http://127.0.0.1:" + inner + "/"} {
 		srv := httptest.NewServer(http.RedirectHandler(to, http.StatusTemporaryRedirect))
-		c := NewClient(true, "")
+		c := NewClient(true, "", 100)
 		a, err := c.Do(t.Context(), Outgoing{URL: srv.URL})
 		if err != nil || a.Status != http.StatusTemporaryRedirect ||
 			a.Header.Get("Location") != to {
@@ -151,7 +151,7 @@ func TestNoProxy(t *testing.T) {
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+port)
 	t.Setenv("http_proxy", "http://127.0.0.1:"+port)
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+port)
-	c := NewClient(false, "")
+	c := NewClient(false, "", 100)
 	c.dialer.Resolver = resolver(t, func(string) []string { return []string{"10.9.9.9"} })
 	defer c.Close()
 	_, err := c.Do(t.Context(), Outgoing{URL: "http://hooks.example.com/"})
@@ -217,7 +217,7 @@ func TestDo(t *testing.T) {
 	}))
 	defer srv.Close()
 	defer close(hang)
-	c := NewClient(true, "qlogd")
+	c := NewClient(true, "qlogd", 100)
 	defer c.Close()
 	a, err := c.Do(t.Context(), Outgoing{URL: srv.URL + "/echo", Body: []byte("hello"),
 		Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
@@ -253,6 +253,40 @@ func TestDo(t *testing.T) {
 	}
 }
 
+// TestMaxConns: at the limit idle connections give way, and requests wait for one that is used.
+func TestMaxConns(t *testing.T) {
+	hold, held := make(chan bool), make(chan bool)
+	serve := func() *httptest.Server {
+		return httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+			if r.URL.Path == "/hold" {
+				held <- true
+				<-hold
+			}
+		}))
+	}
+	one, two := serve(), serve()
+	defer one.Close()
+	defer two.Close()
+	c := NewClient(true, "", 1)
+	defer c.Close()
+	for _, url := range []string{one.URL, two.URL, one.URL} {
+		_, err := c.Do(t.Context(), Outgoing{URL: url})
+		must(t, err)
+	}
+	done := make(chan error)
+	go func() {
+		_, err := c.Do(t.Context(), Outgoing{URL: one.URL + "/hold"})
+		done <- err
+	}()
+	<-held
+	_, err := c.Do(t.Context(), Outgoing{URL: two.URL, Timeout: 10 * time.Millisecond})
+	assert.True(t, err != nil && Unsent(err), "sent beyond the limit: %v", err)
+	close(hold)
+	must(t, <-done)
+	_, err = c.Do(t.Context(), Outgoing{URL: two.URL})
+	must(t, err)
+}
+
 // TestNotHTTP: what a server of another kind says is not told.
 func TestNotHTTP(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -270,7 +304,7 @@ func TestNotHTTP(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	c := NewClient(true, "")
+	c := NewClient(true, "", 100)
 	defer c.Close()
 	for range 4 {
 		a, err := c.Do(t.Context(), Outgoing{URL: "http://" + l.Addr().String()})
@@ -287,19 +321,19 @@ func TestClientTLS(t *testing.T) {
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	srv.StartTLS()
 	defer srv.Close()
-	c := NewClient(true, "")
+	c := NewClient(true, "", 100)
 	if _, err := c.Do(t.Context(), Outgoing{URL: srv.URL}); err == nil {
 		t.Error("a certificate that nobody signed was taken")
 	}
 	pool := x509.NewCertPool()
 	pool.AddCert(srv.Certificate())
-	known := NewClient(true, "")
+	known := NewClient(true, "", 100)
 	known.transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 	defer known.Close()
 	if a, err := known.Do(t.Context(), Outgoing{URL: srv.URL}); err != nil || a.Status != 200 {
 		t.Errorf("%v, %v", a, err)
 	}
-	other := NewClient(true, "")
+	other := NewClient(true, "", 100)
 	other.transport.TLSClientConfig = &tls.Config{RootCAs: pool}
 	other.dialer.Resolver = resolver(t, func(string) []string { return []string{"127.0.0.1"} })
 	defer other.Close()

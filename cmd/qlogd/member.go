@@ -121,6 +121,7 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 	}
 	o := peer.Options{
 		Listener: l, TLS: n.peerCerts, Secret: n.shared, Self: self, Logger: n.logger,
+		MaxConns: n.limits.peers,
 	}
 	if n.c.closed() {
 		o.Closed = fmt.Sprintf("node %s has an auth file, so to connect to other nodes it needs %s",

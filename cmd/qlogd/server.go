@@ -33,6 +33,8 @@ type node struct {
 	cardMu sync.Mutex    // held to change the card
 	card   *datadir.Node // the identity of this directory
 
+	limits    connLimits
+	conns     *api.Conns // of clients, on all listeners
 	http      *http.Server
 	httpLis   net.Listener
 	peers     *peer.Net
@@ -101,8 +103,12 @@ func (l *lifetime) closeAfter(err *error) {
 // nothing on disk has been harmed.
 func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	n := &node{c: c, logger: logger, broken: make(chan error, 8), reopens: make(chan change, 1)}
+	if n.limits, err = limitConns(); err != nil {
+		return nil, err
+	}
 	n.begin()
-	n.egress = webhook.NewClient(c.PushAllowPrivate, "qlogd/"+build().Version)
+	n.conns = api.NewConns(n.limits.clients)
+	n.egress = webhook.NewClient(c.PushAllowPrivate, "qlogd/"+build().Version, n.limits.egress)
 	defer n.closeAfter(&err)
 	// Files and addresses first: a mistake in them must be found before anything is created.
 	if err := n.readSecrets(); err != nil {
@@ -321,7 +327,7 @@ func (n *node) apiOptions() api.Options {
 		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
 		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: n.c.proxies,
-		Version: build().Version,
+		Version: build().Version, Conns: n.conns,
 	}
 }
 

@@ -6,6 +6,7 @@ package peer
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -46,13 +47,14 @@ type Options struct {
 	Closed string
 	Self   Identity
 	Logger *slog.Logger
+	// MaxConns bounds the open connections; over it, the oldest without a hello is closed.
+	MaxConns int // default 1024
 }
 
 // Bounds that keep unknown hosts, and nodes that hang, from using up all resources.
 const (
 	dialTimeout  = 3 * time.Second // for a connection and its hello
 	greetTimeout = 5 * time.Second // for a hello to arrive
-	maxConns     = 1024            // of all; the oldest without a hello is closed
 	maxCall      = 80 << 20        // bytes of a call's body, and of its response
 )
 
@@ -113,6 +115,7 @@ func New(o Options) (*Net, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", addr)
 		}
 	}
+	o.MaxConns = cmp.Or(o.MaxConns, 1024)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -245,7 +248,7 @@ func (n *Net) enter(c *conn) error {
 	}
 	n.conns = append(n.conns, c)
 	strange := slices.IndexFunc(n.conns, func(o *conn) bool { return !o.greeted })
-	if len(n.conns) > maxConns && strange >= 0 {
+	if len(n.conns) > n.o.MaxConns && strange >= 0 {
 		n.conns[strange].raw.Close() // its reader ends with an error
 		n.conns = slices.Delete(n.conns, strange, strange+1)
 	}

@@ -464,7 +464,7 @@ func TestSlowStrangers(t *testing.T) {
 		n, b := startIn(t, m, "a"), startIn(t, m, "b")
 		n.Handle(t.Context(), "echo", echo)
 		begin := time.Now()
-		ended := make(chan time.Duration, maxConns+10)
+		ended := make(chan time.Duration, n.o.MaxConns+10)
 		for range cap(ended) {
 			c, err := m.Dialer("s")(t.Context(), n.Addr())
 			require.NoError(t, err)

@@ -27,6 +27,7 @@ type Options struct {
 	Flags []string // of serve, besides the data directory and addresses
 	Env   []string // KEY=value
 	Dir   string   // the data directory; a temporary one if empty
+	Files int      // limit on open files; 0: that of the test
 
 	// Cuts puts a proxy before each node's Raft address, so that the test can cut
 	// the lines between them.
@@ -127,6 +128,10 @@ func (n *Node) Launch() {
 		n.t.Fatalf("%s is running", n.name)
 	}
 	cmd := exec.Command(Binary(n.t), n.args...)
+	if n.opts.Files > 0 {
+		sh := []string{"-c", fmt.Sprintf(`ulimit -n %d; exec "$0" "$@"`, n.opts.Files), cmd.Path}
+		cmd = exec.Command("sh", append(sh, n.args...)...)
+	}
 	cmd.Env = append(os.Environ(), n.opts.Env...)
 	fmt.Fprintf(n.log, "-- start %s\n", strings.Join(n.args, " "))
 	cmd.Stdout, cmd.Stderr = n.log, n.log

@@ -1,7 +1,10 @@
 package cluster_test
 
 import (
+	"bufio"
 	"context"
+	"io"
+	"net"
 	"net/http"
 	"os"
 	"strings"
@@ -120,4 +123,26 @@ func TestNoMajority(t *testing.T) {
 	gone[0].Restart()
 	some(t, c.Client(), 1)
 	gone[1].Restart()
+}
+
+// TestIdleConnections: clients that connect and stay, more than the node may have open files, keep
+// neither it from its log nor others out.
+func TestIdleConnections(t *testing.T) {
+	t.Parallel()
+	n := cluster.Start(t, cluster.Options{
+		Files: 1024, Flags: []string{"--checkpoint-entries", "20"}, // which open files
+	})
+	for range 1400 {
+		c, err := net.Dial("tcp", strings.TrimPrefix(n.URL(), "http://"))
+		require.NoError(t, err)
+		defer c.Close()
+		require.NoError(t, c.SetDeadline(time.Now().Add(time.Minute)))
+		_, err = io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+		require.NoError(t, err)
+		answer, err := http.ReadResponse(bufio.NewReader(c), nil)
+		require.NoError(t, err)
+		require.Equal(t, answer.StatusCode, http.StatusOK)
+	}
+	queue(t, n.Client(), "q", "")
+	has(t, n, some(t, n.Client(), 100))
 }

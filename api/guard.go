@@ -42,6 +42,11 @@ func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 			// Also where nobody reads the body: net/http drains it afterwards.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
 		}
+		if r.TransferEncoding != nil {
+			// net/http drops a Content-Length beside it, by which a proxy in front may have found
+			// another end of this request: what follows could be a stranger's (RFC 9112, 6.1).
+			w.Header().Set("Connection", "close")
+		}
 		anyOrigin, anyHost := false, false
 		if g.Exempt != nil {
 			anyOrigin, anyHost = g.Exempt(r.URL.Path)

@@ -52,11 +52,15 @@ func (s *Server) putDefinitions(q *request) error {
 		if len(p.wrong) > 0 {
 			return nil, p.refused(q)
 		}
+		c := &event.Command{Define: &p.define}
+		if err := q.mayCreate(c); err != nil {
+			return nil, err
+		}
 		if dry || !q.keyed() && !slices.ContainsFunc(p.effect, changed) {
 			q.setAppliedIndex()
 			return nil, nil
 		}
-		return &event.Command{Define: &p.define}, nil
+		return c, nil
 	})
 	if q.err != nil {
 		return q.err

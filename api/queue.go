@@ -88,6 +88,60 @@ func (s *Server) updatePut(q *request, put *event.PutQueue, u *wire.PolicyUpdate
 	return err
 }
 
+// mayCreate refuses a command that would create more queues than there may be. Others may be
+// creating some at this moment, so that there can be a few more.
+func (q *request) mayCreate(c *event.Command) error {
+	st, most := q.s.deps.State, q.s.opts.MaxQueues
+	created := q.s.creates(c)
+	if created == 0 || st.QueueCount()+created <= most {
+		return nil
+	}
+	if err := q.s.barrier(q.Context()); err != nil {
+		return err
+	}
+	if created = q.s.creates(c); created == 0 || st.QueueCount()+created <= most {
+		return nil
+	}
+	return event.Problemf(event.CodeConflict, "queue", "there are %d queues, and the limit is %d "+
+		"(serve --max-queues): %d more are not created", st.QueueCount(), most, created)
+}
+
+// creates returns how many queues a command would create, as far as this node knows.
+func (s *Server) creates(c *event.Command) int {
+	created := map[string]bool{}
+	create := func(name string) {
+		if _, ok := s.deps.State.Queue(name); !ok {
+			created[name] = true
+		}
+	}
+	produce := func(p *event.Produce) {
+		if p.AutoCreate && p.Revision == 0 { // else it was there
+			create(p.Queue)
+		}
+	}
+	put := func(p *event.PutQueue) {
+		create(p.Name)
+		if p.DeadLetterAuto {
+			create(p.Name + ".dlq")
+		}
+	}
+	switch {
+	case c.Produce != nil:
+		produce(c.Produce)
+	case c.Transaction != nil:
+		for i := range c.Transaction.Produce {
+			produce(&c.Transaction.Produce[i])
+		}
+	case c.PutQueue != nil:
+		put(c.PutQueue)
+	case c.Define != nil:
+		for i := range c.Define.Queues {
+			put(&c.Define.Queues[i])
+		}
+	}
+	return len(created)
+}
+
 func (q *request) policyUpdate() (name string, u *wire.PolicyUpdate) {
 	name, u = q.read().queue(), &wire.PolicyUpdate{}
 	q.do(func() error { return q.decode(u, true, "application/merge-patch+json") })

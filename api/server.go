@@ -181,6 +181,7 @@ type State interface {
 // Live is the live state: *fsm.Machine is one.
 type Live interface {
 	State
+	QueueCount() int
 	// The floors are the indexes from which on the state remembers deduplication hashes and
 	// requests; below, the log must be asked. 0: it remembers all.
 	DedupFloor() uint64
@@ -257,6 +258,7 @@ type Options struct {
 	Heartbeat        time.Duration  // of streams; 15 s
 	HistoryRetention time.Duration  // the longest deduplication window; 0: no limit
 	AutoCreateQueues bool           // produce creates queues
+	MaxQueues        int            // more are not created; 100,000
 	Version          string         // in the OpenAPI document
 	Auth             *Auth          // nil: everybody may do everything
 	TrustedProxies   []netip.Prefix // whose X-Forwarded-For is believed
@@ -270,6 +272,7 @@ func (o *Options) defaults() {
 	o.BodyTimeout = cmp.Or(o.BodyTimeout, 30*time.Second)
 	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
 	o.Heartbeat = cmp.Or(o.Heartbeat, 15*time.Second)
+	o.MaxQueues = cmp.Or(o.MaxQueues, 100_000)
 	o.Version = cmp.Or(o.Version, "dev")
 	if o.Conns == nil {
 		o.Conns = NewConns(MaxConns)

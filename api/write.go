@@ -42,6 +42,9 @@ func (q *request) proposeFresh(
 	}
 	for range maxStale {
 		c, refusal := build()
+		if c != nil && refusal == nil {
+			refusal = q.mayCreate(c)
+		}
 		// What build refuses may have been caused by the first request. Its effect and its answer
 		// are one entry, so the answer is searched for after build has read the state.
 		if r != nil && (refusal != nil || c != nil && q.s.deps.State.AnswerFloor() > 0) {

@@ -53,6 +53,9 @@ func (m *Machine) Queue(name string) (event.QueueView, bool) {
 // Queues returns all queues, sorted by name.
 func (m *Machine) Queues() []event.QueueView { return view(m, (*projections.State).Queues) }
 
+// QueueCount returns how many queues there are.
+func (m *Machine) QueueCount() int { return view(m, (*projections.State).QueueCount) }
+
 // Webhook returns a webhook as of the newest entry.
 func (m *Machine) Webhook(name string) (event.WebhookView, bool) {
 	return find(m, (*projections.State).Webhook, name)

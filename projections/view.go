@@ -63,6 +63,9 @@ func (s *State) Queues() []event.QueueView {
 	return out
 }
 
+// QueueCount returns how many queues there are.
+func (s *State) QueueCount() int { return len(s.queues) }
+
 // Message returns a live message. A deleted one whose event is pending (purged, its queue
 // deleted, its key dead) reads as discarded or dead-lettered.
 func (s *State) Message(id event.ID) (event.MessageView, bool) {

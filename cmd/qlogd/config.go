@@ -38,6 +38,7 @@ type config struct {
 	HTTPAdvertise, RaftAdvertise string // where others reach this node, if not at these
 
 	BootstrapExpect int
+	MaxQueues       int
 	Join            []string
 
 	AutoCreateQueues, PushAllowPrivate  bool
@@ -77,8 +78,8 @@ func (c *config) flags(_ *app, cmd *cobra.Command) {
 		DataDir: defaultDataDir, HTTPAddr: "127.0.0.1:7070", RaftAddr: "127.0.0.1:7071",
 		BootstrapExpect: 1, HistoryRetention: 168 * time.Hour, LogSegmentBytes: 64 << 20,
 		MaxPayloadBytes: 1 << 20, MaxRequestBytes: 16 << 20, ArchiveInterval: 30 * time.Second,
-		CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute, ScrubRate: 16 << 20,
-		DiskTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
+		MaxQueues: 100_000, CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute,
+		ScrubRate: 16 << 20, DiskTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 	fields(cmd, c)
 	opt(cmd, &c.file, "config")
@@ -183,6 +184,7 @@ func (c *config) check() error {
 		{c.MaxPayloadBytes < 1 || c.MaxRequestBytes < c.MaxPayloadBytes,
 			"max-payload-bytes must be at least 1, max-request-bytes at least as much"},
 		{c.MaxRequestBytes > 256<<20, fmt.Sprintf("max-request-bytes must be at most %d", 256<<20)},
+		{c.MaxQueues < 1, "max-queues must be at least 1"},
 		{c.CheckpointEntries < 1 || c.CheckpointInterval < time.Second,
 			"checkpoint-entries must be at least 1, checkpoint-interval at least 1s"},
 		{c.DiskTimeout <= watchdog.StallAfter, fmt.Sprintf("disk-timeout must be more than %v, "+

@@ -326,7 +326,8 @@ func (n *node) apiOptions() api.Options {
 	return api.Options{
 		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
-		Auth: n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: n.c.proxies,
+		MaxQueues: n.c.MaxQueues,
+		Auth:      n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: n.c.proxies,
 		Version: build().Version, Conns: n.conns,
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// rememberMost bounds what a table keeps in memory: about 100 MB.
+// rememberMost bounds what a table keeps in memory: about 110 MB.
 const rememberMost = 1 << 20
 
 // evictPerEntry bounds how many old entries a new one evicts.

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -38,7 +37,7 @@ func (n *Node) Status(ctx context.Context) (*wire.Cluster, error) {
 	if status != http.StatusOK {
 		return nil, fmt.Errorf("%s: %d %s", n.name, status, body)
 	}
-	if err := json.Unmarshal(body, s); err != nil {
+	if err := wire.Unmarshal(body, s); err != nil {
 		return nil, fmt.Errorf("%s: %w in %s", n.name, err, body)
 	}
 	return s, nil

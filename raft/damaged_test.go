@@ -31,6 +31,7 @@ func TestDamagedBolt(t *testing.T) {
 		"pages of the votes":        {votesFile, flipPages},
 		"pages of the log's":        {metaFile, flipPages},
 		"the votes, cut":            {votesFile, func(b []byte) []byte { return b[:2*os.Getpagesize()] }},
+		"a part of the first page":  {votesFile, func(b []byte) []byte { return b[:2331] }},
 		"nothing of the log's file": {metaFile, func([]byte) []byte { return nil }},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -181,7 +181,10 @@ func openBolt(file string) (KV, error) {
 		// A second process would wait forever for the file's lock.
 		BoltOptions: &bbolt.Options{Timeout: time.Second},
 	})
-	return boltKV{s}, err
+	if err != nil {
+		return nil, err
+	}
+	return boltKV{s}, nil
 }
 
 func (b boltKV) GetStable(key []byte) ([]byte, error) {

@@ -11,10 +11,10 @@ import (
 // Conns bounds the open connections of all HTTPServers that share it, and those of one address to
 // half of that.
 //
-// Over a bound, the connection that has been idle longest is closed. Idle is one between requests,
-// or whose request's headers are not complete. One with a request is never closed for another:
-// where all have one, it is the newcomer that is closed. So clients that connect and stay silent
-// cannot keep others out, nor take the file descriptors that the log needs.
+// Over a bound, the connection that has been idle longest is closed. A connection is idle
+// between requests and until the headers of a request are complete. A busy one is never closed for
+// another: if all are busy, the newcomer is closed. So clients that connect and stay silent cannot
+// keep others out, nor use up the file descriptors that the log needs.
 type Conns struct {
 	max int
 

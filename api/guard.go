@@ -13,9 +13,9 @@ import (
 )
 
 // Guard keeps web pages from reaching a listener through the browser of somebody who can reach it.
-// It refuses what a browser sends for a page of another origin, and a Host that could be the page's
-// own: whoever owns a name can point it to this machine, and the page then has the same origin.
-// The zero value trusts nobody. Programs other than browsers notice only the check of the Host.
+// It refuses cross-origin requests of browsers, and a Host that an attacker could own (rebinding: a
+// name that is pointed at this machine makes the attacker's page same-origin).
+// The zero value trusts no other origin. Clients that are no browsers only meet the Host check.
 type Guard struct {
 	Origins []string // whose pages may do everything, as ParsePublicURL returns them
 	Hosts   []string // names of the node, besides those that only a local network resolves

@@ -245,7 +245,7 @@ func (c *config) witnessFile() string {
 // alone reports whether a new directory becomes a cluster of its own.
 func (c *config) alone() bool { return c.BootstrapExpect == 1 && len(c.Join) == 0 }
 
-// nodeGuards are what nodes may know each other by.
+// nodeGuards are the ways in which nodes may authenticate each other.
 const nodeGuards = "Raft TLS (raft-tls-cert, raft-tls-key, raft-tls-ca) or " +
 	"a shared secret (cluster-secret-file)"
 

@@ -8,8 +8,8 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// File descriptors that are reserved for other things than connections: where the log cannot open a
-// file, the node ends.
+// File descriptors that are not available to connections: a node that cannot open a file of its log
+// exits.
 const (
 	// Standard streams, the poller, listeners, the lock on the directory, the service manager's
 	// socket; and what is read in a moment: certificates, secrets, the resolver's files.

@@ -175,8 +175,8 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	stranger := startTest(t, "", "--node-id", "stranger", "--join", free.peers.Self().Raft)
 	defer stranger.stop()
 	for what, guard := range map[string][]string{
-		"needs Raft TLS":        nil,
-		"who connects has none": {"--cluster-secret-file", secret},
+		"needs Raft TLS":               nil,
+		"the connecting node has none": {"--cluster-secret-file", secret},
 	} {
 		n := startTest(t, "", append(guard, "--node-id", "n1", "--auth-file", tokens)...)
 		_, _, err := stranger.peers.Call(t.Context(), peer.Target{Addr: n.peers.Addr()}, "ping", nil)

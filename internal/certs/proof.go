@@ -16,9 +16,9 @@ import (
 //	request   the first one again, with both nonces and the client's Qlogd-Proof
 //	response  the server's Qlogd-Proof
 //
-// A proof covers whose it is, the path, both nonces, what each side says of itself (HelloHeader)
-// and, under TLS, the session. So none can be replayed, sent back, or serve between others. The
-// client proves first: strangers who connect get nothing on which they could try out secrets.
+// A proof covers the prover's side, the path, both nonces and hellos (HelloHeader) and, under TLS,
+// the session, so it cannot be replayed, reflected, or relayed to another TLS session. The client
+// proves first, so a stranger who connects gets no proof to test guesses against offline.
 const (
 	HelloHeader = "Qlogd-Hello"
 	clientNonce = "Qlogd-Client-Nonce"
@@ -48,9 +48,9 @@ func (s *Secret) Prove(r *http.Request, answer http.Header, t *tls.ConnectionSta
 	r.Header.Set(proofHeader, s.proof("client", r, answer, t))
 }
 
-// Check returns why the side that connects is not known to have the secret. challenge is what it
-// was given on this connection, answer has what this side says of itself. Without a secret, nil,
-// it must have none either.
+// Check returns an error unless the second request proves that the client has the secret.
+// challenge is the nonce it was sent on this connection; answer has this side's hello. If s is nil,
+// the client must not use a secret either.
 func (s *Secret) Check(r *http.Request, challenge string, answer http.Header) error {
 	const which = " (cluster-secret-file)"
 	shown := r.Header.Get(clientNonce) != ""
@@ -58,28 +58,28 @@ func (s *Secret) Check(r *http.Request, challenge string, answer http.Header) er
 	case s == nil && !shown:
 		return nil
 	case s == nil:
-		return errors.New("who connects has a shared secret, who answers has none" + which)
+		return errors.New("the connecting node uses a shared secret, this node has none" + which)
 	case !shown:
-		return errors.New("who answers has a shared secret, who connects has none" + which)
+		return errors.New("this node requires a shared secret, the connecting node has none" + which)
 	case challenge == "" || r.Header.Get(serverNonce) != challenge:
 		return errors.New("replayed hello: it does not answer the challenge of this connection")
 	case !same(r.Header.Get(proofHeader), s.proof("client", r, answer, r.TLS)):
-		return errors.New("who connects has another shared secret than who answers" + which)
+		return errors.New("the connecting node's shared secret differs from this node's" + which)
 	}
 	return nil
 }
 
-// Confirm adds this side's proof to the response to a request that Check has accepted, after all
-// that the proof covers.
+// Confirm adds this side's proof to the response to a request that Check has accepted. Call it
+// last: the proof covers the headers that are set before.
 func (s *Secret) Confirm(r *http.Request, answer http.Header) {
 	answer.Set(proofHeader, s.proof("server", r, answer, r.TLS))
 }
 
-// Confirmed returns an error unless the response to the second request proves that the side that
-// answers has the secret. Without one, nil, there is nothing to prove.
+// Confirmed returns an error unless the response to the second request proves that the server has
+// the secret. If s is nil, nothing needs to be proven.
 func (s *Secret) Confirmed(r *http.Request, answer http.Header, t *tls.ConnectionState) error {
 	if s != nil && !same(answer.Get(proofHeader), s.proof("server", r, answer, t)) {
-		return errors.New("who answers has not proven the shared secret (cluster-secret-file)")
+		return errors.New("the answering node did not prove the shared secret (cluster-secret-file)")
 	}
 	return nil
 }

@@ -17,21 +17,21 @@ const (
 	maxSecret = 4 << 10
 )
 
-// Secret is the newest valid content of a file, which several processes share to know each other
-// by. It is safe for concurrent use.
+// Secret is a key that processes share to authenticate each other: the last valid content of its
+// file. It is safe for concurrent use.
 type Secret struct {
 	file string
 	key  atomic.Pointer[[]byte]
 }
 
-// LoadSecret reads a file of at least 16 bytes that only its owner may read. The end of its last
-// line is not part of the secret.
+// LoadSecret reads a file of at least 16 bytes that only its owner may read. A trailing
+// newline is not part of the secret.
 func LoadSecret(file string) (*Secret, error) {
 	s := &Secret{file: file}
 	return s, s.Reload()
 }
 
-// Reload reads the file now. If there is a mistake in it, what was read before stays in use.
+// Reload reads the file again. If that fails, the previous secret stays in use.
 func (s *Secret) Reload() error {
 	f, err := os.Open(s.file)
 	if err != nil {
@@ -59,11 +59,11 @@ func (s *Secret) Reload() error {
 	return nil
 }
 
-// mac returns the HMAC-SHA256 of some texts, in hex.
+// mac returns the HMAC-SHA256 of texts, in hex.
 func (s *Secret) mac(texts ...string) string {
 	mac := hmac.New(sha256.New, *s.key.Load())
 	for _, t := range texts {
-		// With its length: no other list of texts has the same bytes.
+		// The length prefix makes the encoding of a list unambiguous.
 		_, _ = mac.Write(binary.BigEndian.AppendUint64(nil, uint64(len(t))))
 		_, _ = io.WriteString(mac, t)
 	}

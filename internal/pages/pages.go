@@ -12,8 +12,8 @@ import (
 // ErrDamaged is returned for a file whose bytes are wrong.
 var ErrDamaged = errors.New("the file is damaged")
 
-// Guard runs do, which uses a bbolt file, and returns ErrDamaged for what bbolt does on damaged
-// pages: it panics, reads outside of the mapped file, or writes where no file can reach.
+// Guard runs do, which uses a bbolt file. On damaged pages bbolt panics, faults outside of the
+// mapping, or writes beyond the largest file size: Guard returns ErrDamaged instead.
 func Guard(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {

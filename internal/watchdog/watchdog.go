@@ -12,8 +12,8 @@ import (
 	"github.com/qlogd/qlogd/internal/pages"
 )
 
-// Disk watches what waits for a disk. After StallAfter it is stalled, and after Timeout it has
-// failed.
+// Disk watches operations that wait for a disk, which is stalled after StallAfter and has failed
+// after Timeout.
 //
 // It counts ticks that the process has seen, not time. While a process is paused (SIGSTOP, a
 // hypervisor's snapshot), its clock goes on or not; either way the pause is one tick at most, and

@@ -1,5 +1,5 @@
-// Package witness is what shows that a data directory is an old copy, or that parts of it are: the
-// mark that a node keeps of its own log, and what others remember of it (promise.go).
+// Package witness detects that a data directory, or a part of it, is an old copy: by the high-water
+// mark that a node keeps of its own log, and by what other nodes remember of it (promise.go).
 package witness
 
 import (

@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// Silent are voters that had not answered when a node was admitted, and have not confirmed since
-// that its directory is no old copy. Its zero value is ready.
+// Silent is the set of voters that had not answered when a node was admitted, and have not since
+// confirmed that its directory is no old copy. Its zero value is ready.
 type Silent[ID ~string] struct {
 	mu sync.Mutex
 	of map[ID]string // what they have objected since; "": nothing yet

@@ -28,10 +28,9 @@ import (
 //
 // With a shared secret there are two requests, the response to the first being a 401: certs.Secret.
 //
-// What follows a hello is protected by TLS only. Without it, who is on the way between two nodes
-// can read and change everything. But it takes more than to listen where a node is expected and to
-// pass its hello on to another one: a hello names the address that was dialled, and a node with a
-// secret refuses one for another address than its own.
+// Only TLS protects what follows the hello. Without it, an attacker on the network path can read
+// and change everything. Relaying a hello from another address does not work: the hello names the
+// address that was dialed, and a node with a secret refuses any but its own.
 const (
 	pathCalls   = "/calls"
 	pathRaft    = "/raft"
@@ -86,9 +85,9 @@ func (i Identity) check() error {
 	return nil
 }
 
-// dial opens a connection, for calls or a layer of Raft's, and says hello. It returns who is there,
-// as far as known, also where that node refuses. All its errors are notSent: nothing was requested
-// yet.
+// dial opens a connection, for calls or a layer of Raft's, and says hello. It returns the
+// other node's identity if it is known, even if that node refuses. All errors are notSent, since no
+// request was made yet.
 func (n *Net) dial(ctx context.Context, to Target, layer *RaftLayer) (
 	_ net.Conn, from Identity, err error) {
 	limited, cancel := context.WithTimeout(ctx, dialTimeout)
@@ -133,7 +132,7 @@ func outer(ctx context.Context, err error) error {
 	return err
 }
 
-// introduce says hello at the side that connects.
+// introduce says hello on an outgoing connection.
 func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 	var session *tls.ConnectionState
 	if n.o.TLS != nil {
@@ -181,7 +180,7 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 	}
 	answer, h, err := ask()
 	if unproven := n.o.Secret.Confirmed(r, answer, session); unproven != nil {
-		return cmp.Or(err, unproven) // who it says it is does not count
+		return cmp.Or(err, unproven) // an unproven identity is ignored
 	}
 	c.peer = h.From
 	return err
@@ -266,8 +265,7 @@ func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 	}
 }
 
-// admit lets an incoming connection stay, or returns why it is refused. It returns who this node
-// is.
+// admit accepts an incoming connection or returns why it is refused, and this node's identity.
 func (n *Net) admit(c *conn, h hello, path string) (self Identity, err error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

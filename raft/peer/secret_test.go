@@ -52,11 +52,11 @@ func TestSecret(t *testing.T) {
 	}{
 		{"the same", []func(*Options){with(t, ours)}, []func(*Options){with(t, ours)}, "", false},
 		{"another", []func(*Options){with(t, theirs)}, []func(*Options){with(t, ours)},
-			"who connects has another shared secret than who answers", false},
+			"the connecting node's shared secret differs from this node's", false},
 		{"none here", nil, []func(*Options){with(t, ours)},
-			"who answers has a shared secret, who connects has none", false},
+			"this node requires a shared secret, the connecting node has none", false},
 		{"none there", []func(*Options){with(t, ours)}, nil,
-			"who connects has a shared secret, who answers has none", false},
+			"the connecting node uses a shared secret, this node has none", false},
 		{"closed there", nil, []func(*Options){closed}, "it needs a guard", false},
 		{"closed here", []func(*Options){closed}, nil, "it needs a guard", true},
 		// Who listens where a node is expected, and passes everything on to another one.
@@ -66,7 +66,7 @@ func TestSecret(t *testing.T) {
 			[]func(*Options){with(t, ours), ca.with(t, ca, "127.0.0.1"), elsewhere}, "", false},
 		{"another under TLS", []func(*Options){with(t, theirs), ca.with(t, ca, "x")},
 			[]func(*Options){with(t, ours), ca.with(t, ca, "127.0.0.1")},
-			"another shared secret", false},
+			"shared secret differs", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var logged lockedBuffer
@@ -163,7 +163,7 @@ func TestSecretIsNotReplayed(t *testing.T) {
 		_, err = io.WriteString(c, strings.Replace(text.String(), old, replaced, 1))
 		require.NoError(t, errors.Join(err, c.(*net.TCPConn).CloseWrite()))
 		got, _ := io.ReadAll(in)
-		assert.True(t, strings.Contains(string(got), "another shared secret"), "%s: %s", old, got)
+		assert.True(t, strings.Contains(string(got), "shared secret differs"), "%s: %s", old, got)
 	}
 	assert.Contains(t, logged.String(), "replayed hello", "the log")
 }
@@ -197,7 +197,7 @@ func TestSecretIsProvenByBoth(t *testing.T) {
 	defer impostor.Close()
 	is, err := a.Hello(t.Context(), l.Addr().String())
 	assert.True(t, is == Identity{} && err != nil &&
-		strings.Contains(err.Error(), "has not proven the shared secret"), "%+v, %v", is, err)
+		strings.Contains(err.Error(), "did not prove the shared secret"), "%+v, %v", is, err)
 }
 
 // TestSecretTakesNoTime: who asks for a challenge and does not answer it is gone as soon as who

@@ -11,6 +11,7 @@ BENCHTIME    ?= 1s
 CRASH_KILLS  ?= 3
 POWER_CUTS   ?= 30
 SIM_SEEDS    ?= 2000
+CAMPAIGN     ?= night
 
 .PHONY: help
 help: ## show what there is
@@ -111,8 +112,26 @@ sim: ## thousands of clusters in simulated time, each with partitions, crashes, 
 	SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/simtest/sim
 
 .PHONY: crashwalk
-crashwalk: ## let the power fail in every single write and sync of a whole node and of Raft's stores, with every kind of loss
-	QLOGD_CRASH=full go test -count=1 -v -timeout 4h -run '^(Test.*CrashAnywhere|TestFailAnywhere)$$' ./cmd/qlogd ./raft ./raft/fetch
+crashwalk: ## let the power fail in every single write and sync of a whole node, of its event log and of Raft's stores, with every kind of loss (QLOGD_CRASH= a sample)
+	QLOGD_CRASH=$(if $(filter undefined,$(origin QLOGD_CRASH)),full,$(QLOGD_CRASH)) go test -count=1 -v -timeout 4h \
+	  -run '^(Test.*CrashAnywhere|TestFailAnywhere|TestCrashAtEveryOperation)$$' ./log ./raft ./raft/fetch ./cmd/qlogd
+
+.PHONY: model
+model: ## let random commands and replicas run beside a naive model, and read models beside the fold (MODEL_RUNS=n)
+	go test -count=1 -v -timeout 4h -run '^(TestModel|TestReplicas|TestFold)$$' ./fsm ./projections/store -args -rapid.checks=$(or $(MODEL_RUNS),2000)
+
+.PHONY: flips
+flips: ## flip bits of a stopped node's files, cut them, and start it again (FLIPS=3000); then every byte of an event log, a transfer's, and attacks
+	FLIPS=$(or $(FLIPS),3000) go test -count=1 -v -timeout 4h -run '^TestFlips$$' ./internal/simtest/cluster
+	go test -count=1 -v -timeout 1h -run '^(TestEveryFlippedByte|TestFlippedByte|TestFlippedList|TestCutShort|TestAttacks)$$' ./log ./raft/fetch ./replay
+
+.PHONY: planted
+planted: ## plant mistakes in the product, one at a time, and run the campaign that must find each (PLANTED=regexp)
+	PLANTED='$(or $(PLANTED),.)' go test -count=1 -v -timeout 4h -run '^TestPlanted$$' ./internal/simtest/planted
+
+.PHONY: campaign
+campaign: ## all of these, one after the other, in a night, or in 20 minutes (CAMPAIGN=quick); the report is bin/campaign.md
+	./scripts/campaign $(CAMPAIGN)
 
 .PHONY: clean
 clean: ## what build and tests leave

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"sort"
+	"sync/atomic"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -1351,6 +1352,8 @@ func (c *chaos) learn(rs []event.Result, bl *event.Block) {
 // frozen some entries ago and brought up by folding the log.
 func TestModel(t *testing.T) {
 	t.Parallel()
+	var checked atomic.Int64
+	defer func() { t.Logf("figures: %d operations checked against the model", checked.Load()) }()
 	rapid.Check(t, func(rt *rapid.T) {
 		b, w := setup(rt), newModel(rt)
 		c := &chaos{t: rt, m: b.m}
@@ -1374,6 +1377,7 @@ func TestModel(t *testing.T) {
 			for i, cmd := range cs {
 				w.command(cmd, rs[i])
 			}
+			checked.Add(int64(len(cs)))
 			w.end(b)
 			c.learn(rs, bl)
 			was := leasable

@@ -48,7 +48,8 @@ func TestEveryFlippedByte(t *testing.T) {
 	l, err := OpenReadOnly(options(disk))
 	must(t, err)
 	defer l.Close()
-	segments := l.Segments()
+	segments, flipped := l.Segments(), 0
+	defer func() { t.Logf("figures: %d bytes of an event log flipped, one at a time", flipped) }()
 	for _, name := range files(t, disk) {
 		data := disk.Get(path.Join(dir, name))
 		i := slices.IndexFunc(segments, func(s SegmentInfo) bool { return s.Name == name })
@@ -57,6 +58,7 @@ func TestEveryFlippedByte(t *testing.T) {
 			parts = extents(l, i)
 		}
 		for off := range data {
+			flipped++
 			flip := []byte{0x01, 0x80, 0xff}[off%3]
 			damaged := disk.Clone()
 			bad := bytes.Clone(data)

@@ -63,14 +63,15 @@ func rng(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 func TestCrashAnywhere(t *testing.T) {
 	whole := memdisk.New()
 	story(t, on(whole))
-	ops := whole.Ops()
-	t.Logf("%d operations", ops)
+	ops, crashes := whole.Ops(), 0
+	defer func() { t.Logf("figures: %d crashes in %d operations of Raft's stores", crashes, ops) }()
 	for at := 1; at <= ops; at++ {
 		losses := []memdisk.Loss{memdisk.Loss(at % 4)}
 		if everyCrash() {
 			losses = []memdisk.Loss{memdisk.LoseAll, memdisk.LoseNone, memdisk.LosePrefix, memdisk.LoseRandom}
 		}
 		for _, loss := range losses {
+			crashes++
 			if walk(t, at, loss); t.Failed() {
 				return
 			}

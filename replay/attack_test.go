@@ -410,7 +410,7 @@ func TestAttacks(t *testing.T) {
 		require.NoError(t, os.RemoveAll(dir))
 	}
 	assert.True(t, len(table) >= 200, "only %d attacks", len(table))
-	t.Logf("%d attacks on %d segments, %d blocks, with %d heads", len(table), segments,
+	t.Logf("figures: %d attacks on %d segments, %d blocks, with %d heads", len(table), segments,
 		len(blocks), len(heads))
 	for _, k := range slices.Sorted(maps.Keys(counts)) {
 		t.Logf("%-18s %d", k, counts[k])

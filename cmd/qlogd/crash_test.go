@@ -250,8 +250,8 @@ func TestCrashAnywhere(t *testing.T) {
 	if n := len(tale(whole)); n < 30 {
 		t.Fatalf("only %d entries were acknowledged on a good disk", n)
 	}
-	ops := whole.Ops()
-	t.Logf("%d operations", ops)
+	ops, crashes := whole.Ops(), 0
+	defer func() { t.Logf("figures: %d crashes in %d operations of a node", crashes, ops) }()
 	step, losses := 7, 1
 	if os.Getenv("QLOGD_CRASH") == "full" {
 		step, losses = 1, 4
@@ -261,6 +261,7 @@ func TestCrashAnywhere(t *testing.T) {
 			losses := []memdisk.Loss{
 				memdisk.LoseAll, memdisk.LoseRandom, memdisk.LosePrefix, memdisk.LoseNone,
 			}
+			crashes++
 			crashAt(t, at, losses[(at/step+n)%4])
 			if t.Failed() {
 				return

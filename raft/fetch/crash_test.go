@@ -110,9 +110,10 @@ func TestCrashAnywhere(t *testing.T) {
 			must(t, sameAsSource(t, whole, l.peer, l.meta))
 			fresh := snapshot(t, whole)
 			require.False(t, maps.Equal(old, fresh), "nothing was brought")
-			t.Logf("%d operations", whole.Ops())
+			crashes := 0
 			for at := 1; at <= whole.Ops(); at += step {
 				for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
+					crashes++
 					disk := l.disk.Clone()
 					disk.CrashAt(at)
 					err := l.bring(disk)
@@ -124,6 +125,7 @@ func TestCrashAnywhere(t *testing.T) {
 						"crash at operation %d, loss %d", at, loss)
 				}
 			}
+			t.Logf("figures: %d crashes in %d operations of a catch-up", crashes, whole.Ops())
 		})
 	}
 }

@@ -63,7 +63,7 @@ func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool
 	require.NoError(t, n.WaitReady())
 	t.Logf("%s is ready after %s", n.Name(), time.Since(began).Round(time.Millisecond))
 	require.NoError(t, c.WaitEqual(5*time.Minute))
-	t.Logf("%s has all after %s", n.Name(), time.Since(began).Round(time.Millisecond))
+	t.Logf("figures: missed %d messages, has all after %s", messages, time.Since(began).Round(time.Millisecond))
 	if !strings.Contains(n.Log(), "installed checkpoint and missing log segments") {
 		t.Error("it had nothing fetched: what it had missed was too little to be away from the " +
 			"Raft log")
@@ -95,7 +95,7 @@ func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	began := time.Now()
 	c.WaitReady()
 	require.NoError(t, c.WaitEqual(5*time.Minute))
-	t.Logf("all is well %s after the leader's return", time.Since(began).Round(time.Millisecond))
+	t.Logf("figures: leader killed meanwhile: all is well %s after its return", time.Since(began).Round(time.Millisecond))
 	l.window(t, "meanwhile")
 	l.stop()
 }

@@ -328,7 +328,8 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	}
 	e.thereBefore()
 	task = e.erase("second", "request 4712")
-	for i := range cluster.Number(t, "ERASE_KILLS", 2) {
+	kills := cluster.Number(t, "ERASE_KILLS", 2)
+	for i := range kills {
 		n := e.c.WaitLeader()
 		if i%2 == 1 {
 			n = e.c.Follower()
@@ -358,4 +359,5 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	})
 	e.nowhere()
 	e.verified()
+	t.Logf("figures: %d texts erased and found nowhere, %d kills meanwhile", len(e.gone), kills)
 }

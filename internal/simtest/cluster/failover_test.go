@@ -53,7 +53,7 @@ func killLeaders(t *testing.T, c *cluster.Cluster, kills int, timed bool) {
 		leader.Restart()
 		c.WaitVoters()
 	}
-	t.Logf("from the leader's death to the first write done: %s", cluster.Spread(took))
+	t.Logf("figures: from the leader's death to the first write done: %s", cluster.Spread(took))
 	assert.False(t, timed && under*100 < 95*kills,
 		"%d of %d took 3 s or longer", kills-under, kills)
 }
@@ -98,7 +98,7 @@ func stopLeaders(t *testing.T, c *cluster.Cluster, stops int, timed bool) {
 		leader.Restart()
 		c.WaitVoters()
 	}
-	t.Logf("longest time between two writes done, for each client: %s", cluster.Spread(gaps))
+	t.Logf("figures: stopped leader: longest time between two writes done, for each client: %s", cluster.Spread(gaps))
 	for _, g := range gaps {
 		assert.False(t, timed && g >= 500*time.Millisecond, "a client waited %s", g)
 	}

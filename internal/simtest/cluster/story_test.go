@@ -218,7 +218,7 @@ func (s *story) completed(task *wire.Task, dead int64) {
 	require.NoError(s, err)
 	require.True(s, t.Status == wire.TaskCompleted && t.Done == dead && t.Skipped == 0,
 		"%+v, of %d", t, dead)
-	s.Logf("replayed %d in %s", t.Done, t.EndedAt.Time().Sub(t.CreatedAt.Time()))
+	s.Logf("figures: %d messages, %d died, replayed in %s", s.n, t.Done, t.EndedAt.Time().Sub(t.CreatedAt.Time()))
 }
 
 func (s *story) acked() int {

@@ -319,7 +319,7 @@ func TestWebhooks(t *testing.T) {
 	}
 	assert.Equal(t, len(p.ids), count, "deliveries were processed")
 	assert.NotEqual(t, p.later, 0, "nothing of what the killed worker had was processed again")
-	t.Logf("%d webhooks through 3 nodes: taken in %s, processed in %s; %d tries repeated while "+
+	t.Logf("figures: %d webhooks through 3 nodes: taken in %s, processed in %s; %d tries repeated while "+
 		"the leader was away, "+
 		"%d sent twice; %d were processed at a later attempt, %d of these for the second time",
 		count, sent.Round(time.Millisecond), took.Round(time.Millisecond), repeats.Load(),

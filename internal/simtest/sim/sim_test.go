@@ -64,8 +64,8 @@ func TestSeeds(t *testing.T) {
 	slices.Sort(mended)
 	t.Logf("all well again after %v in half of them, %v in 95 of 100, %v at most",
 		mended[len(mended)/2], mended[len(mended)*95/100], mended[len(mended)-1])
-	t.Logf("%d seeds, %d failed, %v simulated, %d operations: %s", seeds, failed,
-		simulated.Round(time.Second), ops, strings.Join(list, ", "))
+	t.Logf("figures: %d clusters, SIM_SEED=%d, %d failed, %d operations checked in %v: %s", seeds,
+		first, failed, ops, simulated.Round(time.Second), strings.Join(list, ", "))
 }
 
 // run does one run in a bubble, under a watch of real time: a mistake that lets

@@ -31,7 +31,7 @@ func TestChaos(t *testing.T) {
 	// What is still under way ends here, so that what is read from then on is all.
 	ch.atEnd = ch.killAll
 	ch.run(ch.faults())
-	t.Logf("from the leader's death to the first write done: %s", spread(ch.d.History))
+	t.Logf("figures: from the leader's death to the first write done: %s", spread(ch.d.History))
 }
 
 type chaos struct {

@@ -83,7 +83,8 @@ func (c *check) read(m *message, op *Op) {
 
 // indexes checks that writes which were not under way at the same time are in
 // entries of the same order. A repeat may get the entry of an earlier
-// attempt, so a request and its repeats are one.
+// attempt, so a request and its repeats are one. An attempt that surely failed has no
+// entry: if a repeat names one from before it was asked, that answer was wrong.
 func (c *check) indexes(ops []Op) {
 	type write struct {
 		name        string
@@ -95,6 +96,8 @@ func (c *check) indexes(ops []Op) {
 		op := &ops[i]
 		name := ""
 		switch {
+		case op.Outcome == Fail:
+			continue
 		case op.Kind == Produce, op.Kind == Replay, op.Kind == Purge:
 			name = op.Request
 		case op.Kind == Extend || op.Kind == Lease:

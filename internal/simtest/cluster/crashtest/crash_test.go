@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -44,10 +45,11 @@ func TestCrash(t *testing.T) {
 
 // campaign is 16 clients under load while something is done to the program.
 type campaign struct {
-	t    *testing.T
-	d    *Driver
-	r    *rand.Rand
-	seed uint64
+	t       *testing.T
+	d       *Driver
+	r       *rand.Rand
+	seedVar string
+	seed    uint64
 	// atEnd, if set, is done when the clients have stopped.
 	atEnd func()
 }
@@ -62,7 +64,7 @@ func newCampaign(t *testing.T, seedVar string, nodes ...*cluster.Node) *campaign
 	seed := uint64(cluster.Number(t, seedVar, int(time.Now().UnixNano()&0xffffff)))
 	t.Logf("%s=%d", seedVar, seed)
 	c := &campaign{t: t, d: ForNodes(seed, nodes...), r: rand.New(rand.NewPCG(seed, 77)),
-		seed: seed}
+		seedVar: seedVar, seed: seed}
 	ctx, cancel := context.WithTimeout(t.Context(), progressDeadline)
 	defer cancel()
 	require.NoError(t, c.d.Setup(ctx))
@@ -102,6 +104,16 @@ func (c *campaign) run(faults []fault) {
 	c.t.Logf("drained in %s", time.Since(start).Round(time.Millisecond))
 	judge(c.t, h, true)
 	summarize(c.t, h)
+	count := map[string]int{}
+	for _, f := range faults {
+		count[f.name]++
+	}
+	var done []string
+	for _, name := range sortedKeys(count) {
+		done = append(done, fmt.Sprintf("%s %d times", name, count[name]))
+	}
+	c.t.Logf("figures: %s, %s=%d, %d operations checked", strings.Join(done, ", "), c.seedVar,
+		c.seed, h.Len())
 }
 
 // crash returns a fault in which all nodes are dead at one moment.

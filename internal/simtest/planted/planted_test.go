@@ -3,6 +3,7 @@
 package planted
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -22,7 +23,7 @@ import (
 var campaigns = map[string]struct{ env, args string }{
 	"model": {"", "-run ^(TestModel|TestReplicas|TestFold)$ ./fsm ./projections/store " +
 		"-args -rapid.nofailfile"},
-	"sim":   {"SIM_SEEDS=40", "-run ^TestSeeds$ ./internal/simtest/sim"},
+	"sim": {"SIM_SEEDS=40", "-run ^TestSeeds$ ./internal/simtest/sim"},
 	"crashwalk": {"", "-run ^(Test.*CrashAnywhere|TestFailAnywhere|TestCrashAtEveryOperation)$ " +
 		"./log ./raft ./raft/fetch ./cmd/qlogd"},
 	"flips": {"", "-run ^(TestEveryFlippedByte|TestFlippedByte|TestCutShort|TestAttacks)$ " +
@@ -37,8 +38,8 @@ var campaigns = map[string]struct{ env, args string }{
 
 // bug is a case of testdata/bugs.txt.
 type bug struct {
-	name, breaks, by, file string
-	hunks                  [][2]string // what is there, and what is put in its place
+	name, breaks, by, env, file string
+	hunks                       [][2]string // what is there, and what is put in its place
 }
 
 func parse(t *testing.T, c script.Case) (b bug) {
@@ -59,7 +60,8 @@ func parse(t *testing.T, c script.Case) (b bug) {
 		case word == "breaks":
 			b.breaks = arg
 		case word == "by":
-			b.by = arg
+			b.by, b.env, _ = strings.Cut(arg, " ")
+			b.env = cmp.Or(b.env, campaigns[b.by].env)
 		case word == "in":
 			b.file = arg
 		default:
@@ -102,7 +104,7 @@ func (b *bug) find(t *testing.T) (out string, found bool) {
 	cmd.Dir = root
 	// Also for the program that a campaign builds.
 	cmd.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
-	cmd.Env = append(append(cmd.Env, "TMPDIR="+dir), strings.Fields(c.env)...)
+	cmd.Env = append(append(cmd.Env, "TMPDIR="+dir), strings.Fields(b.env)...)
 	text, err := cmd.CombinedOutput()
 	out = string(text)
 	require.False(t, strings.Contains(out, "[build failed]") ||
@@ -133,7 +135,7 @@ func TestPlanted(t *testing.T) {
 			start := time.Now()
 			out, found := b.find(t)
 			assert.True(t, found, "the campaign %s does not find it:\n%s", b.by, out)
-			by := strings.TrimSpace(b.by + " " + campaigns[b.by].env)
+			by := strings.TrimSpace(b.by + " " + b.env)
 			if n := len(failedSeed.FindAllString(out, -1)); n > 0 {
 				by += fmt.Sprintf(", %d of them", n)
 			}

@@ -507,6 +507,11 @@ func (c *check) peeks(ops []Op) {
 			last[op.Queue] = op
 		}
 	}
+	sent := map[string][]*message{} // by queue
+	for _, uid := range sortedKeys(c.byUID) {
+		m := c.byUID[uid]
+		sent[m.queue] = append(sent[m.queue], m)
+	}
 	for i, op := range ops {
 		if op.Kind != Peek || op.Outcome != OK {
 			continue
@@ -532,11 +537,8 @@ func (c *check) peeks(ops []Op) {
 				break
 			}
 		}
-		for _, uid := range sortedKeys(c.byUID) {
-			m := c.byUID[uid]
-			if m.queue != op.Queue {
-				continue
-			}
+		for _, m := range sent[op.Queue] {
+			uid := m.uid
 			acked, mayBeGone := false, false
 			for j := range m.settles {
 				s := &m.settles[j]

@@ -34,7 +34,7 @@ func EventOf(e *event.Event) wire.Event {
 		TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
 		Webhook: e.Webhook, Definition: jsontext.Value(e.Definition), DiedIn: e.DiedIn,
 		Order: e.Order.String(), Edited: e.Edited, TaskKind: e.TaskKind.String(), Failed: e.Failed,
-		Node: e.Node, Erased: e.Erased(),
+		Node: e.Node, Erased: e.Erased() && !e.Content.Damaged, Damaged: e.Content.Damaged,
 	}
 	switch e.Type {
 	case event.Enqueued:

@@ -239,7 +239,7 @@ func attemptsOf(history []event.Event) []wire.Attempt {
 		took := at - int64(a.LeasedAt)
 		a.DurationMS = &took
 		view := EventOf(e)
-		a.Error, a.Erased = view.Error, view.Erased
+		a.Error, a.Erased, a.Damaged = view.Error, view.Erased, view.Damaged
 	}
 	return out
 }

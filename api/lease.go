@@ -279,9 +279,9 @@ func (s *Server) leasedMessage(m *event.LeasedMessage, c *event.Content) (
 		Attempt: int64(m.Attempt), MaxAttempts: int64(m.MaxAttempts), Priority: int64(m.Priority),
 		EnqueuedAt: wire.Time(m.EnqueuedAt), LeaseExpiresAt: wire.Time(m.LeaseExpiresAt),
 		Headers: of.Headers, Payload: of.Payload, PayloadBytes: of.PayloadBytes,
-		ContentType: of.ContentType, Original: of.Original, Erased: of.Erased,
-		CorrelationID: of.CorrelationID,
+		ContentType: of.ContentType, Original: of.Original, CorrelationID: of.CorrelationID,
 	}
+	out.Erased, out.Damaged = s.absent(c, m.Content)
 	if m.Dead != nil {
 		out.Dead = messageOf(&m.MessageView, nil).Dead
 		out.Dead.Error, err = s.DeadLetters().Error(&m.MessageView)
@@ -336,6 +336,9 @@ func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 	}
 	if m.Erased {
 		b = append(b, `,"erased":true`...)
+	}
+	if m.Damaged {
+		b = append(b, `,"damaged":true`...)
 	}
 	b, _ = m.EnqueuedAt.AppendText(append(b, `,"enqueued_at":"`...))
 	b, _ = m.LeaseExpiresAt.AppendText(append(b, `","lease_expires_at":"`...))

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"errors"
 	"net/http"
 	"slices"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -51,6 +53,7 @@ func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 		return wire.Message{}, err
 	}
 	m := messageOf(v, c)
+	m.Erased, m.Damaged = s.absent(c, v.Content)
 	if m.Dead != nil {
 		m.Dead.Error, err = s.DeadLetters().Error(v)
 	}
@@ -98,6 +101,16 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 		return nil, nil
 	}
 	return c, err
+}
+
+// absent says why a content is not there: c, which content has read, is nil.
+func (s *Server) absent(c *event.Content, ref event.Ref) (erased, damaged bool) {
+	if c != nil {
+		return false, false
+	}
+	_, err := s.deps.Log.Content(ref)
+	damaged = errors.Is(err, log.ErrDamaged)
+	return !damaged, damaged
 }
 
 // setContent puts what the user wrote into a message; c is nil where it was erased.

@@ -196,6 +196,8 @@ func (s TaskStatus) Final() bool { return s == TaskCompleted || s == TaskFailed 
 type Blob struct {
 	Digest [32]byte
 	Bytes  []byte
+	// Damaged is set by the log: the bytes were lost to damage, and are as if erased.
+	Damaged bool
 }
 
 // IsZero reports whether there is no content.

@@ -166,8 +166,6 @@ func (l *Log) check(b *rawBlock) (int64, error) {
 			return 0, fmt.Errorf("record %d: a digest without a content", i)
 		case r.Content != nil && r.Digest == [32]byte{}:
 			return 0, fmt.Errorf("record %d: a content without a digest", i)
-		case r.Erased:
-			return 0, fmt.Errorf("record %d: erased before it was written", i)
 		}
 		last = r.ID
 		size += layoutOf(r).size

@@ -27,6 +27,7 @@ type damage struct {
 	from, to int64
 	reason   string
 	final    bool
+	spares   bool // the block's headers, or all that it says of itself, are right
 }
 
 func (d *damage) Error() string { return d.reason }
@@ -61,8 +62,9 @@ func (l *Log) parseContent(r *record, body []byte, seg *segment, off int64) *dam
 	case isErased(body), l != nil && l.beingErased(seg, off, int64(len(r.Content))):
 		r.Erased = true
 	default:
+		r.Damaged = true
 		return &damage{from: off, to: off + int64(len(body)),
-			reason: "wrong checksum of the content"}
+			reason: "wrong checksum of the content", spares: true}
 	}
 	return nil
 }
@@ -211,14 +213,14 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 	chain, ok := parseTrailer(raw[end:], s.salt)
 	if !ok {
 		report(&damage{from: s.off + end, to: s.off + end + trailerSize,
-			reason: "wrong checksum of the chain"})
+			reason: "wrong checksum of the chain", spares: true})
 		return chain, first
 	}
 	if chained && first == nil {
 		var sum [sha256.Size]byte
 		if s.sha.Sum(sum[:0]); sum != chain {
 			report(&damage{from: s.off, to: s.off + h.size(),
-				reason: "the block does not continue the chain", final: true})
+				reason: "the block does not continue the chain", final: true, spares: true})
 		}
 	}
 	return chain, first

@@ -25,11 +25,14 @@ func toRecord(e *event.Event, buf []byte) (record, []byte) {
 // fromRecord is the inverse of toRecord, into an empty event. Of an erased content only the
 // digest is left: see event.Event.Erased.
 func fromRecord(r *record, e *event.Event) error {
+	if len(r.Header) == 0 {
+		return ErrNotFound // left out by a salvage
+	}
 	if err := event.DecodeHeader(r.Header, e); err != nil {
 		return fmt.Errorf("event %s: %w", event.ID(r.ID), err)
 	}
 	e.ID, e.Subject, e.Alias, e.Prev = r.ID, r.Subject, r.Alias, r.Prev
-	if e.Content.Digest = r.Digest; !r.Erased {
+	if e.Content.Digest, e.Content.Damaged = r.Digest, r.Damaged; !r.Erased {
 		e.Content.Bytes = r.Content
 	}
 	return nil
@@ -39,11 +42,15 @@ func fromRecord(r *record, e *event.Event) error {
 // only type and queue of events of all others.
 func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 	out.Index, out.Time, out.Chain = b.Index, b.Time, b.Chain
-	out.Events = slices.Grow(out.Events[:0], len(b.Records))[:len(b.Records)]
+	out.Events = slices.Grow(out.Events[:0], len(b.Records))
 	name := ""
 	for i := range b.Records {
-		r, e := &b.Records[i], &out.Events[i]
-		*e = event.Event{}
+		r := &b.Records[i]
+		if len(r.Header) == 0 {
+			continue // left out by a salvage
+		}
+		out.Events = append(out.Events, event.Event{})
+		e := &out.Events[len(out.Events)-1]
 		if whole != nil {
 			t, queue, ok := event.HeaderKind(r.Header)
 			if ok && !slices.Contains(whole, t) {
@@ -140,8 +147,14 @@ func (l *Log) Event(ref event.Ref) (*event.Event, error) {
 // Content returns the user data of an event, empty if it has none.
 func (l *Log) Content(ref event.Ref) (*event.Content, error) {
 	r, err := l.record(ref)
-	if err == nil && r.Erased {
+	switch {
+	case err != nil:
+	case r.Damaged:
+		err = ErrDamaged
+	case r.Erased:
 		err = ErrErased
+	case len(r.Header) == 0:
+		err = ErrNotFound
 	}
 	var c *event.Content
 	if err == nil {

@@ -43,7 +43,8 @@ const (
 	flagAlias
 	flagPrev
 	flagContent
-	flagsKnown = 1<<iota - 1
+	flagDamaged // the content's bytes were lost to damage, and are marked as erased ones are
+	flagsKnown  = 1<<iota - 1
 )
 
 var (

@@ -61,6 +61,7 @@ type Log struct {
 	logger  *slog.Logger
 	damaged func(*CorruptionError) // may be nil
 	segSize int64
+	before  SegmentInfo // where an empty log begins: behind what another one has deleted
 	files   *fileCache
 	tail    *Tail   // what Open found after the last whole block
 	w       *writer // nil: open for reading only
@@ -115,6 +116,9 @@ var (
 	ErrGone = errors.New("deleted by retention")
 	// ErrErased is returned for a content that was erased on request.
 	ErrErased = errors.New("content was erased")
+	// ErrDamaged is returned for a content that was damaged when the log was salvaged.
+	// It is as if it were erased.
+	ErrDamaged = fmt.Errorf("content was damaged: %w", ErrErased)
 	// ErrBroken is returned for every write after a write or sync has failed:
 	// what the disk holds is unknown until the log is opened again.
 	ErrBroken = errors.New("event log is broken by an earlier error")
@@ -134,11 +138,11 @@ func (l *Log) Tip() (index uint64, chain [32]byte) {
 	return end.Last, end.Chain
 }
 
-// end returns the active segment, which says how the log ends; zeros in an empty log. The caller
+// end returns the active segment, which says how the log ends. The caller
 // holds l.mu or writer.writeMu.
 func (l *Log) end() *SegmentInfo {
 	if len(l.segments) == 0 {
-		return &SegmentInfo{}
+		return &l.before
 	}
 	return &l.segments[len(l.segments)-1].SegmentInfo
 }

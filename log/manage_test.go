@@ -24,8 +24,6 @@ func TestAppendRefuses(t *testing.T) {
 	noDigest.Digest = [32]byte{}
 	noContent := rec("a", "x")
 	noContent.Content = nil
-	erased := rec("a", "x")
-	erased.Erased = true
 	sameID := block(6, rec("a", "-"), rec("b", "-"))
 	sameID.Records[1].ID = sameID.Records[0].ID
 	oldID := block(6, rec("a", "-"))
@@ -37,7 +35,6 @@ func TestAppendRefuses(t *testing.T) {
 		"append block 6: record 0: id":                   oldID,
 		"a content without a digest":                     block(6, noDigest),
 		"a digest without a content":                     block(6, noContent),
-		"erased before it was written":                   block(6, erased),
 		"header of 16777216 bytes, at most 16777215": block(6,
 			record{Header: make([]byte, 1<<24)}),
 	} {

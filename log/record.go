@@ -21,6 +21,7 @@ type record struct {
 	// one only the length is true.
 	Content []byte
 	Erased  bool // set by readers
+	Damaged bool // its content was lost to damage; it is Erased, too
 }
 
 // layout is a record's extent. One that was read is only to be trusted after the header's
@@ -53,6 +54,9 @@ func layoutOf(r *record) layout {
 		if has {
 			flags |= 1 << i
 		}
+	}
+	if r.Damaged {
+		flags |= flagDamaged
 	}
 	l := newLayout(flags, len(r.Header))
 	if l.size = l.headerEnd; r.Content != nil {
@@ -96,7 +100,10 @@ func appendRecord(b []byte, r *record) (out []byte, headerEnd int) {
 	b = append(b, r.Header...)
 	le.PutUint32(b[start+4:], recordCRC(b[start:]))
 	headerEnd = len(b)
-	if l.flags&flagContent != 0 {
+	switch {
+	case r.Erased:
+		b = append(b, erased(int64(len(r.Content)))...)
+	case l.flags&flagContent != 0:
 		b = le.AppendUint32(b, crc(r.Content))
 		b = append(b, r.Content...)
 	}
@@ -115,7 +122,7 @@ func parseRecordHeader(head []byte, l layout, r *record, trusted bool) (reason s
 	if !trusted && recordCRC(head) != le.Uint32(head[4:]) {
 		return "wrong checksum of the record header"
 	}
-	*r = record{}
+	*r = record{Damaged: l.flags&flagDamaged != 0}
 	copy(r.ID[:], head[12:])
 	rest := head[recordMinimum:]
 	if l.flags&flagSubject != 0 {

@@ -23,8 +23,9 @@ type Report struct {
 	SideFiles int         `json:"-"` // compared with their segments
 	Blocks    int64       `json:"blocks"`
 	Records   int64       `json:"events"`
-	Contents  int64       `json:"-"`      // present, and matching their digests
-	Erased    int64       `json:"erased"` // contents that were erased
+	Contents  int64       `json:"-"`                // present, and matching their digests
+	Erased    int64       `json:"erased"`           // contents that were erased
+	Damaged   int64       `json:"damaged,omitzero"` // contents that a salvage found damaged
 	Bytes     int64       `json:"bytes"`
 	// Tail is what follows the last whole block: a block that is being written,
 	// or that a crash has torn. Not corruption.
@@ -139,6 +140,8 @@ func (v *verifier) block(s *scan) error {
 	for i := range s.block.Records {
 		rec := &s.block.Records[i]
 		switch {
+		case rec.Damaged:
+			r.Damaged++
 		case rec.Erased:
 			r.Erased++
 		case rec.Content != nil:

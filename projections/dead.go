@@ -128,10 +128,11 @@ func (s *State) deadLettered(e *event.Event) {
 			dead.FirstEnqueuedAt = event.ClockOf(dead.First)
 		}
 	}
-	if !s.deleted(m) {
+	deleted := s.deleted(m)
+	n, x := s.move(e, h, to)
+	if !deleted {
 		b.queue.Stats.DeadLettered++
 	}
-	n, x := s.move(e, h, to)
 	x.dead = dead
 	s.listDead(to.backlog, n)
 	if e.HoldsKey {
@@ -181,15 +182,17 @@ func (s *State) takeKey(e *event.Event, b *backlog, lh handle) {
 
 // leave removes a message from its queue, and ends its lease if it has one.
 func (s *State) leave(e *event.Event, h handle) {
-	if m := s.open(h); m.state == event.StateLeased {
+	if m := s.messages.get(h); m.state == event.StateLeased {
 		if m.lease == 0 || (!e.Lease.IsZero() && s.leases.get(m.lease).id != e.Lease) {
 			s.impossible(e, "lease %s is not the current one of message %s", e.Lease, m.id)
 		}
+		s.open(h)
 		s.endLease(h)
 	} else {
 		if e.Type == event.Acked {
 			s.impossible(e, "message %s is %s", m.id, m.state)
 		}
+		s.open(h)
 		s.unready(h)
 	}
 	s.drop(h)
@@ -201,12 +204,13 @@ func (s *State) left(e *event.Event) {
 	m := s.messages.get(h)
 	b := s.backlogs[m.backlog]
 	lh := s.partitionOf(m)
+	deleted := s.deleted(m)
+	s.leave(e, h)
 	switch {
 	case e.Type == event.Acked:
 		b.queue.Stats.Acked++
-	case !s.deleted(m):
+	case !deleted:
 		b.queue.Stats.Discarded++
 	}
-	s.leave(e, h)
 	s.takeKey(e, b, lh)
 }

@@ -5,10 +5,10 @@ import "github.com/qlogd/qlogd/event"
 // leased leases a message.
 func (s *State) leased(e *event.Event) {
 	h := s.subject(e)
-	m := s.open(h)
-	if m.state != event.StateReady {
+	if m := s.messages.get(h); m.state != event.StateReady {
 		s.impossible(e, "message %s is %s", m.id, m.state)
 	}
+	m := s.open(h)
 	b := s.backlogs[m.backlog]
 	s.unready(h)
 	m.state = event.StateLeased

@@ -183,8 +183,26 @@ func (s *State) rulesChanged(e *event.Event) {
 // impossible panics: the log contradicts the state, so one of the two is wrong, and
 // continuing would spread the error.
 func (s *State) impossible(e *event.Event, format string, args ...any) {
-	panic(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index,
-		fmt.Sprintf(format, args...)))
+	panic(impossibleError(fmt.Sprintf("fold: %s event %s at index %d: %s", e.Type, e.ID, s.index,
+		fmt.Sprintf(format, args...))))
+}
+
+type impossibleError string
+
+func (e impossibleError) Error() string { return string(e) }
+
+// Try applies an event of a log in which others are missing, and reports whether it is possible.
+// Invariant: an event that is not has changed nothing.
+func (s *State) Try(e *event.Event) (possible bool) {
+	defer func() {
+		if r := recover(); r != nil {
+			if _, ok := r.(impossibleError); !ok {
+				panic(r)
+			}
+		}
+	}()
+	s.Apply(e)
+	return true
 }
 
 // TakeTouched returns the queues in which something became leasable since the

@@ -13,9 +13,11 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/projections"
 )
 
 // Seed writes the checkpoint, with meta's Raft fields filled in, and the Raft store of a new data
@@ -53,8 +55,19 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if to.Kind == event.InstantTime {
 		clock = max(clock, to.Time)
 	}
-	node := d.forkNode(state.Index(), event.Chain(chain).String(), clock)
+	frozen := state.Freeze()
+	defer frozen.Release()
+	return d.write(target, seed, func(tmp string) (*datadir.Node, checkpoint.Meta, io.WriterTo, error) {
+		err := d.copyLog(ctx, index, datadir.Path(tmp, datadir.LogDir), progress)
+		node, meta := d.forkNode(frozen, log.SegmentInfo{Last: state.Index(), Chain: chain,
+			SegmentSize: d.Log.SegmentSize()}, clock)
+		return node, meta, frozen, err
+	})
+}
 
+// write writes a new data directory with the log and of the state that fill returns.
+func (d *Dir) write(target string, seed Seed, fill func(tmp string) (
+	*datadir.Node, checkpoint.Meta, io.WriterTo, error)) (*datadir.Node, error) {
 	tmp := target + ".replay-tmp"
 	if err := os.RemoveAll(tmp); err != nil {
 		return nil, err
@@ -66,16 +79,11 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 			return nil, err
 		}
 	}
-	if err := d.copyLog(ctx, index, logDir, progress); err != nil {
+	node, meta, state, err := fill(tmp)
+	if err != nil {
 		return nil, err
 	}
-	frozen := state.Freeze()
-	defer frozen.Release()
-	meta := checkpoint.Meta{
-		Index: state.Index(), HeadIndex: state.Index(), Chain: chain, Clock: frozen.Clock(),
-		Digest: frozen.Digest(), ClusterID: node.ClusterID, CreatedAt: time.Now().UnixMilli(),
-	}
-	if err := seed(tmp, node, meta, frozen); err != nil {
+	if err := seed(tmp, node, meta, state); err != nil {
 		return nil, err
 	}
 	if err := node.Write(tmp); err != nil {
@@ -134,14 +142,18 @@ func (d *Dir) checkTarget(target string) (string, error) {
 }
 
 // forkNode returns the card of a copy: of a new cluster, so that the copy can't be mistaken for the
-// original, with push disabled.
-func (d *Dir) forkNode(index uint64, chain string, clock int64) *datadir.Node {
-	n := datadir.NewNode(cmp.Or(d.Node.NodeID, "replay"), d.Log.SegmentSize())
+// original, with push disabled; and what its checkpoint says of the state.
+func (d *Dir) forkNode(state *projections.Frozen, end log.SegmentInfo, clock int64) (
+	*datadir.Node, checkpoint.Meta) {
+	n := datadir.NewNode(cmp.Or(d.Node.NodeID, "replay"), end.SegmentSize)
 	n.Fork = &datadir.Fork{
-		ClusterID: d.Node.ClusterID, Index: index, ChainHash: chain,
+		ClusterID: d.Node.ClusterID, Index: end.Last, ChainHash: end.Chain.String(),
 		At: time.UnixMilli(clock).UTC(), MadeAt: n.CreatedAt, PushOff: true,
 	}
-	return n
+	return n, checkpoint.Meta{
+		Index: end.Last, HeadIndex: end.Last, Chain: end.Chain, Clock: state.Clock(),
+		Digest: state.Digest(), ClusterID: n.ClusterID, CreatedAt: time.Now().UnixMilli(),
+	}
 }
 
 // copyLog copies the segments up to index, byte for byte; the last one is cut where the block at

@@ -56,6 +56,7 @@ type Event struct {
 	Webhook    string         `json:"webhook,omitzero"`    // of webhook_…: its name
 	Definition jsontext.Value `json:"definition,omitzero"` // of webhook_…: without its name
 	Erased     bool           `json:"erased,omitzero"`     // what users wrote in it was erased
+	Damaged    bool           `json:"damaged,omitzero"`    // it was lost to damage of the log
 }
 
 // EventList answers GET /v1/events. NextCursor is the next call's after.

@@ -98,6 +98,7 @@ type LeasedMessage struct {
 	ContentType    string            `json:"content_type,omitzero"`
 	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped
 	Erased         bool              `json:"erased,omitzero"`   // the payload is null
+	Damaged        bool              `json:"damaged,omitzero"`  // it was lost to damage, and is null
 	EnqueuedAt     Time              `json:"enqueued_at"`
 	LeaseExpiresAt Time              `json:"lease_expires_at"`
 	CorrelationID  string            `json:"correlation_id"`
@@ -239,6 +240,7 @@ type Message struct {
 	ContentType    string            `json:"content_type,omitzero"`
 	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped
 	Erased         bool              `json:"erased,omitzero"`   // the payload is null
+	Damaged        bool              `json:"damaged,omitzero"`  // it was lost to damage, and is null
 	Size           int64             `json:"size"`              // bytes of the payload
 	CorrelationID  string            `json:"correlation_id"`
 	EnqueuedAt     Time              `json:"enqueued_at"`
@@ -281,7 +283,8 @@ type Attempt struct {
 	Outcome string `json:"outcome"`
 	Reason  string `json:"reason,omitzero"`
 	Error   string `json:"error"`
-	Erased  bool   `json:"erased,omitzero"` // what the worker said was erased
+	Erased  bool   `json:"erased,omitzero"`  // what the worker said was erased
+	Damaged bool   `json:"damaged,omitzero"` // it was lost to damage
 }
 
 // Moved is where a dead-lettered or replayed message went.

@@ -128,7 +128,7 @@ func (r *Retention) carry(ctx context.Context, refs []event.MessageView) error {
 			refs = refs[1:]
 			content, err := r.content(&m)
 			if errors.Is(err, log.ErrGone) || errors.Is(err, log.ErrNotFound) {
-				continue // it has been carried meanwhile
+				continue // it has been carried meanwhile, or was damaged
 			}
 			if err != nil {
 				return err
@@ -151,6 +151,9 @@ func (r *Retention) carry(ctx context.Context, refs []event.MessageView) error {
 // until the content is carried forward, so whenever the event may go, so may the content.
 func (r *Retention) content(m *event.MessageView) (event.Blob, error) {
 	made, err := r.Log.Event(m.Content)
+	if err == nil && made.Content.Damaged {
+		err = log.ErrGone // there is nothing to carry
+	}
 	if err != nil {
 		return event.Blob{}, err
 	}

@@ -439,6 +439,9 @@ func (s *logSource) verifyDir(c request) error {
 	if l.Tail != nil {
 		c.torn(l.Tail, "this is no difference")
 	}
+	if n := s.node; n != nil && n.Fork != nil && len(n.Fork.Lost) > 0 {
+		fmt.Fprintln(c.stderr, "history is incomplete: "+lostText(n.Fork.Lost))
+	}
 	diff, err := found(c, "verify", report, err, func() error {
 		return c.show(nil, nil, "verified", s.name, [][]any{
 			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)},

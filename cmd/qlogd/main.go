@@ -12,9 +12,12 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/qlogd/qlogd/log"
 )
 
 func main() {
@@ -91,9 +94,23 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitFailed
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(stderr, "qlogd:", msg)
+		fmt.Fprintln(stderr, "qlogd:", msg+rescue(err))
 	}
 	return code
+}
+
+// rescue names the commands that read a damaged log; "" for any other error.
+func rescue(err error) string {
+	c, ok := errors.AsType[*log.CorruptionError](err)
+	if !ok || strings.HasSuffix(c.Segment, ".idx") { // an index is made again
+		return ""
+	}
+	before := ""
+	if c.LastGood > 0 {
+		before = fmt.Sprintf("`qlogd replay --data-dir OLD --into NEW --to index:%d` keeps what is "+
+			"before it, ", c.LastGood)
+	}
+	return "; " + before + "`qlogd replay --data-dir OLD --into NEW --salvage` every whole block"
 }
 
 func (a *app) rootCmd() *cobra.Command {

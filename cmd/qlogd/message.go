@@ -100,6 +100,9 @@ func (a *app) message(m *wire.Message, err error) error {
 	if m.Erased {
 		payload = "(erased, or deleted by retention)"
 	}
+	if m.Damaged {
+		payload = "(damaged)"
+	}
 	to, d := cmp.Or(m.MovedTo, &wire.Moved{}), deadOf(m)
 	rows := [][]any{
 		{"queue", m.Queue}, {"state", m.State}, {"held", m.Held}, {"key", short(m.Key, 80)},
@@ -144,6 +147,9 @@ func attemptRow(t *wire.Attempt) []any {
 	}
 	if t.Erased {
 		text = "(erased)"
+	}
+	if t.Damaged {
+		text = "(damaged)"
 	}
 	return []any{t.Attempt, t.Queue, t.LeasedAt.String(), took, t.Worker, outcome, text}
 }
@@ -209,6 +215,7 @@ func eventText(e *wire.Event) string {
 	add(e.BeforeIndex > 0, "before index:%d", e.BeforeIndex)
 	add(e.Rules > 0, "rules %d", e.Rules)
 	add(e.Erased, "content erased")
+	add(e.Damaged, "content damaged")
 	add(e.Actor != "", "asked by %s", e.Actor)
 	return strings.Join(s, ", ")
 }

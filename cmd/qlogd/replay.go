@@ -30,6 +30,7 @@ type replayer struct {
 	ToText                   string `flag:"to" default:"now"`
 	Queue, Message           string
 	Verify, Diff, Exhaustive bool
+	Salvage                  bool
 	Into, WhatIf             string
 	Against, Bisect          string
 	Tolerance                time.Duration `default:"1s"`
@@ -75,6 +76,9 @@ func (r *replayer) run(bar bool) error {
 			return err
 		}
 	}
+	if r.Salvage {
+		return instantError(r.salvage())
+	}
 	if r.Verify {
 		return r.verifyDir(r.request)
 	}
@@ -112,6 +116,10 @@ func (r *replayer) parse() (err error) {
 	switch {
 	case r.Against != "" && !r.Diff:
 		return usagef("--against goes with --diff")
+	case r.Salvage && r.Into == "":
+		return usagef("--salvage goes with --into")
+	case r.Salvage && (r.reach.addr != "" || r.Archive != ""):
+		return usagef("--salvage reads a data directory: give --data-dir alone")
 	case r.Exhaustive && r.Bisect == "":
 		return usagef("--exhaustive goes with --bisect")
 	case r.reach.addr != "" &&
@@ -222,6 +230,9 @@ func (r *replayer) events(d *replay.Dir, bar bool) error {
 		fmt.Fprintf(r.stderr, "state folded from %s: %s, %s\n", from,
 			plural(int64(cost.Blocks), "block", "blocks"),
 			plural(int64(cost.Events), "event", "events"))
+	}
+	if d.Node.Fork != nil && len(d.Node.Fork.Lost) > 0 {
+		fmt.Fprintln(r.stderr, "history is incomplete: "+lostText(d.Node.Fork.Lost))
 	}
 	return r.state(&body)
 }
@@ -414,6 +425,11 @@ func (r *replayer) copyInto(d *replay.Dir) error {
 	if err != nil {
 		return err
 	}
+	return r.copied(node, copied)
+}
+
+// copied says what was written to --into.
+func (r *replayer) copied(node *datadir.Node, copied int64) error {
 	f := node.Fork
 	body := struct {
 		DataDir   string    `json:"data_dir"`

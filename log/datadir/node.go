@@ -69,6 +69,14 @@ type Fork struct {
 	Started bool `json:"started"`
 	// PushOff: nothing is pushed to anyone from this copy.
 	PushOff bool `json:"push_off"`
+	// Lost are the indexes that are missing in the log of a copy that was salvaged.
+	Lost []Lost `json:"lost,omitempty"`
+}
+
+// Lost is a range of indexes in which blocks are missing.
+type Lost struct {
+	First uint64 `json:"first"`
+	Last  uint64 `json:"last"`
 }
 
 // NewNode returns the metadata of a new node in a new cluster of its own.

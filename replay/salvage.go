@@ -18,7 +18,7 @@ import (
 // Loss is damage in a log, and what it affects.
 type Loss struct {
 	log.Loss
-	Messages []event.ID // of damaged contents, and of the events that were left out after it
+	Messages []event.ID // each once: of damaged contents, and of the events that were left out after it
 	LeftOut  int        // events that are impossible without what was lost
 }
 
@@ -35,7 +35,7 @@ func Salvage(ctx context.Context, fsys vfs.FS, path string, card *datadir.Node, 
 	if target, err = d.checkTarget(target); err != nil {
 		return nil, nil, err
 	}
-	v := &salvage{d: d, to: to, progress: progress}
+	v := &salvage{d: d, to: to, progress: progress, named: map[event.ID]*Loss{}}
 	node, err = d.write(target, seed, func(tmp string) (
 		*datadir.Node, checkpoint.Meta, io.WriterTo, error) {
 		return v.fill(ctx, tmp)
@@ -51,12 +51,16 @@ type salvage struct {
 	state    *projections.State
 	before   uint64 // index behind which the log begins
 	losses   []*Loss
+	named    map[event.ID]*Loss // the newest that names a message
 }
 
 // begin sets the state that the log begins with.
 func (v *salvage) begin(before uint64) (uint64, int64) {
 	v.before = before
 	v.state = v.first()
+	if before > 0 && v.state.Index() == 0 {
+		v.lost(v.beginning())
+	}
 	return v.state.Index(), v.state.Clock()
 }
 
@@ -71,6 +75,12 @@ func (v *salvage) first() *projections.State {
 		}
 	}
 	return projections.New()
+}
+
+// beginning is the loss of the log's beginning.
+func (v *salvage) beginning() *log.Loss {
+	return &log.Loss{Segment: log.SegmentName(v.before + 1), First: 1, Last: v.before,
+		Reason: "the segments before it are missing"}
 }
 
 func (v *salvage) lost(l *log.Loss) {
@@ -110,8 +120,9 @@ func (v *salvage) fold(b *event.Block) (out []event.ID) {
 		}
 		l := v.losses[len(v.losses)-1]
 		l.LeftOut++
-		if !e.Subject.IsZero() && !slices.Contains(l.Messages, e.Subject) {
-			l.Messages = append(l.Messages, e.Subject)
+		if id := e.Subject; !id.IsZero() && v.named[id] != l {
+			v.named[id] = l
+			l.Messages = append(l.Messages, id)
 		}
 	}
 	return out
@@ -135,13 +146,12 @@ func (v *salvage) fill(ctx context.Context, tmp string) (
 	if err != nil {
 		return nil, checkpoint.Meta{}, nil, err
 	}
-	if v.before > 0 && v.before >= v.state.History() {
-		first := &Loss{Loss: log.Loss{Segment: log.SegmentName(v.before + 1), First: 1,
-			Last: v.before, Reason: "the segments before it are missing"}}
-		v.losses = slices.Insert(v.losses, 0, first)
-	}
 	// What was tried is not trusted: the state is what the copy says.
 	state := v.first()
+	// Retention writes to the log what it deletes.
+	if state.Index() > 0 && v.before >= max(v.state.History(), 1) {
+		v.losses = slices.Insert(v.losses, 0, &Loss{Loss: *v.beginning()})
+	}
 	if err := v.again(ctx, state, logDir); err != nil {
 		return nil, checkpoint.Meta{}, nil, err
 	}

@@ -2,6 +2,7 @@ package replay
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -119,4 +120,125 @@ func must2(b []byte, err error) []byte {
 		panic(err)
 	}
 	return b
+}
+
+// block returns a change of the header of the block at an index.
+func block(index uint64) func([]byte) []byte {
+	return func(b []byte) []byte {
+		for at := 0; ; {
+			at += bytes.Index(b[at:], []byte("qblk"))
+			if binary.LittleEndian.Uint64(b[at+12:]) == index {
+				b[at+13] ^= 4
+				return b
+			}
+			at++
+		}
+	}
+}
+
+// TestSalvageLeavesOutWhatNeedsALostBlock loses one block after another.
+func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
+	l := startLive(t, 3, 1<<20)
+	policy := event.DefaultPolicy()
+	produce := func(payload string) (id, index string) {
+		r := l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
+			{Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{Payload: []byte(payload)})}}}})
+		return r[0].Produced[0].ID.String(), ""
+	}
+	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: policy}})
+	created := l.index
+	a, _ := produce(`"a"`)
+	enqueued := l.index
+	b, _ := produce(`"b"`)
+	r := l.do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 1, Worker: "w"}})
+	leased := l.index
+	l.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpAck,
+		Lease: r[0].Leased[0].Lease, DelayMS: -1}}}})
+	acked := l.index
+	c, _ := produce(`"c"`)
+	must(t, l.log.Sync())
+	text := func(b []byte) []byte { return bytes.Replace(b, []byte(`"b"`), []byte(`"x"`), 1) }
+	for name, tt := range map[string]struct {
+		change         func([]byte) []byte
+		leftOut        int
+		affected, live []string
+		kept           bool
+	}{
+		"the queue":   {block(created), 5, []string{a, b, c}, nil, false},
+		"an enqueue":  {block(enqueued), 2, []string{a}, []string{b, c}, false},
+		"a lease":     {block(leased), 1, []string{a}, []string{a, b, c}, false},
+		"an ack":      {block(acked), 0, nil, []string{a, b, c}, false},
+		"a content":   {text, 0, []string{b}, []string{b, c}, true},
+		"half a file": {func(b []byte) []byte { return b[:len(b)-30] }, 0, nil, []string{b}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]), tt.change)
+			_, losses, to := salvaged(t, dir)
+			_, _, again := salvaged(t, dir)
+			require.Equal(t, len(losses), 1)
+			assert.Equal(t, losses[0].LeftOut, tt.leftOut)
+			assert.Equal(t, losses[0].Kept, tt.kept)
+			ids := []string{}
+			for _, id := range losses[0].Messages {
+				ids = append(ids, id.String())
+			}
+			assert.True(t, slices.Equal(ids, tt.affected), "affected: %v", ids)
+			d, err := Open(to)
+			must(t, err)
+			defer d.Close()
+			assert.Equal(t, len(d.Node.Fork.Lost) == 0, tt.kept)
+			state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+			must(t, err)
+			live := []string{}
+			views, _ := state.Messages("q", event.MessageFilter{Limit: 10})
+			for _, m := range views {
+				live = append(live, m.ID.String())
+				_, err := d.Log.Content(m.Content)
+				bad := tt.kept && m.ID.String() == b
+				assert.Equal(t, errors.Is(err, log.ErrDamaged), bad, "%v", err)
+				_, err = d.Log.History(t.Context(), m.ID)
+				must(t, err)
+			}
+			slices.Sort(live)
+			assert.True(t, slices.Equal(live, tt.live), "live: %v", live)
+			for i, name := range segmentsIn(t, to) {
+				one, two := must2(os.ReadFile(name)), must2(os.ReadFile(segmentsIn(t, again)[i]))
+				assert.True(t, bytes.Equal(one, two), "two salvages differ in %s", name)
+			}
+		})
+	}
+}
+
+// TestSalvageWithoutSegments loses whole files, also of a log whose beginning retention has
+// deleted.
+func TestSalvageWithoutSegments(t *testing.T) {
+	l := startLive(t, 11, 8<<10)
+	l.busy(60)
+	must(t, l.log.Sync())
+	l.indexed()
+	for _, s := range l.log.Segments() {
+		dir := damaged(t, l.dir, s.Name, nil)
+		blocks, losses, _ := salvaged(t, dir)
+		lost := 0
+		for _, o := range l.history {
+			if blocks[o.index].Index == 0 {
+				lost++
+				assert.True(t, o.index >= s.First && o.index <= s.Last, "%d is lost", o.index)
+			}
+		}
+		assert.True(t, lost > 0 && (len(losses) == 1 || !s.Sealed), "%+v", losses)
+	}
+	l.checkpoint()
+	l.busy(40)
+	must(t, l.log.DeleteBefore(l.log.Segments()[2].First))
+	must(t, l.log.Sync())
+	l.indexed()
+	for _, name := range segmentsIn(t, l.dir) {
+		dir := damaged(t, l.dir, filepath.Base(name), func(b []byte) []byte {
+			b[len(b)/2] ^= 1
+			return b
+		})
+		blocks, losses, _ := salvaged(t, dir)
+		assert.True(t, len(losses) > 0 && len(blocks) > 0, "%d losses, %d blocks", len(losses), len(blocks))
+	}
 }

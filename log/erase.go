@@ -31,7 +31,7 @@ type erasure struct {
 
 // Erase overwrites the contents of these records, durably, by a fixed mark. The chain
 // still verifies, and readers see that the content was erased. Records without content,
-// erased before or deleted by retention are skipped, so it can be repeated. Open
+// erased before, deleted by retention or lost before a salvage are skipped, so it can be repeated. Open
 // completes an erasure that a crash interrupted.
 //
 // Readers may still hold a content that they have read before.
@@ -49,7 +49,7 @@ func (l *Log) Erase(refs []event.Ref) (err error) {
 	var list []erasure
 	for _, ref := range refs {
 		e, ok, err := l.erasureOf(ref)
-		if err != nil && !errors.Is(err, ErrGone) {
+		if err != nil && !errors.Is(err, ErrGone) && !errors.Is(err, ErrNotFound) {
 			return fmt.Errorf("record %s: %w", ref, err)
 		}
 		if ok {

@@ -31,8 +31,8 @@ type erasure struct {
 
 // Erase overwrites the contents of these records, durably, by a fixed mark. The chain
 // still verifies, and readers see that the content was erased. Records without content,
-// erased before, deleted by retention or lost before a salvage are skipped, so it can be repeated. Open
-// completes an erasure that a crash interrupted.
+// erased before, deleted by retention or lost before a salvage are skipped, so it can be repeated.
+// Open completes an erasure that a crash interrupted.
 //
 // Readers may still hold a content that they have read before.
 func (l *Log) Erase(refs []event.Ref) (err error) {

@@ -57,7 +57,8 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	}
 	frozen := state.Freeze()
 	defer frozen.Release()
-	return d.write(target, seed, func(tmp string) (*datadir.Node, checkpoint.Meta, io.WriterTo, error) {
+	return d.write(target, seed, func(tmp string) (
+		*datadir.Node, checkpoint.Meta, io.WriterTo, error) {
 		err := d.copyLog(ctx, index, datadir.Path(tmp, datadir.LogDir), progress)
 		node, meta := d.forkNode(frozen, log.SegmentInfo{Last: state.Index(), Chain: chain,
 			SegmentSize: d.Log.SegmentSize()}, clock)

@@ -18,7 +18,7 @@ import (
 // Loss is damage in a log, and what it affects.
 type Loss struct {
 	log.Loss
-	Messages []event.ID // each once: of damaged contents, and of the events that were left out after it
+	Messages []event.ID // each once: of damaged contents, of the events left out after it
 	LeftOut  int        // events that are impossible without what was lost
 }
 

@@ -71,6 +71,9 @@ func (d *delivery) send(ctx context.Context) verdict {
 	e := d.q.e
 	release := verdict{op: event.OpRelease}
 	content, err := e.Content(d.m.Content)
+	if errors.Is(err, log.ErrDamaged) {
+		return verdict{op: event.OpDeadLetter, text: "the message's content was lost to damage"}
+	}
 	if errors.Is(err, log.ErrErased) {
 		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}
 	}

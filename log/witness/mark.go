@@ -127,8 +127,9 @@ func (f *File) Compare(end Mark, logger *slog.Logger) (older string, err error) 
 		"in term %d", end.Index, end.Term, m.Index, m.Term), nil
 }
 
-// Keep raises the mark once a second to what now returns, and a last time when stop is closed. The
-// errors are passed to failed: a mark that is not written protects less, and no write waits for it.
+// Keep raises the mark once a second to what now returns, and a last time when stop is closed. While
+// that is zero, it leaves the file to others, who may lower the mark. The errors are passed to
+// failed: a mark that is not written protects less, and no write waits for it.
 func (f *File) Keep(stop <-chan struct{}, now func() Mark, failed func(error)) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -138,7 +139,11 @@ func (f *File) Keep(stop <-chan struct{}, now func() Mark, failed func(error)) {
 		case <-stop:
 			running = false
 		}
-		m, is := now(), f.Mark()
+		m := now()
+		if m == (Mark{}) {
+			continue
+		}
+		is := f.Mark()
 		if err := f.Set(Mark{max(m.Index, is.Index), max(m.Term, is.Term)}); err != nil {
 			failed(err)
 		}

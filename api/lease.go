@@ -229,9 +229,13 @@ func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	}
 }
 
+// damagedPause is how long a message stays leased that cannot be read here. Meanwhile others of its
+// queue are delivered, and the file may be repaired.
+const damagedPause = 5 * time.Second
+
 // answerLeased writes the leased messages. One that cannot be read because a file is damaged is
-// released: it costs no attempt, and other nodes can read it. One that cannot be decoded is left
-// out: its lease expires, and in the end it is dead-lettered.
+// released after a pause: it costs no attempt, and other nodes can read it. One that cannot be
+// decoded is left out: its lease expires, and in the end it is dead-lettered.
 func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	readable, contents := leased[:0], make([]*event.Content, 0, len(leased))
 	out := leaseAnswer{Messages: make([]wire.LeasedMessage, 0, len(leased))}
@@ -254,7 +258,7 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 		}
 	}
 	if len(damaged) > 0 {
-		s.releaseAll(damaged)
+		time.AfterFunc(damagedPause, func() { s.releaseAll(damaged) })
 	}
 	switch {
 	case len(readable) > 0 || len(leased) == 0:

@@ -103,8 +103,8 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 }
 
 func nodeDamaged() *event.Problem {
-	return event.Problemf(codeNodeDamaged, "", "this node's copy of the data is damaged, and is "+
-		"replaced from another node; try again, also there")
+	return event.Problemf(codeNodeDamaged, "", "this node's copy of the data is damaged; "+
+		"if there are other nodes, it is replaced from one of them: try again, also there")
 }
 
 func gone(err error) bool     { return errors.Is(err, log.ErrGone) }

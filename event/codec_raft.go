@@ -134,7 +134,7 @@ func DecodeGroup(b []byte, commands, bytes int) ([]Forwarded, error) {
 			commands)
 	}
 	if crc32.Checksum(body, castagnoli) != sum {
-		return nil, fmt.Errorf("group: %d bytes do not match their checksum", len(b))
+		return nil, fmt.Errorf("wrong checksum of a group of %d bytes", len(b))
 	}
 	group := make([]Forwarded, count)
 	body = body[groupHead:]

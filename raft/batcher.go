@@ -13,6 +13,7 @@ import (
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -21,7 +22,7 @@ import (
 // lead, the same goroutine forwards the batches to the leader instead: forward.go.
 type batcher struct {
 	o       *Options
-	disk    *disk
+	room    room
 	clock   *clock
 	fsm     *fsm
 	fatal   func(error)
@@ -82,9 +83,10 @@ func (e *batch) isCall() bool { return e.to != peer.Target{} }
 
 func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
 	b := &batcher{
-		o: o, disk: &disk{o: o}, clock: c, fsm: f, fatal: fatal,
+		o: o, clock: c, fsm: f, fatal: fatal,
 		wake: make(chan struct{}, 1), idle: make(chan struct{}, 1), later: time.NewTimer(never),
 	}
+	b.room = room{o: o, space: watchdog.Space{Read: o.FreeBytes}, warned: oncePerMinute()}
 	b.changed.L = &b.mu
 	b.forward.ctx, b.forward.cancel = context.WithCancel(context.Background())
 	return b
@@ -197,7 +199,7 @@ func (b *batcher) begin(commands ...*event.Command) []Wait {
 // enqueue adds commands to their queues, or answers why not. Where the first one is
 // refused, the others are too.
 func (b *batcher) enqueue(list ...*pending) {
-	all, free := b.unavailable(), b.disk.free()
+	all, free := b.unavailable(), b.room.space.Free()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for i, d := range list {

@@ -139,7 +139,7 @@ func (r *Replica) agree() {
 	// The tick is for marks; what others report comes by a signal.
 	tick := time.NewTicker(max(r.o.MarkInterval/10, time.Millisecond))
 	defer tick.Stop()
-	var logged throttle
+	logged := oncePerMinute()
 	var done chan event.Answer // of the command that this loop has proposed; nil: none
 	for {
 		select {
@@ -180,13 +180,13 @@ func (r *Replica) agree() {
 			r.fatal(fmt.Errorf("%w: %v", ErrDiverged, f))
 			return
 		case f.index == 0:
-			logged = throttle{}
-		case logged.due(time.Now()):
+			logged = oncePerMinute()
+		default:
 			text := "another node differs from the majority and is expected to stop"
 			if f.undecided {
 				text = noMajority
 			}
-			r.o.Logger.Error(text, "found", f.String())
+			logged.Do(func() { r.o.Logger.Error(text, "found", f.String()) })
 		}
 		if done != nil {
 			continue

@@ -40,7 +40,7 @@ func withStores(t *testing.T, disk *memdisk.Disk, change func(*stores) error) {
 	t.Helper()
 	o := on(disk)
 	o.Machine = openFake(t, disk, "/events")
-	s, err := openStores(o.withDefaults(), unguarded(o.withDefaults()))
+	s, err := openStores(o.withDefaults(), unwatched(o.withDefaults()))
 	require.NoError(t, err)
 	require.NoError(t, change(s))
 	require.NoError(t, s.close())

@@ -22,7 +22,7 @@ func openLogOn(t testing.TB, disk vfs.FS, size int) *logStore {
 	o = o.withDefaults()
 	require.NoError(t, disk.MkdirAll(o.Dir))
 	fail := func(err error) { t.Error(err) }
-	s, err := openLog(o, newGuard(o, fail, fail), func() uint64 { return 1 << 40 })
+	s, err := openLog(o, newDisk(o, fail, fail), func() uint64 { return 1 << 40 })
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = s.close() })
 	return s

@@ -188,7 +188,7 @@ func (b *batcher) serveForward(ctx context.Context, _ peer.Identity, body []byte
 	s := &served{left: len(group), done: make(chan struct{})}
 	s.answers = make([]event.Answer, len(group))
 	list := make([]pending, len(group))
-	free, now := b.disk.free(), time.Now()
+	free, now := b.room.space.Free(), time.Now()
 
 	b.mu.Lock()
 	l := &b.lead

@@ -41,7 +41,7 @@ func newFollower(t testing.TB, l Limits) *follower {
 	o = o.withDefaults()
 	fsm := newFSM(o, nil, func(error) {})
 	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
-	fsm.applied, fsm.guard = func(progress) {}, unguarded(Options{}.withDefaults())
+	fsm.applied, fsm.disk = func(progress) {}, unwatched(Options{}.withDefaults())
 	f.unavailable = func() *event.Problem { return nil }
 	f.forward.target = func() peer.Target {
 		f.mu.Lock()

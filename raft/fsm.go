@@ -22,7 +22,7 @@ type fsm struct {
 	o     Options
 	snaps *snapshots
 	fatal func(error)
-	guard *guard
+	disk  *disk
 	// applied is called after each batch.
 	applied func(progress)
 
@@ -134,7 +134,7 @@ func (f *fsm) ApplyBatch(logs []*hraft.Log) []any {
 			skipped := l.Index <= p.head
 			var res []event.Result
 			var err error
-			f.guard.Watch("append to the event log", func() {
+			f.disk.Watch("append to the event log", func() {
 				res, err = f.o.Machine.Apply(l.Index, l.Data)
 			})
 			if err != nil {

@@ -18,8 +18,8 @@ import (
 // logStore is the Raft log: raft-wal with checksums, under a watchdog, and with a cache of the
 // newest entries.
 type logStore struct {
-	o     *Options
-	guard *guard
+	o    *Options
+	disk *disk
 	// walMu is held for reading by users of wal, and for writing while its files are
 	// exchanged (reopen) or closed.
 	walMu sync.RWMutex
@@ -71,7 +71,7 @@ func (s *logStore) GetLog(index uint64, l *hraft.Log) error {
 	err := s.read(index, l)
 	if err != nil && !errors.Is(err, hraft.ErrLogNotFound) && !errors.Is(err, wal.ErrClosed) {
 		err = fmt.Errorf("%s: %w", s.o.Dir, err)
-		s.guard.die(err)
+		s.disk.die(err)
 	}
 	return err
 }
@@ -97,7 +97,7 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 // that it has just read.
 func undecodable(index uint64, err *error) {
 	if recover() != nil {
-		*err = fmt.Errorf("raft log: entry %d: %w: it cannot be decoded", index, pages.ErrDamaged)
+		*err = fmt.Errorf("raft log: %w: entry %d cannot be decoded", pages.ErrDamaged, index)
 	}
 }
 
@@ -128,8 +128,7 @@ func sealLogs(logs []*hraft.Log) []*hraft.Log {
 func unseallog(index uint64, l *hraft.Log) error {
 	sum := l.Extensions
 	if len(sum) != 4 || l.Index != index || binary.BigEndian.Uint32(sum) != logSum(l) {
-		return fmt.Errorf("raft log: entry %d: %w: it does not match its checksum", index,
-			pages.ErrDamaged)
+		return fmt.Errorf("raft log: %w: wrong checksum of entry %d", pages.ErrDamaged, index)
 	}
 	l.Extensions = nil
 	return nil
@@ -190,7 +189,7 @@ func (s *logStore) DeleteRange(from, to uint64) error {
 	}
 	// A leader that has something else where entries were committed has another history.
 	if from > first && s.committed != nil && from <= s.committed() {
-		s.guard.die(fmt.Errorf("%w: %d to %d, of which those up to %d were committed here",
+		s.disk.die(fmt.Errorf("%w: %d to %d, of which those up to %d were committed here",
 			ErrAhead, from, last, min(last, s.committed())))
 		return watchdog.ErrBroken
 	}
@@ -210,7 +209,7 @@ func (s *logStore) close() error {
 
 // write runs a write of the log's files.
 func (s *logStore) write(what string, do func() error) error {
-	return s.guard.Write("raft log: "+what, s.o.Dir, func() error {
+	return s.disk.Write("raft log: "+what, s.o.Dir, func() error {
 		s.o.BeforeStore()
 		return do()
 	})

@@ -321,10 +321,12 @@ func (r *Replica) place(m Member, asked bool) error {
 	}
 	if old.ID == "" && !asked && r.o.AnnouncedOnly {
 		who := &r.membership.refused
-		if *who != m.Server() && r.membership.warned.due(time.Now()) {
-			*who = m.Server()
-			r.o.Logger.Warn("node that is not announced was refused",
-				"node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr)
+		if *who != m.Server() {
+			r.membership.warned.Do(func() {
+				*who = m.Server()
+				r.o.Logger.Warn("node that is not announced was refused",
+					"node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr)
+			})
 		}
 		return conflict("id", "node %s is not announced at %s, and node %s admits no other: "+
 			"qlogd cluster add %[1]s %[2]s (POST /v1/cluster/nodes)", m.ID, m.RaftAddr, r.o.NodeID)
@@ -503,7 +505,7 @@ func (r *Replica) askToJoin() {
 		}
 	}
 	r.membership.why.Store(&why)
-	if r.membership.logged.due(time.Now()) {
+	r.membership.logged.Do(func() {
 		r.o.Logger.Log(r.run.ctx, level, "not in the configuration at this address", "why", why)
-	}
+	})
 }

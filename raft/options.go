@@ -113,7 +113,7 @@ type Options struct {
 	CommitTimeout      time.Duration // default 50 ms
 	LeaderWait         time.Duration // how long a request waits for a leader, default 3 s
 	SegmentBytes       int           // of the Raft log's files, default 32 MiB
-	// The process ends when a write has taken this long, default 30 s: see guard.
+	// The process ends when a write has taken this long, default 30 s: see disk.
 	DiskTimeout time.Duration
 
 	Limits Limits

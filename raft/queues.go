@@ -2,12 +2,13 @@ package raft
 
 import (
 	"fmt"
-	"math"
 	"slices"
-	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -161,7 +162,7 @@ func (b *batcher) admitLocked(d *pending, free uint64) *event.Problem {
 	}
 	// The leader's disk decides, not that of a node that forwards: see Replica.makeRoom.
 	if b.lead.leader || b.forward.to == (peer.Target{}) {
-		if full := b.disk.refuses(d.class, free); full != nil {
+		if full := b.room.refuses(d.class, free); full != nil {
 			return full
 		}
 	}
@@ -178,31 +179,11 @@ func (b *batcher) overloadedLocked(detail string) *event.Problem {
 // share is the part of a limit that a class may fill: all of it, 6/8, 4/8, 2/8.
 func share(limit int, c event.Class) int { return max(1, limit/8*(8-2*int(c))+limit%8) }
 
-// disk refuses writes before the disk is full: a Raft log that cannot be written ends the process.
-type disk struct {
+// room refuses writes before the disk is full: a Raft log that cannot be written ends the process.
+type room struct {
 	o      *Options
-	warned throttle
-
-	mu   sync.Mutex
-	left uint64 // as of at
-	at   time.Time
-}
-
-// free returns the free space, as of 200 ms ago at most: it is needed for each write.
-func (d *disk) free() uint64 {
-	if d.o.FreeBytes == nil {
-		return math.MaxUint64
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if now := time.Now(); now.Sub(d.at) >= 200*time.Millisecond {
-		left, err := d.o.FreeBytes()
-		if err != nil {
-			left = math.MaxUint64 // not known: the writes themselves will show
-		}
-		d.left, d.at = left, now
-	}
-	return d.left
+	space  watchdog.Space
+	warned rate.Sometimes
 }
 
 // reserveShare is by what the reserve is divided for a class: what makes room is refused last.
@@ -211,15 +192,15 @@ var reserveShare = [event.Classes]uint64{
 }
 
 // refuses returns insufficient_storage for a class that must not write now.
-func (d *disk) refuses(c event.Class, free uint64) *event.Problem {
-	if free >= d.o.ReserveBytes/reserveShare[c] {
+func (r *room) refuses(c event.Class, free uint64) *event.Problem {
+	if free >= r.o.ReserveBytes/reserveShare[c] {
 		return nil
 	}
-	if d.warned.due(time.Now()) {
-		d.o.Logger.Warn("disk is nearly full: refusing produce, then leases, then all writes",
-			"free_bytes", free, "reserve_bytes", d.o.ReserveBytes)
-	}
+	r.warned.Do(func() {
+		r.o.Logger.Warn("disk is nearly full: refusing produce, then leases, then all writes",
+			"free_bytes", free, "reserve_bytes", r.o.ReserveBytes)
+	})
 	detail := fmt.Sprintf("the disk of node %s is nearly full; the write was not proposed",
-		d.o.NodeID)
+		r.o.NodeID)
 	return refused(event.CodeInsufficientStorage, detail, 5000)
 }

@@ -1,11 +1,11 @@
 // Package raft is one replica: hashicorp/raft (imported nowhere else) with its
-// stores and guards, the batcher that groups commands into entries, the clock
+// stores, the batcher that groups commands into entries, the clock
 // that makes due things happen, and snapshots in the right order with the event
 // log. It drives a Machine and does not know what a message is.
 //
-// What guards against traps of the libraries:
+// What protects against traps of the libraries:
 //
-//	entries that a stalled or full disk does not take   guard, disk
+//	entries that a stalled or full disk does not take   disk, room
 //	term and vote in two transactions, flipped bits     votes, logStore.GetLog, checkpoint
 //	entries that are applied again after a restart      fsm.ApplyBatch
 //	a snapshot that is labelled below the state         fsm.Snapshot
@@ -35,6 +35,7 @@ import (
 	"time"
 
 	hraft "github.com/hashicorp/raft"
+	"golang.org/x/time/rate"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/hlog"
@@ -92,9 +93,9 @@ type peers struct {
 type membership struct {
 	joined   atomic.Bool            // the configuration has had this server; that is on disk
 	why      atomic.Pointer[string] // why it is not a member
-	logged   throttle               // of why
+	logged   rate.Sometimes         // of why
 	refused  string                 // the last server that was not announced; see changing
-	warned   throttle               // of refused
+	warned   rate.Sometimes         // of refused
 	changing chan struct{}          // of capacity one: held while the configuration changes
 }
 
@@ -126,10 +127,11 @@ func Open(o Options) (*Replica, error) {
 	r.peers.seen = map[hraft.ServerID]MemberStatus{}
 	r.peers.contact.Store(&contact{})
 	r.membership.changing = make(chan struct{}, 1)
+	r.membership.logged, r.membership.warned = oncePerMinute(), oncePerMinute()
 	r.snapNow, r.offers = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.agreement.wake = make(chan struct{}, 1)
 	var err error
-	if r.stores, err = openStores(o, newGuard(o, r.fatal, r.die)); err == nil {
+	if r.stores, err = openStores(o, newDisk(o, r.fatal, r.die)); err == nil {
 		if err = r.start(); err == nil {
 			return r, nil
 		}
@@ -162,9 +164,9 @@ func (r *Replica) start() error {
 	r.fsm = newFSM(r.o, r.stores.snaps, r.fatal)
 	r.stores.log.committed = func() uint64 { // at least up to there
 		p := r.fsm.progress()
-		return max(p.index, p.head, r.o.Witness.Mark().Index)
+		return max(p.index, p.head, r.o.Witness.HighWater().Index)
 	}
-	r.fsm.applied, r.fsm.guard = r.applied, r.stores.guard
+	r.fsm.applied, r.fsm.disk = r.applied, r.stores.disk
 	if newest := r.stores.snaps.newest(); newest.Index > 0 {
 		r.fsm.now.conf = configurationOf(newest)
 	}
@@ -229,7 +231,7 @@ func (r *Replica) start() error {
 	r.run.wg.Go(r.agree)
 	r.run.wg.Go(r.tendMembership)
 	r.run.wg.Go(r.notifyCommits)
-	r.run.wg.Go(r.keepMark)
+	r.run.wg.Go(r.keepHighWater)
 	if !r.rollback.free.Load() {
 		r.run.wg.Go(r.seekAdmission)
 	}
@@ -342,7 +344,7 @@ func (r *Replica) unavailable() *event.Problem {
 	if r.missing() > 0 {
 		return catchingUp()
 	}
-	if r.stores.guard.Stalled() {
+	if r.stores.disk.Stalled() {
 		return notNow("%v; retry on another node", watchdog.ErrStalled)
 	}
 	return nil
@@ -356,13 +358,8 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// throttle reports whether at least a minute has passed since due last returned true.
-type throttle struct{ next atomic.Int64 } // Unix ns
-
-func (t *throttle) due(now time.Time) bool {
-	next := t.next.Load()
-	return now.UnixNano() >= next && t.next.CompareAndSwap(next, now.Add(time.Minute).UnixNano())
-}
+// oncePerMinute is for what may be logged again and again.
+func oncePerMinute() rate.Sometimes { return rate.Sometimes{Interval: time.Minute} }
 
 // applied is called by the FSM after each batch.
 func (r *Replica) applied(p progress) {
@@ -624,7 +621,7 @@ func (r *Replica) unstick() {
 
 // full reports whether this node's disk takes no produce.
 func (r *Replica) full() bool {
-	return r.b.disk.refuses(event.ClassProduce, r.b.disk.free()) != nil
+	return r.b.room.refuses(event.ClassProduce, r.b.room.space.Free()) != nil
 }
 
 // makeRoom transfers leadership to a voter whose disk has room, if this one's has none:

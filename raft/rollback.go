@@ -61,22 +61,20 @@ func (r *Replica) admission() (err error) {
 	return err
 }
 
-func (s *peerStatus) end() witness.Mark { return witness.Mark{Index: s.Last, Term: s.Term} }
+func (s *peerStatus) end() witness.HighWater { return witness.HighWater{Index: s.Last, Term: s.Term} }
 
-// keepMark keeps the high-water mark of what this node knows to be committed: that is in its own
+// keepHighWater keeps the high-water mark of what this node knows to be committed: that is in its own
 // log, and synced.
-func (r *Replica) keepMark() {
-	var logged throttle
-	r.o.Witness.Keep(r.run.stop, func() witness.Mark {
+func (r *Replica) keepHighWater() {
+	logged := oncePerMinute()
+	r.o.Witness.Keep(r.run.stop, func() witness.HighWater {
 		if !r.admitted() {
-			return witness.Mark{} // admit may lower it
+			return witness.HighWater{} // admit may lower it
 		}
-		return witness.Mark{Index: r.raft.CommitIndex(), Term: r.raft.CurrentTerm()}
+		return witness.HighWater{Index: r.raft.CommitIndex(), Term: r.raft.CurrentTerm()}
 	}, func(err error) {
 		r.o.Metrics.Count("witness_failures", 1)
-		if logged.due(time.Now()) {
-			r.o.Logger.Warn("high-water mark was not written", "error", err)
-		}
+		logged.Do(func() { r.o.Logger.Warn("high-water mark was not written", "error", err) })
 	})
 }
 

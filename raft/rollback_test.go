@@ -131,13 +131,13 @@ func vouchedForWhereTheyAreNow(t *testing.T) {
 // again, or at the same time over another connection.
 func TestVoteIsNotedBeforeItCounts(t *testing.T) {
 	kv := &mapKV{err: errors.New("EIO")}
-	v := &votes{kv: kv, guard: unguarded(Options{}.withDefaults())}
+	v := &votes{kv: kv, disk: unwatched(Options{}.withDefaults())}
 	e, err := openEvidence(v)
 	require.NoError(t, err)
 	for range 2 {
 		assert.True(t, e.Voted("n2", 7) != nil, "it counts, and is not on disk")
 	}
-	kv.err, v.guard = nil, unguarded(Options{}.withDefaults()) // as after a restart
+	kv.err, v.disk = nil, unwatched(Options{}.withDefaults()) // as after a restart
 	require.NoError(t, e.Voted("n2", 7))
 	if e, err = openEvidence(v); err != nil || e.Get("n2").VoteTerm != 7 {
 		t.Errorf("%+v, %v", e.Get("n2"), err)
@@ -354,7 +354,7 @@ func TestSingleNodeBelowItsMark(t *testing.T) {
 	n.ready()
 	n.put("a")
 	n.down()
-	old, is := disk.Clone(), n.o.Witness.Mark()
+	old, is := disk.Clone(), n.o.Witness.HighWater()
 	n, err = start(disk, false)
 	require.NoError(t, err)
 	n.ready()
@@ -362,7 +362,7 @@ func TestSingleNodeBelowItsMark(t *testing.T) {
 	n.down()
 	_, err = start(old, false)
 	require.ErrorIs(t, err, ErrOlder)
-	for _, index := range []uint64{is.Index, n.o.Witness.Mark().Index} {
+	for _, index := range []uint64{is.Index, n.o.Witness.HighWater().Index} {
 		assert.True(t, strings.Contains(err.Error(), fmt.Sprintf("index %d in term", index)), "%v", err)
 	}
 	for _, accept := range []bool{true, false} { // once is enough

@@ -44,9 +44,9 @@ const (
 //
 // Each value has a checksum: bbolt detects no flipped bits, and a wrong one can elect two leaders.
 type votes struct {
-	kv    KV
-	file  string // its name
-	guard *guard
+	kv   KV
+	file string // its name
+	disk *disk
 
 	mu sync.Mutex
 	// voteTerm and candidate are the last whole vote; nil: none.
@@ -64,8 +64,8 @@ type votes struct {
 var _ hraft.StableStore = (*votes)(nil)
 
 // readVotes reads what is in a store, which may be new.
-func readVotes(kv KV, file string, guard *guard) (*votes, error) {
-	v := &votes{kv: kv, file: file, guard: guard}
+func readVotes(kv KV, file string, disk *disk) (*votes, error) {
+	v := &votes{kv: kv, file: file, disk: disk}
 	term, err := v.get(keyCurrentTerm)
 	vote, voteErr := v.get(keyVote)
 	switch {
@@ -99,7 +99,7 @@ func (v *votes) get(key string) ([]byte, error) {
 	}
 	value := b[:max(0, len(b)-crc32.Size)]
 	if b != nil && !bytes.Equal(seal(key, value), b) {
-		return nil, fmt.Errorf("%w: Raft's %s does not match its checksum", pages.ErrDamaged, key)
+		return nil, fmt.Errorf("%w: wrong checksum of Raft's %s", pages.ErrDamaged, key)
 	}
 	return value, nil
 }
@@ -107,11 +107,11 @@ func (v *votes) get(key string) ([]byte, error) {
 // set does not return in a running replica if it fails: hashicorp/raft would panic, and a node that
 // does not know for whom it voted must not continue.
 func (v *votes) set(key string, value []byte) error {
-	err := v.guard.Write("write Raft's "+key, v.file, func() error {
+	err := v.disk.Write("write Raft's "+key, v.file, func() error {
 		return v.kv.SetStable([]byte(key), seal(key, value))
 	})
 	if err != nil {
-		v.guard.die(err)
+		v.disk.die(err)
 	}
 	return err
 }

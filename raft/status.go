@@ -243,7 +243,7 @@ func (r *Replica) awaitPeer(id hraft.ServerID, addr hraft.ServerAddress, term ui
 	since := time.Now()
 	r.askPeers()
 	return r.replicatesUntil(id, addr, term, func() bool {
-		return r.peers.answer(id).Seen.After(since) && !r.stores.guard.Stalled()
+		return r.peers.answer(id).Seen.After(since) && !r.stores.disk.Stalled()
 	})
 }
 
@@ -313,7 +313,7 @@ func (r *Replica) Ready() (bool, []string) {
 		not("failed: %v", *err)
 		return false, reasons // what else there is follows from it
 	}
-	if r.stores.guard.Stalled() {
+	if r.stores.disk.Stalled() {
 		not("%v", watchdog.ErrStalled)
 	}
 	if f := r.agreement.found.Load(); f != nil && f.undecided {

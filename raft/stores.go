@@ -30,7 +30,7 @@ const (
 
 // stores are what hashicorp/raft keeps on disk.
 type stores struct {
-	guard *guard
+	disk  *disk
 	kv    KV
 	votes *votes
 	log   *logStore
@@ -38,26 +38,26 @@ type stores struct {
 	known configuration // the newest on disk, committed or not: check looks in the log too
 }
 
-// guard watches the disk of the stores, whose errors end the process. die does not return where
-// hashicorp/raft runs: it would panic at the error.
+// disk is that of the stores, watched: its errors end the process. die does not return where
+// hashicorp/raft runs, which would panic at the error.
 //
 // A disk that hangs under the leader would freeze the cluster: hashicorp/raft's main loop is blocked
 // in the write, and its heartbeats continue, so that nobody else is elected (#503, #614). So while it
 // is stalled, this node sends nothing (transport.append).
-type guard struct {
+type disk struct {
 	watchdog.Disk
 	die func(error)
 }
 
-func newGuard(o Options, fatal, die func(error)) *guard {
-	return &guard{watchdog.Disk{Timeout: o.DiskTimeout, Logger: o.Logger, Fatal: fatal}, die}
+func newDisk(o Options, fatal, die func(error)) *disk {
+	return &disk{watchdog.Disk{Timeout: o.DiskTimeout, Logger: o.Logger, Fatal: fatal}, die}
 }
 
-// unguarded is for a store that no replica runs on: every error is returned.
-func unguarded(o Options) *guard { return newGuard(o, func(error) {}, func(error) {}) }
+// unwatched is for a store that no replica runs on: every error is returned.
+func unwatched(o Options) *disk { return newDisk(o, func(error) {}, func(error) {}) }
 
-func openStores(o Options, g *guard) (_ *stores, err error) {
-	s := &stores{guard: g}
+func openStores(o Options, d *disk) (_ *stores, err error) {
+	s := &stores{disk: d}
 	defer func() {
 		if err != nil {
 			s.close()
@@ -91,7 +91,7 @@ func openStores(o Options, g *guard) (_ *stores, err error) {
 			return nil, err
 		}
 	}
-	if s.log, err = openLog(o, s.guard, s.snaps.floor); err != nil {
+	if s.log, err = openLog(o, s.disk, s.snaps.floor); err != nil {
 		return nil, err
 	}
 	last, err := s.log.LastIndex()
@@ -130,7 +130,7 @@ func (s *stores) openVotes(o Options) error {
 		if err != nil {
 			return err
 		}
-		s.votes, err = readVotes(s.kv, name, s.guard)
+		s.votes, err = readVotes(s.kv, name, s.disk)
 		return err
 	})
 }
@@ -176,7 +176,7 @@ func configurationOf(m checkpoint.Meta) configuration {
 // opening runs do, which opens a file of the store, or a directory of them. What fails there for
 // another reason than the disk is damage.
 func opening(file string, do func() error) error {
-	err := pages.Guard(do)
+	err := pages.Try(do)
 	if err == nil {
 		return nil
 	}
@@ -188,8 +188,8 @@ func opening(file string, do func() error) error {
 }
 
 // openLog opens the Raft log.
-func openLog(o Options, g *guard, floor func() uint64) (*logStore, error) {
-	s := &logStore{o: &o, guard: g, filer: filerOf(o), floor: floor}
+func openLog(o Options, d *disk, floor func() uint64) (*logStore, error) {
+	s := &logStore{o: &o, disk: d, filer: filerOf(o), floor: floor}
 	err := opening(path.Join(o.Dir, metaFile), func() (err error) {
 		s.wal, err = s.open()
 		return err
@@ -218,7 +218,7 @@ func (s *logStore) open() (w *wal.WAL, err error) {
 	if err == nil {
 		w, err = wal.Open(s.o.Dir,
 			wal.WithSegmentFiler(s.filer),
-			wal.WithMetaStore(guardedMeta{meta, s.guard, file}),
+			wal.WithMetaStore(watchedMeta{meta, s.disk, file}),
 			wal.WithSegmentSize(s.o.SegmentBytes),
 			wal.WithLogger(hlog.New(s.o.Logger, "raft-wal")),
 			wal.WithMetricsCollector(walMetrics{s.o.Metrics}),
@@ -230,16 +230,16 @@ func (s *logStore) open() (w *wal.WAL, err error) {
 	return w, nil
 }
 
-// guardedMeta is raft-wal's list of segments. A goroutine of raft-wal changes it too, where a full
+// watchedMeta is raft-wal's list of segments. A goroutine of raft-wal changes it too, where a full
 // segment is followed by the next.
-type guardedMeta struct {
+type watchedMeta struct {
 	waltypes.MetaStore
-	guard *guard
-	file  string
+	disk *disk
+	file string
 }
 
-func (m guardedMeta) CommitState(s waltypes.PersistentState) error {
-	return m.guard.Write("raft log: write the list of segments", m.file, func() error {
+func (m watchedMeta) CommitState(s waltypes.PersistentState) error {
+	return m.disk.Write("raft log: write the list of segments", m.file, func() error {
 		return m.MetaStore.CommitState(s)
 	})
 }
@@ -264,7 +264,7 @@ func Held(o Options) (first uint64, err error) {
 	if hasLog, err := prepareDirs(o); err != nil || !hasLog {
 		return 0, err
 	}
-	log, err := openLog(o, unguarded(o), nil)
+	log, err := openLog(o, unwatched(o), nil)
 	if err != nil {
 		return 0, advise(err)
 	}
@@ -286,12 +286,12 @@ func Seed(o Options, meta checkpoint.Meta, body io.WriterTo) (err error) {
 	} else if hasLog {
 		return fmt.Errorf("seed: %s holds a Raft log already", o.Dir)
 	}
-	s := &stores{guard: unguarded(o)}
+	s := &stores{disk: unwatched(o)}
 	defer func() { err = errors.Join(err, s.close()) }()
 	if err := s.openVotes(o); err != nil {
 		return err
 	}
-	if s.log, err = openLog(o, unguarded(o), nil); err != nil {
+	if s.log, err = openLog(o, unwatched(o), nil); err != nil {
 		return err
 	}
 	// Where it is reached is corrected at its first start.

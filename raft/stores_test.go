@@ -90,7 +90,7 @@ func TestHalfMadeStoreBoots(t *testing.T) {
 	require.NoError(t, err)
 	// As hashicorp/raft's bootstrap is cut: the first term and no entry.
 	require.NoError(t,
-		(&votes{kv: votesKV, guard: unguarded(Options{}.withDefaults())}).SetUint64([]byte(keyCurrentTerm), 1))
+		(&votes{kv: votesKV, disk: unwatched(Options{}.withDefaults())}).SetUint64([]byte(keyCurrentTerm), 1))
 	boot(t, on(disk)).put("a")
 }
 
@@ -197,7 +197,7 @@ func TestFlippedBitInTheRaftLog(t *testing.T) {
 		}
 	}
 	require.True(t, flipped, "the entry is nowhere")
-	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "does not match its checksum") {
+	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "wrong checksum of entry") {
 		t.Errorf("%v", err)
 	}
 }
@@ -254,7 +254,7 @@ func mustLoad(t *testing.T, m waltypes.MetaStore) (s waltypes.PersistentState) {
 func TestStoreLogsInPieces(t *testing.T) {
 	o := on(memdisk.New()).withTestMachine(t).withDefaults()
 	fail := func(err error) { t.Error(err) }
-	s, err := openStores(o, newGuard(o, fail, fail))
+	s, err := openStores(o, newDisk(o, fail, fail))
 	require.NoError(t, err)
 	defer s.close()
 	last, err := s.log.LastIndex()

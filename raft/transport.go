@@ -18,7 +18,7 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// transport is hashicorp/raft's NetworkTransport with this package's guards: see its methods. What
+// transport is hashicorp/raft's NetworkTransport with what this package adds: see its methods. What
 // concerns admission and evidence is in rollback.go.
 type transport struct {
 	r         *Replica
@@ -253,7 +253,7 @@ func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
 
 func (t *transport) append(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
-	if t.r.stores.guard.Stalled() {
+	if t.r.stores.disk.Stalled() {
 		return watchdog.ErrStalled
 	}
 	trim(args)

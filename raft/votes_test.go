@@ -16,7 +16,7 @@ func voteStore(t *testing.T, disk *memdisk.Disk) *votes {
 	t.Helper()
 	kv, err := filekv.Open(disk, "/votes")
 	require.NoError(t, err)
-	v, err := readVotes(kv, "", unguarded(Options{}.withDefaults()))
+	v, err := readVotes(kv, "", unwatched(Options{}.withDefaults()))
 	require.NoError(t, err)
 	return v
 }
@@ -94,29 +94,29 @@ func TestVoteTermAloneIsNoVote(t *testing.T) {
 
 func TestVoteFlippedBit(t *testing.T) {
 	kv := &mapKV{}
-	v := &votes{kv: kv, guard: unguarded(Options{}.withDefaults())}
+	v := &votes{kv: kv, disk: unwatched(Options{}.withDefaults())}
 	require.NoError(t, persistVote(v, 5, "n2"))
 	good := kv.m[keyVote]
 	for i := range good {
 		bad := bytes.Clone(good)
 		bad[i] ^= 0x10
 		kv.m[keyVote] = bad
-		if _, err := readVotes(kv, "", unguarded(Options{}.withDefaults())); err == nil {
+		if _, err := readVotes(kv, "", unwatched(Options{}.withDefaults())); err == nil {
 			t.Errorf("byte %d: a flipped bit went unseen", i)
 		}
 	}
 	// A value does not pass for another key's.
 	kv.m = map[string][]byte{keyCurrentTerm: good}
-	if _, err := readVotes(kv, "", unguarded(Options{}.withDefaults())); err == nil {
+	if _, err := readVotes(kv, "", unwatched(Options{}.withDefaults())); err == nil {
 		t.Error("the vote passed for the term")
 	}
 }
 
 func TestVoteWriteErrorIsFatal(t *testing.T) {
 	var died error
-	guard := unguarded(Options{}.withDefaults())
-	guard.die = func(err error) { died = err }
-	v := &votes{kv: &mapKV{err: errors.New("EIO")}, guard: guard}
+	disk := unwatched(Options{}.withDefaults())
+	disk.die = func(err error) { died = err }
+	v := &votes{kv: &mapKV{err: errors.New("EIO")}, disk: disk}
 	if err := v.SetUint64([]byte(keyCurrentTerm), 1); err == nil || died == nil {
 		t.Errorf("%v, died %v", err, died)
 	}

@@ -1,4 +1,4 @@
-// Package pages guards the use of bbolt files, which trust what is on their pages.
+// Package pages survives damaged bbolt files: bbolt trusts what is on their pages.
 package pages
 
 import (
@@ -12,9 +12,9 @@ import (
 // ErrDamaged is returned for a file whose bytes are wrong.
 var ErrDamaged = errors.New("the file is damaged")
 
-// Guard runs do, which uses a bbolt file. On damaged pages bbolt panics, faults outside of the
-// mapping, or writes beyond the largest file size: Guard returns ErrDamaged instead.
-func Guard(do func() error) (err error) {
+// Try runs do, which uses a bbolt file. On damaged pages bbolt panics, faults outside of the
+// mapping, or writes beyond the largest file size: Try returns ErrDamaged instead.
+func Try(do func() error) (err error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true))
 	defer func() {
 		switch v := recover().(type) {

@@ -1,4 +1,4 @@
-// Package watchdog notices disks that fail, or do not answer.
+// Package watchdog notices disks that fail, do not answer, or fill up.
 package watchdog
 
 import (
@@ -47,7 +47,7 @@ func (w *Disk) Write(what, file string, do func() error) (err error) {
 	if w.broken.Load() {
 		return ErrBroken
 	}
-	w.Watch(what+" in "+file, func() { err = pages.Guard(do) })
+	w.Watch(what+" in "+file, func() { err = pages.Try(do) })
 	if err != nil {
 		w.broken.Store(true)
 		err = fmt.Errorf("%s in %s: %w", what, file, err)
@@ -72,7 +72,7 @@ func (w *Disk) Watch(what string, do func()) {
 			return
 		case waited == StallAfter:
 			w.stalls.Add(1)
-			w.Logger.Warn("the disk does not answer", "doing", what)
+			w.Logger.Warn("disk stalled", "operation", what, "after", StallAfter)
 		case waited >= w.Timeout:
 			w.broken.Store(true)
 			go w.Fatal(fmt.Errorf("%s: %w within %v", what, ErrStalled, w.Timeout))
@@ -80,6 +80,7 @@ func (w *Disk) Watch(what string, do func()) {
 		}
 		timer.Reset(tick) // not before this tick was seen
 	}
+	began := time.Now()
 	mu.Lock()
 	timer = time.AfterFunc(tick, onTick)
 	mu.Unlock()
@@ -89,7 +90,7 @@ func (w *Disk) Watch(what string, do func()) {
 		timer.Stop()
 		if ended = true; waited >= StallAfter {
 			w.stalls.Add(-1)
-			w.Logger.Warn("the disk answers again", "doing", what)
+			w.Logger.Warn("disk recovered", "operation", what, "after", time.Since(began))
 		}
 	}()
 	do()

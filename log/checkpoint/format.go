@@ -112,7 +112,7 @@ func newReader(name string, r io.Reader) (Meta, io.Reader, error) {
 	}
 	b.crc = sum(0, head, rest[:n])
 	if binary.BigEndian.Uint32(rest[n:]) != b.crc {
-		return Meta{}, nil, b.corrupt("the head does not match its checksum")
+		return Meta{}, nil, b.corrupt("wrong checksum of the head")
 	}
 	meta, err := parseMeta(rest[:n])
 	if err != nil {
@@ -183,7 +183,7 @@ func (b *body) next() error {
 		return err
 	}
 	if b.chunk(data) != head {
-		return b.corrupt("a chunk does not match its checksum")
+		return b.corrupt("wrong checksum of a chunk")
 	}
 	b.offset += int64(8 + n)
 	b.left = data
@@ -197,7 +197,7 @@ func (b *body) end(head [8]byte) error {
 		return err
 	}
 	if !bytes.Equal(t, b.trailer()) {
-		return b.corrupt("the trailer does not match its checksum")
+		return b.corrupt("wrong checksum of the trailer")
 	}
 	b.offset += int64(trailerLen)
 	if n, err := io.ReadFull(b.r, t[:1]); n != 0 {

@@ -157,7 +157,7 @@ func ReadNode(dir string) (*Node, error) {
 			err = errors.New("it has no checksum " +
 				"(the directory of an older, unreleased qlogd cannot be read)")
 		case err == nil && is.Checksum != sum:
-			err = fmt.Errorf("its checksum is %.16q, its fields have %q", is.Checksum, sum)
+			err = fmt.Errorf("wrong checksum of its fields: %.16q, not %q", is.Checksum, sum)
 		}
 	}
 	if err != nil {

@@ -113,7 +113,7 @@ func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 func (s *Store) open() error {
 	var db *bolt.DB
 	var at state
-	err := pages.Guard(func() (err error) {
+	err := pages.Try(func() (err error) {
 		db, err = bolt.Open(s.path, 0o600, &bolt.Options{Timeout: waitForFile,
 			FreelistType: bolt.FreelistMapType})
 		var path *fs.PathError
@@ -143,7 +143,7 @@ func (s *Store) open() error {
 	if err == nil {
 		s.db, s.at = db, at
 	} else if db != nil {
-		_ = pages.Guard(db.Close)
+		_ = pages.Try(db.Close)
 	}
 	return err
 }
@@ -151,7 +151,7 @@ func (s *Store) open() error {
 // begin replaces the file by an empty one. The caller holds mu or has not shared s yet.
 func (s *Store) begin() error {
 	if s.db != nil {
-		_ = pages.Guard(s.db.Close) // its content is of no use any more
+		_ = pages.Try(s.db.Close) // its content is of no use any more
 		s.db = nil
 	}
 	if err := os.Remove(s.path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -188,7 +188,7 @@ func (s *Store) Close() error {
 	if s.db == nil {
 		return nil
 	}
-	err := pages.Guard(s.db.Close)
+	err := pages.Try(s.db.Close)
 	s.db = nil
 	return err
 }
@@ -258,7 +258,7 @@ func (s *Store) commit(b *batch) (err error) {
 	case nil:
 		err = errClosed
 	case b.db:
-		err = pages.Guard(func() error { return b.db.Update(b.write) })
+		err = pages.Try(func() error { return b.db.Update(b.write) })
 	}
 	s.mu.RUnlock()
 	if err != nil {
@@ -286,7 +286,7 @@ func (s *Store) view(fn func(*bolt.Tx) error) error {
 	s.mu.RLock()
 	db, err := s.db, errClosed
 	if db != nil {
-		err = pages.Guard(func() error { return db.View(fn) })
+		err = pages.Try(func() error { return db.View(fn) })
 	}
 	s.mu.RUnlock()
 	if errors.Is(err, errCorrupt) {

@@ -81,7 +81,7 @@ func get[T any](b *bolt.Bucket, key []byte) (v T, found bool, err error) {
 func decode[T any](key, stored []byte) (v T, err error) {
 	n := len(stored) - 4
 	if n < 0 || binary.BigEndian.Uint32(stored[n:]) != checksum(key, stored[:n]) {
-		return v, fmt.Errorf("%w: wrong checksum under key %x", errCorrupt, key)
+		return v, fmt.Errorf("%w: wrong checksum of the value of key %x", errCorrupt, key)
 	}
 	if err := msgpack.Unmarshal(stored[:n], &v); err != nil {
 		return v, fmt.Errorf("%w: under key %x: %v", errCorrupt, key, err)

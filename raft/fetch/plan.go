@@ -2,6 +2,7 @@ package fetch
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"hash/crc32"
 	"strings"
@@ -101,7 +102,7 @@ func (p *Plan) encode() []byte {
 func decodePlan(b []byte) (*Plan, error) {
 	sum, body, ok := strings.Cut(string(b), "\n")
 	if !ok || sum != checksum([]byte(body)) {
-		return nil, fmt.Errorf("%s has a wrong checksum", installFile)
+		return nil, errors.New("wrong checksum of " + installFile)
 	}
 	p := &Plan{}
 	err := json.Unmarshal([]byte(body), p)

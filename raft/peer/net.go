@@ -77,8 +77,8 @@ func NotSent(err error) bool {
 	return ok
 }
 
-// notSent marks an error. The mark is a type and not an Error's code, because a handler may
-// pass on the refusal of a third node.
+// notSent is the error of a call that reached no handler. It is a type and not an Error's code,
+// because a handler may pass on the refusal of a third node.
 type notSent struct{ err error }
 
 func (n *notSent) Error() string { return n.err.Error() }

@@ -22,11 +22,12 @@ const FileName = "witness.json"
 
 const format = 1
 
-// Mark says how far a node's Raft store reached: one that ends before it is older than it was.
+// HighWater is a high-water mark: how far a node's Raft store reached. One that ends before it is
+// older than it was.
 //
 // Invariant: when a mark is written, its entry and its term are durable in the store. So it may be
 // older than the store, and is never newer.
-type Mark struct {
+type HighWater struct {
 	Index uint64 `json:"index"` // of a committed entry: those are never cut off
 	Term  uint64 `json:"term"`  // the newest that the node knew
 }
@@ -37,7 +38,7 @@ type content struct {
 	ClusterID   string `json:"cluster_id"`
 	NodeID      string `json:"node_id"`
 	Incarnation string `json:"incarnation"`
-	Mark
+	HighWater
 	Checksum string `json:"checksum"`
 }
 
@@ -98,23 +99,23 @@ func parse(b []byte) (c content, err error) {
 	case c.Format > format:
 		err = fmt.Errorf("format %d is not known to this program (format %d)", c.Format, format)
 	case err == nil && c.Checksum != c.sum():
-		err = fmt.Errorf("its checksum is %.16q, its fields have %q", c.Checksum, c.sum())
+		err = fmt.Errorf("wrong checksum of its fields: %.16q, not %q", c.Checksum, c.sum())
 	}
 	return c, err
 }
 
-// Mark returns the mark.
-func (f *File) Mark() Mark {
+// HighWater returns the mark.
+func (f *File) HighWater() HighWater {
 	if f == nil {
-		return Mark{}
+		return HighWater{}
 	}
-	return f.is.Load().Mark
+	return f.is.Load().HighWater
 }
 
 // Compare returns how a store that ends at end is older than the mark; "": it is not, or is
 // accepted.
-func (f *File) Compare(end Mark, logger *slog.Logger) (older string, err error) {
-	m := f.Mark()
+func (f *File) Compare(end HighWater, logger *slog.Logger) (older string, err error) {
+	m := f.HighWater()
 	if end.Index >= m.Index && end.Term >= m.Term {
 		return "", nil
 	}
@@ -130,7 +131,7 @@ func (f *File) Compare(end Mark, logger *slog.Logger) (older string, err error) 
 // Keep raises the mark once a second to what now returns, and a last time when stop is closed. While
 // that is zero, it leaves the file to others, who may lower the mark. The errors are passed to
 // failed: a mark that is not written protects less, and no write waits for it.
-func (f *File) Keep(stop <-chan struct{}, now func() Mark, failed func(error)) {
+func (f *File) Keep(stop <-chan struct{}, now func() HighWater, failed func(error)) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for running := true; running; {
@@ -140,11 +141,11 @@ func (f *File) Keep(stop <-chan struct{}, now func() Mark, failed func(error)) {
 			running = false
 		}
 		m := now()
-		if m == (Mark{}) {
+		if m == (HighWater{}) {
 			continue
 		}
-		is := f.Mark()
-		if err := f.Set(Mark{max(m.Index, is.Index), max(m.Term, is.Term)}); err != nil {
+		is := f.HighWater()
+		if err := f.Set(HighWater{max(m.Index, is.Index), max(m.Term, is.Term)}); err != nil {
 			failed(err)
 		}
 	}
@@ -152,12 +153,12 @@ func (f *File) Keep(stop <-chan struct{}, now func() Mark, failed func(error)) {
 
 // Set makes m the mark, durably. When it fails, the old mark is on disk or the new one. It must not
 // be called twice at the same time.
-func (f *File) Set(m Mark) error {
-	if f == nil || f.Mark() == m {
+func (f *File) Set(m HighWater) error {
+	if f == nil || f.HighWater() == m {
 		return nil
 	}
 	to := *f.is.Load()
-	to.Mark = m
+	to.HighWater = m
 	return f.write(to)
 }
 

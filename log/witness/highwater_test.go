@@ -21,41 +21,41 @@ func TestMark(t *testing.T) {
 	disk := memdisk.New()
 	f, err := Open(disk, name, &node)
 	require.NoError(t, err)
-	assert.Equal(t, f.Mark(), Mark{})
+	assert.Equal(t, f.HighWater(), HighWater{})
 	// A last time when it ends, and never lower.
 	stop := make(chan struct{})
 	close(stop)
-	for _, m := range []Mark{{4711, 3}, {12, 4}} {
-		f.Keep(stop, func() Mark { return m }, func(err error) { t.Error(err) })
+	for _, m := range []HighWater{{4711, 3}, {12, 4}} {
+		f.Keep(stop, func() HighWater { return m }, func(err error) { t.Error(err) })
 	}
 	want, err := os.ReadFile("testdata/witness.v1.json")
 	require.NoError(t, err)
 	assert.Equal(t, string(disk.Get(name)), string(want))
 	f, err = Open(disk, name, &node)
 	require.NoError(t, err)
-	assert.Equal(t, f.Mark(), Mark{4711, 4})
+	assert.Equal(t, f.HighWater(), HighWater{4711, 4})
 	// A write that fails is reported, and leaves the mark.
 	disk.FailAt(disk.Ops()+1, errors.New("EIO"))
 	failed := 0
-	f.Keep(stop, func() Mark { return Mark{5000, 4} }, func(error) { failed++ })
+	f.Keep(stop, func() HighWater { return HighWater{5000, 4} }, func(error) { failed++ })
 	assert.Equal(t, failed, 1)
-	assert.Equal(t, f.Mark(), Mark{4711, 4})
+	assert.Equal(t, f.HighWater(), HighWater{4711, 4})
 
 	logger := slog.New(slog.DiscardHandler)
-	for _, end := range []Mark{{4711, 4}, {5000, 4}, {4711, 9}} {
+	for _, end := range []HighWater{{4711, 4}, {5000, 4}, {4711, 9}} {
 		older, err := f.Compare(end, logger)
 		assert.True(t, older == "" && err == nil, "%v: %q %v", end, older, err)
 	}
-	for _, end := range []Mark{{4710, 4}, {5000, 3}} {
+	for _, end := range []HighWater{{4710, 4}, {5000, 3}} {
 		older, err := f.Compare(end, logger)
 		assert.True(t, older != "" && err == nil, "%v: %q %v", end, older, err)
 	}
 	f.Accept = true
-	older, err := f.Compare(Mark{12, 3}, logger)
+	older, err := f.Compare(HighWater{12, 3}, logger)
 	assert.True(t, older == "" && err == nil, "%q %v", older, err)
 	f, err = Open(disk, name, &node)
 	require.NoError(t, err)
-	assert.Equal(t, f.Mark(), Mark{12, 3})
+	assert.Equal(t, f.HighWater(), HighWater{12, 3})
 }
 
 // A file of another directory, or with a wrong bit, is refused, and says why.
@@ -80,8 +80,8 @@ func TestRefused(t *testing.T) {
 			disk.Put(name, b)
 			f, err := Open(disk, name, &node)
 			// encoding/json takes names of fields in upper case, too.
-			if err == nil && f.Mark() != (Mark{4711, 4}) {
-				t.Fatalf("bit %d of byte %d is flipped, and the mark is %v", bit, at, f.Mark())
+			if err == nil && f.HighWater() != (HighWater{4711, 4}) {
+				t.Fatalf("bit %d of byte %d is flipped, and the mark is %v", bit, at, f.HighWater())
 			}
 			if err != nil && !strings.Contains(err.Error(), name) {
 				t.Fatal(err)

@@ -190,6 +190,7 @@ type Lease struct {
 	LeaseMS int64 // 0: the queue's policy
 	Worker  string
 	Kinds   []string // empty: all
+	Single  bool     // no batches: at most one message of each partition
 }
 
 // SettleOp is one way to settle a lease.

@@ -42,6 +42,7 @@ const (
 	WebhookCreated
 	WebhookUpdated
 	WebhookDeleted
+	Returned // a message of a batch went back to its place, as one ahead of it did or died
 
 	// NumTypes bounds the types.
 	NumTypes
@@ -54,7 +55,7 @@ var typeNames = [...]string{
 	"dead_lettered", "discarded", "replayed", "answer_kept", "content_carried", "history_deleted",
 	"rules_changed", "resurrected", "task_created", "task_cancelled", "task_resumed", "task_sealed",
 	"task_reported",
-	"task_ended", "erased", "webhook_created", "webhook_updated", "webhook_deleted",
+	"task_ended", "erased", "webhook_created", "webhook_updated", "webhook_deleted", "returned",
 }
 
 // String returns the name that users see.
@@ -227,13 +228,13 @@ type Event struct {
 	Until    int64 // enqueued: end of its deduplication window; answer_kept: how long it is kept
 	SourceID string
 
-	// Leases and how they end. lease_extended, lease_expired, acked, retried, released,
+	// Leases and how they end. lease_extended, lease_expired, acked, retried, released, returned,
 	// dead_lettered, discarded: the lease that ended or was extended; leased: its own id
 	Lease        ID
 	LeaseExpires int64 // leased, lease_extended
 	Attempt      uint32
 	Worker       string
-	Place        Place // retried, lease_expired, released
+	Place        Place // retried, lease_expired, released, returned
 
 	// Leaving.
 	Reason Reason

@@ -125,6 +125,7 @@ func (l *Lease) fields(c *coder) {
 	c.int("LeaseMS", &l.LeaseMS)
 	c.string("Worker", &l.Worker)
 	c.field("Kinds", len(l.Kinds) == 0, &l.Kinds)
+	c.bool("Single", &l.Single)
 }
 
 func (s *Settle) fields(c *coder) {
@@ -193,6 +194,7 @@ func (m *LeasedMessage) fields(c *coder) {
 	c.ref("Last", &m.Last)
 	c.field("Dead", m.Dead == nil, &m.Dead)
 	number(c, "MaxAttempts", &m.MaxAttempts)
+	c.id("Behind", (*[16]byte)(&m.Behind))
 }
 
 // fields puts the result's fields beside the answer's own.

@@ -153,6 +153,7 @@ func TestGoldenCommands(t *testing.T) {
 		"purge_queue":     {PurgeQueue: &PurgeQueue{Name: "q"}},
 		"produce":         {Produce: &produce},
 		"lease":           {Lease: &Lease{Queues: []string{"a", "b"}, Max: 10, LeaseMS: 500, Worker: "w", Kinds: []string{"red"}}},
+		"lease_single":    {Lease: &Lease{Queues: []string{"a"}, Max: 10, Single: true}},
 		"settle":          {Settle: &Settle{Queue: "q", Items: sampleItems()}},
 		"transaction":     {Transaction: &Transaction{Settle: sampleItems(), Produce: []Produce{produce, {Queue: "p"}}}},
 		"delete":          {Delete: &DeleteMessage{ID: idOf(1)}},
@@ -220,6 +221,7 @@ func TestGoldenHeaders(t *testing.T) {
 		"webhook_created":   {Type: WebhookCreated, Webhook: "w", Queue: "q", Definition: []byte(`{"a":1}`)},
 		"webhook_updated":   {Type: WebhookUpdated, Webhook: "w", Definition: []byte(`{}`)},
 		"webhook_deleted":   {Type: WebhookDeleted, Webhook: "w"},
+		"returned":          {Type: Returned, Queue: "q", Lease: idOf(1), Attempt: 1, Place: PlaceBlock},
 	}
 	headerCodec.golden(t, headers)
 	for _, n := range typeNames[1:] {
@@ -269,7 +271,7 @@ func TestGoldenEntries(t *testing.T) {
 
 func TestGoldenPolicies(t *testing.T) {
 	all, plain := samplePolicy(), DefaultPolicy()
-	policies := map[string]*Policy{"all": &all, "default": &plain}
+	policies := map[string]*Policy{"all": &all, "default": &plain, "lanes": {Ordering: FIFO, LaneBatch: 100}}
 	policyCodec.golden(t, policies)
 }
 

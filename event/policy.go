@@ -86,6 +86,7 @@ type Policy struct {
 	OnRetry           OnRetry
 	OnDead            OnDead
 	DeadLetterQueue   string
+	LaneBatch         uint32 // consecutive messages of a partition per lease call; 0 is 1
 
 	DedupWindowSeconds int64
 	DedupBy            DedupBy
@@ -194,12 +195,18 @@ func (p *Policy) Validate(name string) *Problem {
 		itself,
 		bad(p.OnDead == DeadHoldKey && dlq == "",
 			"delivery.on_dead", "hold_key needs a dead_letter_queue"),
+		within("delivery.lane_batch", p.Batch(), 1, MaxBatch),
+		bad(p.Batch() > 1 && p.Ordering == Unordered, "delivery.lane_batch",
+			"must be 1 in an unordered queue, whose messages are not in lanes"),
 		bytes("message_schema", len(p.MessageSchema), MaxSchema),
 		bytes("push", len(p.Push), MaxDefinition),
 		bytes("namespace", len(p.Namespace), 128),
 		bytes("description", len(p.Description), 4096),
 	)
 }
+
+// Batch returns how many consecutive messages of a partition one lease call may receive.
+func (p *Policy) Batch() int64 { return max(int64(p.LaneBatch), 1) }
 
 // Clone returns a copy that shares nothing.
 func (p Policy) Clone() Policy {

@@ -179,4 +179,5 @@ type Settled struct {
 type LeasedMessage struct {
 	MessageView
 	MaxAttempts uint32
+	Behind      ID // the lease directly ahead in its batch, zero if it is the first
 }

@@ -91,7 +91,8 @@ type DeadFilter struct {
 type PartitionView struct {
 	Waiting int64        // how many wait in it
 	Head    *MessageView // the first of them
-	Leased  *MessageView // the one that is leased
+	Leased  *MessageView // the first of those that are leased
+	Batch   int64        // how many are leased
 	HeldBy  int64        // dead messages that hold the key and are not resolved (hold_key)
 	Since   ID           // the first of these: its id in the dead-letter queue
 }

@@ -26,8 +26,8 @@ func (d *decision) endOverdue(id event.ID) {
 	case !ok || !m.State.Live():
 	case d.s.Expired(&m):
 		d.die(&m, event.ReasonExpired, event.ID{}, event.Blob{})
-	case m.State == event.StateLeased && m.LeaseExpiresAt <= d.s.Clock():
-		d.expireLease(&m)
+	case m.State == event.StateLeased:
+		d.holder(m.Lease)
 	}
 }
 

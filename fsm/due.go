@@ -12,7 +12,7 @@ const duePerEntry = 1024
 // due emits, before the entry's commands, the events that are due by its time, ordered by
 // (due, id) (I10), and those of deletions decided before.
 func (d *decision) due() {
-	for range duePerEntry {
+	for first := len(d.block.Events); len(d.block.Events)-first < duePerEntry; {
 		switch it := d.s.Overdue(); it.Kind {
 		case projections.DueNothing:
 			return
@@ -26,9 +26,14 @@ func (d *decision) due() {
 	}
 }
 
-// expireLease ends a lease that has run out: like a retry that nobody asked for.
-func (d *decision) expireLease(m *event.MessageView) {
-	q, _ := d.s.Look(m.Queue)
+// expireLease ends a lease that has run out, like a retry that nobody asked for: that of the message,
+// or of one ahead of it in its batch that ends at the same instant.
+func (d *decision) expireLease(of *event.MessageView) {
+	q, _ := d.s.Look(of.Queue)
+	m := new(d.s.FirstToEnd(of))
+	if stops(&q.Policy, event.OpRetry, m.Attempt) {
+		d.sendBack(m)
+	}
 	e := about(event.LeaseExpired, m)
 	e.Lease = m.Lease
 	if last(&q.Policy, m.Attempt) {

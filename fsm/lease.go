@@ -20,8 +20,20 @@ func (d *decision) lease(c *event.Lease) event.Result {
 		policy := d.s.Policy(name)
 		ms := cmp.Or(c.LeaseMS, policy.LeaseMS)
 		out = slices.Grow(out, max(0, min(c.Max-len(out), d.s.Leasable(name, c.Kinds))))
-		for expired := 0; len(out) < c.Max && expired < duePerEntry; {
-			m, ok := d.s.Next(name, c.Kinds)
+		batch := policy.Batch()
+		if c.Single {
+			batch = 1
+		}
+		var ahead event.MessageView // of the batch that is being leased; left is what it may still get
+		for expired, left := 0, int64(0); len(out) < c.Max && expired < duePerEntry; {
+			m, ok := event.MessageView{}, false
+			if left > 0 {
+				m, ok = d.s.NextBehind(ahead.ID, c.Kinds)
+			}
+			if !ok {
+				ahead, left = event.MessageView{}, batch
+				m, ok = d.s.Next(name, c.Kinds)
+			}
 			if !ok {
 				break
 			}
@@ -37,7 +49,11 @@ func (d *decision) lease(c *event.Lease) event.Result {
 			})
 			m.State, m.Attempt, m.Lease, m.LeaseExpiresAt, m.Last = event.StateLeased, m.Attempt+1,
 				id, expires, event.RefOf(id)
-			out = append(out, event.LeasedMessage{MessageView: m, MaxAttempts: policy.MaxAttempts})
+			out = append(out, event.LeasedMessage{
+				MessageView: m, MaxAttempts: policy.MaxAttempts, Behind: ahead.Lease,
+			})
+			ahead = m
+			left--
 		}
 	}
 	return event.Result{Leased: out}

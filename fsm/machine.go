@@ -103,6 +103,9 @@ type decision struct {
 	block event.Block
 	actor string
 	wants uint16 // the entry's rules
+
+	sent     map[event.ID]event.Settled // leases that the command has sent back (sendBack)
+	extended extended                   // the last part of a batch that was extended
 }
 
 // emit adds an event to the block: sets its id, and folds it.
@@ -129,6 +132,7 @@ func (d *decision) expect(n int) { d.block.Events = slices.Grow(d.block.Events, 
 // without a problem are kept.
 func (d *decision) command(c *event.Command) event.Result {
 	d.actor = c.Actor
+	clear(d.sent)
 	if q := c.Request; q != nil {
 		if id, body, ok := d.s.Answer(q.Key); ok {
 			if body != q.Body {

@@ -238,6 +238,7 @@ func (c *chaos) defs() *event.Command {
 				put.Policy = q.Policy
 			}
 		}
+		put.Policy = laned(put.Policy)
 		d.Queues = append(d.Queues, put)
 		if rapid.IntRange(0, 30).Draw(c.t, "twice") == 0 {
 			d.Queues = append(d.Queues, put)

@@ -11,6 +11,9 @@ import (
 
 // order is the id by which a message keeps its place.
 func (m *mmessage) order() event.ID {
+	if m.follows != (event.ID{}) {
+		return m.follows
+	}
 	if m.origin != nil && !m.behind {
 		return m.origin.First
 	}
@@ -194,7 +197,10 @@ func (w *model) replayedTo(m *mmessage, o event.Order) {
 		}
 	case o == event.OrderOriginal:
 		l := m.q.partitions[m.partition()]
-		i := slices.IndexFunc(l, func(r *mmessage) bool { return m.order().Compare(r.order()) < 0 })
+		i := slices.IndexFunc(l, func(r *mmessage) bool {
+			o := m.order().Compare(r.order())
+			return o < 0 || o == 0 && r.follows != (event.ID{})
+		})
 		if i < 0 {
 			i = len(l)
 		}

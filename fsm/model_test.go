@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 	"sort"
 	"sync/atomic"
 	"testing"
@@ -29,9 +30,10 @@ type model struct {
 	answers map[event.Hash]manswer
 	hooks   map[string]*mhook
 	tasks   map[event.ID]*event.TaskView
-	ended   []event.ID // the tasks that ended, in that order
-	rules   uint16     // in force
-	wants   uint16     // this entry's
+	ended   []event.ID             // the tasks that ended, in that order
+	sent    map[event.ID]*mmessage // by the leases that this command sent back
+	rules   uint16                 // in force
+	wants   uint16                 // this entry's
 
 	block *event.Block // what the machine did in this entry
 	at    int          // the next event of it
@@ -72,7 +74,8 @@ type mmessage struct {
 	origin    *event.OriginView
 	raised    bool // it was resurrected
 	source    string
-	behind    bool // it was replayed behind those that waited
+	behind    bool     // it was replayed behind those that waited
+	follows   event.ID // the order of one that it was leased behind, if that is higher
 	gone      bool
 	holds     *mqueue // the queue in which it holds its key
 }
@@ -260,11 +263,65 @@ func (w *model) checkBackoff(p *event.Policy, n uint32, wait int64) {
 	}
 }
 
+// batch is what is leased of a message's partition, in order.
+func (m *mmessage) batch() (out []*mmessage) {
+	if m.q.policy.Ordering == event.Unordered {
+		return nil
+	}
+	for _, o := range m.q.all {
+		if o.state == event.StateLeased && o.partition() == m.partition() {
+			out = append(out, o)
+		}
+	}
+	slices.SortFunc(out, func(a, b *mmessage) int { return a.lease.Compare(b.lease) })
+	return out
+}
+
+// behindIt is what was leased behind a message in its batch.
+func (m *mmessage) behindIt() []*mmessage {
+	b := m.batch()
+	return b[slices.Index(b, m)+1:]
+}
+
+// sendBack returns what was leased behind a message to its place, from behind.
+func (w *model) sendBack(m *mmessage) {
+	for _, o := range slices.Backward(m.behindIt()) {
+		o.attempt--
+		w.emit(event.Event{Type: event.Returned, Subject: o.id, Queue: o.q.name, Lease: o.lease, Attempt: o.attempt})
+		w.sent[o.lease] = o
+		o.lease, o.leaseEnds = event.ID{}, 0
+		w.ready(o, event.PlaceBlock)
+	}
+}
+
+// stops says whether a failure stops the partition.
+func (m *mmessage) stops(dies bool) bool {
+	p := m.q.policy
+	if p.Ordering == event.Unordered {
+		return false
+	}
+	return dies && p.OnDead != event.DeadSkip || !dies && p.OnRetry == event.RetryBlock
+}
+
+func (m *mmessage) last() bool {
+	p := m.q.policy
+	return p.MaxAttempts > 0 && m.attempt >= p.MaxAttempts
+}
+
 func (w *model) leaseExpires(m *mmessage) {
+	for _, o := range m.batch() { // the first that ends at the same instant
+		if o.leaseEnds == m.leaseEnds {
+			m = o
+			break
+		}
+	}
 	p := &m.q.policy
+	if m.stops(m.last()) {
+		w.sendBack(m)
+	}
 	e := w.emit(event.Event{Type: event.LeaseExpired, Subject: m.id, Queue: m.q.name, Lease: m.lease, Attempt: m.attempt})
 	m.lease, m.leaseEnds = event.ID{}, 0
-	if p.MaxAttempts > 0 && m.attempt >= p.MaxAttempts {
+	if m.last() {
 		w.ready(m, event.PlaceBlock)
 		w.die(m, event.ReasonMaxAttempts, event.ID{})
 		return
@@ -280,6 +337,9 @@ func (w *model) again(m *mmessage, due int64) {
 		place = []event.Place{event.PlaceBlock, event.PlaceHead, event.PlaceTail}[p.OnRetry]
 	}
 	m.lease, m.leaseEnds = event.ID{}, 0
+	if place != event.PlaceBlock {
+		m.follows = event.ID{}
+	}
 	w.wait(m, due, place)
 }
 
@@ -426,6 +486,7 @@ func (w *model) problem(got event.Result, code string, index int) {
 // command foretells what a command does and its answer.
 func (w *model) command(c *event.Command, got event.Result) {
 	w.t.Helper()
+	w.sent = map[event.ID]*mmessage{}
 	if q := c.Request; q != nil {
 		if a, ok := w.answers[q.Key]; ok && a.until > w.clock {
 			if a.body != q.Body {
@@ -485,6 +546,10 @@ func (w *model) decide(c *event.Command, got event.Result) {
 		}
 		for i, it := range c.Settle.Items {
 			m := w.byLease(it.Lease)
+			if o := w.sent[it.Lease]; o != nil && (c.Settle.Queue == "" || c.Settle.Queue == o.q.name) && it.Op != event.OpAck && it.Op != event.OpExtend {
+				w.wasSent(it, o, got.Settled[i])
+				continue
+			}
 			if m == nil || (c.Settle.Queue != "" && m.q.name != c.Settle.Queue) {
 				if s := got.Settled[i]; s.Status != event.StatusRejected || s.Code != event.CodeLeaseLost {
 					w.fatal("item %d should be rejected as lease_lost, it is %+v", i, s)
@@ -871,6 +936,16 @@ func (w *model) dying(cands []*mmessage) *mmessage {
 	return nil
 }
 
+// follower is what can be leased behind a message in the same call.
+func (w *model) follower(m *mmessage, kinds []string) []*mmessage {
+	l := m.q.partitions[m.partition()]
+	if m.q.policy.Ordering == event.Unordered || len(l) == 0 || l[0].state != event.StateReady || len(m.q.held[m.partition()]) > 0 ||
+		len(kinds) > 0 && !contains(kinds, l[0].kind) {
+		return nil
+	}
+	return l[:1]
+}
+
 func contains(l []string, s string) bool {
 	for _, o := range l {
 		if o == s {
@@ -891,8 +966,18 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 	n := 0
 	for _, name := range c.Queues {
 		q := w.queues[name]
+		var ahead *mmessage // of the batch that is being leased
+		left := int64(0)
 		for n < c.Max {
-			cands := w.candidates(q, c.Kinds)
+			var cands []*mmessage
+			if ahead != nil && left > 0 {
+				cands = w.follower(ahead, c.Kinds)
+			}
+			if len(cands) == 0 {
+				if cands, ahead, left = w.candidates(q, c.Kinds), nil, q.policy.Batch(); c.Single {
+					left = 1
+				}
+			}
 			if len(cands) == 0 {
 				break
 			}
@@ -925,7 +1010,16 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 				ms = q.policy.LeaseMS
 			}
 			m.state, m.lease, m.leaseEnds = event.StateLeased, e.ID, w.clock+ms
-			if l.Lease != m.lease || l.Attempt != m.attempt || l.LeaseExpiresAt != m.leaseEnds || l.MaxAttempts != q.policy.MaxAttempts ||
+			behind := event.ID{}
+			if m.follows = (event.ID{}); ahead != nil {
+				behind = ahead.lease
+				if ahead.order().Compare(m.order()) > 0 {
+					m.follows = ahead.order()
+				}
+			}
+			ahead = m
+			left--
+			if l.Behind != behind || l.Lease != m.lease || l.Attempt != m.attempt || l.LeaseExpiresAt != m.leaseEnds || l.MaxAttempts != q.policy.MaxAttempts ||
 				l.Key != m.key || l.Kind != m.kind || l.Priority != m.priority || l.Queue != name || l.EnqueuedAt != m.came {
 				w.fatal("leased %+v, the machine says %+v", m, l)
 			}
@@ -936,12 +1030,23 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 	}
 }
 
+// wasSent holds the answer about a lease that the same command sent back against the one due.
+func (w *model) wasSent(it event.SettleItem, m *mmessage, got event.Settled) {
+	w.t.Helper()
+	if want := (event.Settled{Lease: it.Lease, Status: event.StatusReleased, Message: m.id, Queue: m.q.name}); got != want {
+		w.fatal("what was sent back is answered %+v, the machine says %+v", want, got)
+	}
+}
+
 func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 	w.t.Helper()
 	p := &m.q.policy
 	want := event.Settled{Lease: it.Lease, Message: m.id, Queue: m.q.name}
 	e := event.Event{Subject: m.id, Queue: m.q.name, Lease: it.Lease, Attempt: m.attempt}
 	dead := func(reason event.Reason) {
+		if m.stops(true) {
+			w.sendBack(m)
+		}
 		want.Status = event.StatusDiscarded
 		if w.die(m, reason, it.Lease) != "" {
 			want.Status = event.StatusDeadLettered
@@ -956,14 +1061,23 @@ func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 		w.resolve(m)
 	case event.OpExtend:
 		e.Type, want.Status = event.LeaseExtended, event.StatusExtended
-		w.emit(e)
 		ms := it.LeaseMS
 		if ms == 0 {
 			ms = p.LeaseMS
 		}
+		if m.leaseEnds != w.clock+ms {
+			w.emit(e)
+		}
 		m.leaseEnds = w.clock + ms
 		want.ExpiresAt = m.leaseEnds
+		for _, o := range m.behindIt() {
+			if o.leaseEnds < m.leaseEnds {
+				w.emit(event.Event{Type: event.LeaseExtended, Subject: o.id, Queue: o.q.name, Lease: o.lease, Attempt: o.attempt})
+				o.leaseEnds = m.leaseEnds
+			}
+		}
 	case event.OpRelease:
+		w.sendBack(m)
 		e.Type, want.Status = event.Released, event.StatusReleased
 		e.Attempt--
 		w.emit(e)
@@ -971,9 +1085,12 @@ func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 		m.lease, m.leaseEnds = event.ID{}, 0
 		w.ready(m, event.PlaceHead)
 	case event.OpRetry:
-		if p.MaxAttempts > 0 && m.attempt >= p.MaxAttempts {
+		if m.last() {
 			dead(event.ReasonMaxAttempts)
 			break
+		}
+		if m.stops(false) {
+			w.sendBack(m)
 		}
 		e.Type, want.Status = event.Retried, event.StatusRetried
 		w.emit(e)
@@ -993,16 +1110,23 @@ func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 }
 
 func (w *model) transaction(c *event.Transaction, got event.Result) {
-	seen := map[event.ID]bool{}
+	seen, back := map[event.ID]bool{}, map[*mmessage]bool{}
 	for i, it := range c.Settle {
 		if seen[it.Lease] {
 			w.problem(got, event.CodeInvalidArgument, i)
 			return
 		}
 		seen[it.Lease] = true
-		if w.byLease(it.Lease) == nil {
+		m := w.byLease(it.Lease)
+		if m == nil || back[m] && (it.Op == event.OpAck || it.Op == event.OpExtend) {
 			w.problem(got, event.CodeLeaseLost, i)
 			return
+		}
+		stops := it.Op == event.OpRelease || it.Op == event.OpRetry && m.stops(m.last()) || it.Op == event.OpDeadLetter && m.stops(true)
+		if stops && !back[m] {
+			for _, o := range m.behindIt() {
+				back[o] = true
+			}
 		}
 	}
 	loads := map[string][2]int64{}
@@ -1015,7 +1139,11 @@ func (w *model) transaction(c *event.Transaction, got event.Result) {
 		w.fatal("all of the transaction is possible, the machine says %v", got.Problem)
 	}
 	for i, it := range c.Settle {
-		w.settle(it, w.byLease(it.Lease), got.Settled[i])
+		if m := w.byLease(it.Lease); m != nil {
+			w.settle(it, m, got.Settled[i])
+		} else {
+			w.wasSent(it, w.sent[it.Lease], got.Settled[i])
+		}
 	}
 	rest := got.Produced
 	for i := range c.Produce {
@@ -1191,12 +1319,21 @@ func (c *chaos) policy() event.Policy {
 	p.BackoffMultiplier = draw[int64](c, "multiplier", event.Million, 1_500_000, 2*event.Million)
 	p.BackoffJitter = draw[int64](c, "jitter", 0, 0, event.Million/2, event.Million)
 	p.BackoffScheduleMS = draw(c, "schedule", nil, nil, []int64{50, 0, 900})
+	p.LaneBatch = draw[uint32](c, "batch", 0, 1, 2, 3, 10)
 	p.OnDead = draw(c, "on_dead", event.DeadSkip, event.DeadHoldKey, event.DeadLetterKey)
 	p.DeadLetterQueue = draw(c, "dlq", "dlq", "dlq", "", "b", "none")
 	p.MaxDepth = draw[int64](c, "depth", 0, 0, 15)
 	p.MaxBytes = draw[int64](c, "bytes", 0, 0, 20)
 	p.DedupWindowSeconds = draw[int64](c, "window", 0, 1, 86_400)
 	p.DedupBy = draw(c, "by", event.DedupByKey, event.DedupByKey, event.DedupByContent)
+	return p
+}
+
+// laned gives only a queue with lanes a batch.
+func laned(p event.Policy) event.Policy {
+	if p.Ordering == event.Unordered {
+		p.LaneBatch = 0
+	}
 	return p
 }
 
@@ -1280,6 +1417,7 @@ func (c *chaos) command() *event.Command {
 		}
 		cmd.Lease.Kinds = draw(c, "kinds", nil, nil, nil, []string{"red"}, []string{"red", "blue"}, []string{"green"})
 		cmd.Lease.LeaseMS = draw[int64](c, "ms", 0, 0, 100)
+		cmd.Lease.Single = draw(c, "single", false, false, false, true)
 		return cmd // takes no Idempotency-Key
 	case 8, 9, 10, 11:
 		cmd.Settle = &event.Settle{Items: c.items(rapid.IntRange(1, 4).Draw(c.t, "n"))}
@@ -1326,6 +1464,7 @@ func (c *chaos) admin() *event.Command {
 		put.Policy.Ordering = draw(c, "keep", q.Policy.Ordering, q.Policy.Ordering, put.Policy.Ordering)
 		put.IfRevision = draw(c, "revision", 0, 0, q.Revision, 1)
 	}
+	put.Policy = laned(put.Policy)
 	return &event.Command{PutQueue: put}
 }
 
@@ -1401,8 +1540,8 @@ func TestModel(t *testing.T) {
 			w.command(cs[0], rs[0])
 		}
 		put("dlq", event.DefaultPolicy())
-		put("a", c.policy())
-		put("b", c.policy())
+		put("a", laned(c.policy()))
+		put("b", laned(c.policy()))
 		var frozen checkpoint.State
 		entries := rapid.IntRange(10, 80).Draw(rt, "entries")
 		for range entries {

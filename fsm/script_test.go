@@ -160,15 +160,12 @@ func (s *player) command(verb string, args []string, set map[string]string) *eve
 	case "put":
 		c.Produce = s.produceOf(args, set)
 	case "take":
-		c.Lease = &event.Lease{Queues: args[:1], Max: s.number(args[1])}
-	case "ack":
-		c.Settle = s.settleOf(event.OpAck, args)
-	case "retry":
-		c.Settle = s.settleOf(event.OpRetry, args)
-	case "dead_letter":
-		c.Settle = s.settleOf(event.OpDeadLetter, args)
+		c.Lease = &event.Lease{Queues: args[:1], Max: s.number(args[1]), Kinds: args[2:]}
+		s.fields(c.Lease, set)
+	case "ack", "retry", "dead_letter", "release", "extend", "settle":
+		c.Settle = s.settleOf(verb, args, set)
 	case "commit":
-		c.Transaction = &event.Transaction{Settle: s.settleOf(event.OpAck, args).Items}
+		c.Transaction = &event.Transaction{Settle: s.settleOf("ack", args, set).Items}
 	case "purge":
 		c.PurgeQueue = &event.PurgeQueue{Name: args[0]}
 	case "drop":
@@ -217,11 +214,22 @@ func (s *player) produceOf(args []string, set map[string]string) *event.Produce 
 	return p
 }
 
-// settleOf ends the newest leases of messages.
-func (s *player) settleOf(op event.SettleOp, texts []string) *event.Settle {
+var settleOps = map[string]event.SettleOp{
+	"ack": event.OpAck, "retry": event.OpRetry, "dead_letter": event.OpDeadLetter,
+	"release": event.OpRelease, "extend": event.OpExtend,
+}
+
+// settleOf settles the newest leases of messages; a text may have its own verb: retry:a.
+func (s *player) settleOf(verb string, texts []string, set map[string]string) *event.Settle {
 	c := &event.Settle{}
 	for _, text := range texts {
-		c.Items = append(c.Items, event.SettleItem{Op: op, Lease: s.leases[text], DelayMS: -1})
+		own, of, ok := strings.Cut(text, ":")
+		if !ok {
+			own, of = verb, text
+		}
+		it := event.SettleItem{Op: settleOps[own], Lease: s.leases[of], DelayMS: -1}
+		s.fields(&it, set)
+		c.Items = append(c.Items, it)
 	}
 	return c
 }

@@ -15,6 +15,11 @@ func (d *decision) settle(c *event.Settle) event.Result {
 	for i := range c.Items {
 		it := &c.Items[i]
 		m, ok := d.holder(it.Lease)
+		if s, sent := d.sent[it.Lease]; sent && givesUp(it.Op) &&
+			(c.Queue == "" || c.Queue == s.Queue) {
+			out[i] = s
+			continue
+		}
 		if !ok || (c.Queue != "" && m.Queue != c.Queue) {
 			out[i] = event.Settled{Lease: it.Lease, Status: event.StatusRejected,
 				Code: event.CodeLeaseLost}
@@ -29,9 +34,9 @@ func (d *decision) settle(c *event.Settle) event.Result {
 // clock ends here and cannot be settled.
 func (d *decision) holder(lease event.ID) (event.MessageView, bool) {
 	m, ok := d.s.ByLease(lease)
-	if ok && m.LeaseExpiresAt <= d.s.Clock() {
+	for ok && m.LeaseExpiresAt <= d.s.Clock() { // others may end before it
 		d.expireLease(&m)
-		return event.MessageView{}, false
+		m, ok = d.s.ByLease(lease)
 	}
 	return m, ok
 }
@@ -42,6 +47,9 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 	out := event.Settled{Lease: it.Lease, Message: m.ID, Queue: m.Queue}
 	e := about(event.TypeNone, m) // set below
 	e.Lease, e.Content = it.Lease, it.Content
+	if stops(policy, it.Op, m.Attempt) {
+		d.sendBack(m)
+	}
 	switch it.Op {
 	case event.OpAck:
 		e.Type, out.Status = event.Acked, event.StatusAcked
@@ -69,7 +77,12 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 	default:
 		return out
 	}
-	d.emit(e)
+	if it.Op != event.OpExtend || e.LeaseExpires != m.LeaseExpiresAt {
+		d.emit(e)
+	}
+	if it.Op == event.OpExtend && policy.Ordering != event.Unordered {
+		d.extendBehind(m, e.LeaseExpires)
+	}
 	return out
 }
 

@@ -5,17 +5,23 @@ import "github.com/qlogd/qlogd/event"
 // transaction settles and produces, all or nothing: everything is checked before the
 // first event.
 func (d *decision) transaction(c *event.Transaction) event.Result {
-	seen := map[event.ID]bool{}
+	seen, back := map[event.ID]bool{}, map[event.ID]bool{} // back: what items will send back
 	for i := range c.Settle {
-		lease := c.Settle[i].Lease
+		it, lease := &c.Settle[i], c.Settle[i].Lease
 		if seen[lease] {
 			return problem(invalid(event.FieldSettle,
 				"lease %s is settled twice in one transaction", lease).At(i))
 		}
 		seen[lease] = true
-		if _, ok := d.holder(lease); !ok {
+		m, ok := d.holder(lease)
+		if !ok || back[lease] && !givesUp(it.Op) {
 			return problem(event.Problemf(event.CodeLeaseLost, event.FieldSettle,
 				"lease %s is not its message's current one", lease).At(i))
+		}
+		if !back[lease] && stops(d.s.Policy(m.Queue), it.Op, m.Attempt) {
+			for _, o := range d.s.LeasedBehind(m.ID) {
+				back[o.Lease] = true
+			}
 		}
 	}
 	loads := map[string]load{}
@@ -29,8 +35,11 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 	}
 	var r event.Result
 	for i := range c.Settle {
-		m, _ := d.s.ByLease(c.Settle[i].Lease)
-		r.Settled = append(r.Settled, d.settleOne(&c.Settle[i], &m))
+		s := d.sent[c.Settle[i].Lease]
+		if m, ok := d.s.ByLease(c.Settle[i].Lease); ok {
+			s = d.settleOne(&c.Settle[i], &m)
+		}
+		r.Settled = append(r.Settled, s)
 	}
 	for i := range c.Produce {
 		r.Produced = append(r.Produced, d.enqueue(&c.Produce[i], known[i])...)

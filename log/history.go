@@ -112,8 +112,8 @@ func (l *Log) EndOf(ctx context.Context, lease event.ID) (*event.Event, error) {
 
 func endsLease(t event.Type) bool {
 	switch t {
-	case event.Acked, event.Retried, event.Released, event.LeaseExpired, event.DeadLettered,
-		event.Discarded:
+	case event.Acked, event.Retried, event.Released, event.Returned, event.LeaseExpired,
+		event.DeadLettered, event.Discarded:
 		return true
 	}
 	return false

@@ -190,6 +190,7 @@ func (c *checker) backlog(b *backlog, t *tally) {
 			b.held())
 	}
 	if b.ordering != event.Unordered {
+		c.batches(b)
 		for _, lh := range b.partitions { // order does not matter: any contradiction will do
 			c.partition(b, lh)
 		}
@@ -208,7 +209,31 @@ func (c *checker) backlog(b *backlog, t *tally) {
 	c.want(ready == b.ready, "queue %q lists %d ready messages of %d", q.Name, ready, b.ready)
 }
 
-// partition checks I9.
+// batches checks the first half of I9: those leased of a partition are in a row, in their order, and
+// were leased by one call, so at one index.
+func (c *checker) batches(b *backlog) {
+	first := map[handle]handle{} // by partition
+	prev := handle(0)
+	for h := b.inFlight.head; h != 0 && c.err == nil; h = c.messages.get(h).order.next {
+		m := c.messages.get(h)
+		if _, ok := first[m.partition]; !ok {
+			first[m.partition] = h
+		} else if o := c.messages.get(prev); c.want(o.partition == m.partition,
+			"message %s is leased apart from others of its partition", m.id) {
+			id, was := c.leases.get(m.lease).id, c.leases.get(o.lease).id
+			c.want(event.RefOf(was).Index == event.RefOf(id).Index && was.Compare(id) < 0 &&
+				!c.ahead(m, o), "message %s is leased behind %s, out of order", m.id, o.id)
+		}
+		prev = h
+	}
+	for _, lh := range b.partitions { // order does not matter: any contradiction will do
+		l := c.partitions.get(lh)
+		c.want(l.leased == first[lh], "partition %q of queue %q has handle %d as its first leased, not %d",
+			l.key, b.queue.Name, first[lh], l.leased)
+	}
+}
+
+// partition checks the second half of I9.
 func (c *checker) partition(b *backlog, lh handle) {
 	l, queue := c.partitions.get(lh), b.queue.Name
 	leasable := false
@@ -251,7 +276,7 @@ func (c *checker) front(b *backlog, l *list, of func(*message) link) {
 			continue
 		}
 		prev := of(m).prev
-		c.want(prev == last && (prev == 0 || c.ahead(c.messages.get(prev), m)),
+		c.want(prev == last && (prev == 0 || !c.ahead(m, c.messages.get(prev))),
 			"queue %q: message %s came back and is in the wrong place", b.queue.Name, m.id)
 		last = h
 	}

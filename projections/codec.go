@@ -273,8 +273,9 @@ func pack[T ~uint8 | ~uint32 | ~uint64 | ~int64](c *coder, b []byte, vs ...*T) [
 }
 
 func (c *coder) extra(x *extra) {
-	dead, back := x.dead != nil, x.origin != nil
-	c.do(&x.expires, &x.content, &x.holds, &x.holdsIn, &x.key, &x.sourceID, &dead, &back)
+	dead, back, follows := x.dead != nil, x.origin != nil, x.follows != event.ID{}
+	c.do(&x.expires, &x.content, &x.holds, &x.holdsIn, &x.key, &x.sourceID, &dead, &back,
+		&follows)
 	if c.reads() {
 		x.used = true
 	}
@@ -292,6 +293,9 @@ func (c *coder) extra(x *extra) {
 		}
 		o := x.origin
 		c.do(&o.First, &o.From, &o.Replays, &o.behind, &o.raised)
+	}
+	if follows {
+		c.do(&x.follows)
 	}
 }
 

@@ -48,12 +48,13 @@ func (s *State) deletePartition(b *backlog, h handle, g *tombstone) {
 	l.deleted = true
 	l.refs++ // the tombstone's: the handle must not be reused before the partition is empty
 	delete(b.partitions, l.key)
-	if leased := l.leased; leased != 0 {
-		l.leased = 0
-		m := s.messages.mut(leased)
+	for first, leased := l.leased, l.leased; leased != 0; {
+		m, next := s.messages.mut(leased), s.nextLeased(leased)
 		s.repartition(b, m)
-		s.partitions.mut(m.partition).leased = leased
+		s.partitions.mut(m.partition).leased = first
+		leased = next
 	}
+	l.leased = 0
 	b.ready -= int64(l.ready)
 	b.scheduled -= int64(l.waiting.n - l.ready)
 	b.bytes -= l.bytes

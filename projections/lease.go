@@ -17,11 +17,10 @@ func (s *State) leased(e *event.Event) {
 	x, l := s.leases.alloc()
 	*l = lease{id: e.ID, expires: e.LeaseExpires, page: s.ids.add(e.ID, h)}
 	m.lease = x
-	insert[messageOrder](s, &b.inFlight, h, 0)
 	if b.ordering != event.Unordered {
-		s.partitions.mut(m.partition).leased = h
-		s.refresh(b, m.partition)
+		s.intoBatch(e, b, h)
 	}
+	insert[messageOrder](s, &b.inFlight, h, 0)
 	s.armLease(h, m)
 	s.close(h)
 }
@@ -60,22 +59,29 @@ func (s *State) endLease(h handle) {
 	s.ids.remove(l.id, l.page)
 	s.leases.release(m.lease)
 	m.lease = 0
+	if b.ordering != event.Unordered {
+		if l := s.partitions.mut(m.partition); l.leased == h {
+			l.leased = s.nextLeased(h)
+		}
+	}
 	remove[messageOrder](s, &b.inFlight, h)
 	if b.ordering != event.Unordered {
-		s.partitions.mut(m.partition).leased = 0
 		s.refresh(b, m.partition)
 	}
 }
 
-// leaseReturned folds lease_expired, retried and released: the message is ready or
+// leaseReturned folds lease_expired, retried, released and returned: the message is ready or
 // scheduled again.
 func (s *State) leaseReturned(e *event.Event) {
 	h := s.current(e)
 	m := s.open(h)
 	s.endLease(h)
 	m.setLast(event.RefOf(e.ID))
-	if e.Type == event.Released {
+	if e.Type == event.Released || e.Type == event.Returned {
 		m.attempt = e.Attempt
+	}
+	if e.Place != event.PlaceBlock {
+		s.follow(h, 0) // it has another place now
 	}
 	if e.Due > s.clock {
 		s.schedule(h, e.Due, e.Place)

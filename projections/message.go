@@ -38,6 +38,9 @@ type extra struct {
 	holdsIn  uint32          // 0: none
 	key      string          // of a fifo queue's message, whose partition has none
 	sourceID string
+	// of one leased behind others whose order is higher: the highest of them. By it, it keeps its
+	// place behind them
+	follows event.ID
 
 	deadOrder link // among the dead ones (listDead)
 }

@@ -5,9 +5,10 @@ import "github.com/qlogd/qlogd/event"
 // partition is a partition: the messages of one key in one backlog. A fifo queue's
 // one partition has the key "". In an unordered queue a partition only keeps the key.
 //
-// Invariant (I9): at most one message of a partition is leased at a time, and a
-// partition is in the ready lists exactly when its head is ready, nothing of it
-// is leased and no dead message holds its key.
+// Invariant (I9): the leased messages of a partition are consecutive, were leased by one
+// call, and are ahead of everything that waits in it; a partition is in the ready lists
+// exactly when its head is ready, nothing of it is leased and no dead message holds its
+// key.
 type partition struct {
 	key     string
 	backlog uint32
@@ -18,8 +19,8 @@ type partition struct {
 	placed handle
 	// how many of waiting are ready (the others: a head that blocks until its time)
 	ready     uint32
-	bytes     int64 // of waiting
-	leased    handle
+	bytes     int64  // of waiting
+	leased    handle // the first of its batch
 	order     link
 	kindOrder link
 	listed    uint8  // the priority under which it is in the ready lists, 0 if it does not

@@ -13,8 +13,16 @@ const (
 )
 
 // orderOf is the id by which a message keeps its place among others (I20): that under
-// which it was first enqueued, if it was replayed to its place, else its own.
+// which it was first enqueued, if it was replayed to its place, else its own; or that of the one
+// that it follows.
 func (s *State) orderOf(m *message) event.ID {
+	if f := s.follows(m); f != (event.ID{}) {
+		return f
+	}
+	return s.ownOrder(m)
+}
+
+func (s *State) ownOrder(m *message) event.ID {
 	if m.extra != 0 {
 		if o := s.extras.get(m.extra).origin; o != nil && !o.behind {
 			return o.First
@@ -23,12 +31,36 @@ func (s *State) orderOf(m *message) event.ID {
 	return m.id
 }
 
-// ahead reports whether m comes before o in the original order.
+func (s *State) follows(m *message) (f event.ID) {
+	if m.extra != 0 {
+		f = s.extras.get(m.extra).follows
+	}
+	return f
+}
+
+// follow makes a message that is leased keep its place behind the one leased ahead of it in its
+// batch, 0 none: a delay, on_retry tail or a replay can have put it behind one of a higher order.
+func (s *State) follow(h, ahead handle) {
+	m, f := s.messages.get(h), event.ID{}
+	if ahead != 0 {
+		if o := s.orderOf(s.messages.get(ahead)); o.Compare(s.ownOrder(m)) > 0 {
+			f = o
+		}
+	}
+	if s.follows(m) != f {
+		s.extraOf(h).follows = f
+	}
+}
+
+// ahead reports whether m comes before o in the original order. Neither does if one follows the
+// other, or both a third: then the one that is put back later comes first, as batches are put back
+// from behind.
 func (s *State) ahead(m, o *message) bool {
 	if c := s.orderOf(m).Compare(s.orderOf(o)); c != 0 {
 		return c < 0
 	}
-	return m.id.Compare(o.id) < 0
+	none := event.ID{}
+	return m.id.Compare(o.id) < 0 && s.follows(m) == none && s.follows(o) == none
 }
 
 // links of messages, for reading.
@@ -50,7 +82,7 @@ func (s *State) spotReturned(l *list, m *message, of func(*message) link) handle
 	at, back := l.head, l.front
 	for at != 0 {
 		o := s.messages.get(at)
-		if !o.returned || s.ahead(m, o) {
+		if !o.returned || !s.ahead(o, m) {
 			break
 		}
 		at = of(o).next
@@ -75,7 +107,7 @@ func insertReturned[L links](s *State, l *list, h handle, of func(*message) link
 // leads reports whether a message replayed in the original order belongs among those that
 // returned to the front, or directly behind them: then it counts as one of them.
 func (s *State) leads(l *list, m *message, before func(m, o *message) bool) bool {
-	if l.front != 0 && s.ahead(m, s.messages.get(l.front)) {
+	if l.front != 0 && !s.ahead(s.messages.get(l.front), m) {
 		return true
 	}
 	first := s.others(l, orderLink)

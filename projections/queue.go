@@ -160,15 +160,31 @@ func (s *State) queuePurged(e *event.Event) {
 	s.moveLeased(old, q.backlog)
 }
 
-// moveLeased moves the leased messages of a purged backlog to the new one.
+// moveLeased moves the leased messages of a purged backlog to the new one, in the order of their
+// leases.
 func (s *State) moveLeased(old, b *backlog) {
 	var moved []handle
-	for h := old.inFlight.head; h != 0; h = s.messages.get(h).order.next {
+	for old.inFlight.head != 0 {
+		h := old.inFlight.head
+		m := s.messages.mut(h)
+		key := s.keyOf(m)
+		remove[messageOrder](s, &old.inFlight, h)
+		if m.partition != 0 {
+			s.partitions.mut(m.partition).leased = 0
+			s.releasePartition(old, m.partition)
+		}
+		m.backlog = b.number
+		m.partition = s.takePartition(b, key)
+		if b.ordering != event.Unordered {
+			if l := s.partitions.mut(m.partition); l.leased == 0 {
+				l.leased = h
+			}
+		}
+		insert[messageOrder](s, &b.inFlight, h, 0)
 		moved = append(moved, h)
 	}
 	for _, h := range s.byAge(moved) {
 		m := s.messages.mut(h)
-		key := s.keyOf(m)
 		if m.extra != 0 {
 			x := s.extras.get(m.extra)
 			if x.dead != nil {
@@ -180,19 +196,8 @@ func (s *State) moveLeased(old, b *backlog) {
 				s.listSource(b, h)
 			}
 		}
-		remove[messageOrder](s, &old.inFlight, h)
 		remove[messageAll](s, &old.all, h)
-		if m.partition != 0 {
-			s.partitions.mut(m.partition).leased = 0
-			s.releasePartition(old, m.partition)
-		}
-		m.backlog = b.number
-		m.partition = s.takePartition(b, key)
-		if b.ordering != event.Unordered {
-			s.partitions.mut(m.partition).leased = h
-		}
 		insert[messageAll](s, &b.all, h, 0)
-		insert[messageOrder](s, &b.inFlight, h, 0)
 		old.bytes -= int64(m.size)
 		b.bytes += int64(m.size)
 	}

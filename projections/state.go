@@ -135,6 +135,7 @@ var folds = [event.NumTypes]func(*State, *event.Event){
 	event.LeaseExpired:   (*State).leaseReturned,
 	event.Retried:        (*State).leaseReturned,
 	event.Released:       (*State).leaseReturned,
+	event.Returned:       (*State).leaseReturned,
 	event.Acked:          (*State).left,
 	event.Discarded:      (*State).left,
 	event.DeadLettered:   (*State).deadLettered,

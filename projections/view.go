@@ -309,6 +309,9 @@ func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 	}
 	l := s.partitions.get(lh)
 	v.Waiting, v.Head, v.Leased = int64(l.waiting.n), view(l.waiting.head), view(l.leased)
+	for h := l.leased; h != 0; h = s.nextLeased(h) {
+		v.Batch++
+	}
 	return v, ok
 }
 

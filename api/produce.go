@@ -299,7 +299,7 @@ func (s *Server) fit(q *request, name string, b *batch) (event.Produce, error) {
 	}
 	p.Revision = v.Revision
 	if s.deps.State.DedupFloor() > 0 { // else it remembers all
-		err = s.lookForDuplicates(&p, &v)
+		err = s.lookForDuplicates(q.Context(), &p, &v)
 	}
 	return p, err
 }

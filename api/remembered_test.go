@@ -78,3 +78,27 @@ func TestAnswerThatHistoryNoLongerHolds(t *testing.T) {
 type cutLog struct{ *fakeLog }
 
 func (cutLog) Content(event.Ref) (*event.Content, error) { return nil, log.ErrGone }
+
+// The log has a message for ever, but not its key once it was deleted.
+func TestDeletedInTheLog(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", `{"delivery":{"dead_letter_queue":"auto","max_attempts":1}}`).want(201)
+	h.s.deps.State = &forgetful{h.fake, 1}
+	seen := func() *event.NewMessage {
+		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1,"idempotency_key":"m"}]}`)
+		return &h.commands[len(h.commands)-1].Produce.Messages[0]
+	}
+	lease := func() string {
+		return h.do("POST", "/v1/queues/q/lease", `{}`).want(200).str("messages.0.lease_id")
+	}
+	assert.True(t, seen().Seen.IsZero(), "there is none")
+	assert.True(t, seen().SeenAs == seen().Seen, "it is in the queue")
+	h.do("POST", "/v1/leases/"+lease()+"/retry", `{}`).want(200)
+	m := seen()
+	assert.True(t, !m.SeenAs.IsZero() && m.SeenAs != m.Seen, "it is dead as another: %+v", m)
+	h.do("DELETE", "/v1/messages/"+m.SeenAs.String(), "").want(204)
+	assert.True(t, seen().Seen.IsZero(), "it was deleted")
+	h.do("POST", "/v1/leases/"+lease()+"/ack", "").want(200)
+	m = seen()
+	assert.True(t, !m.Seen.IsZero() && m.SeenAs.IsZero(), "it was acked: %+v", m)
+}

@@ -304,7 +304,7 @@ func (s *Server) enqueueHooked(
 		v, _ := s.deps.State.Queue(w.Definition.Queue)
 		msg := &b.msgs[0]
 		msg.PayloadHash = hash([]byte(m.Payload))
-		id, lerr := s.firstOf(&v, msg)
+		id, lerr := s.firstOf(q.Context(), &v, msg)
 		if lerr != nil || id.IsZero() {
 			return "", cmp.Or(lerr, error(p.At(-1)))
 		}

@@ -270,7 +270,9 @@ func (s *Server) find(alias event.Hash, from uint64, t event.Type) (*event.Event
 }
 
 // lookForDuplicates searches the log for messages of the same hashes as p's.
-func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
+func (s *Server) lookForDuplicates(
+	ctx context.Context, p *event.Produce, q *event.QueueView,
+) error {
 	window := p.DedupWindow(&q.Policy) * 1000
 	if window == 0 {
 		return nil
@@ -282,27 +284,58 @@ func (s *Server) lookForDuplicates(p *event.Produce, q *event.QueueView) error {
 	}
 	for i := range p.Messages {
 		m := &p.Messages[i]
-		m.Seen, m.SeenUntil = event.ID{}, 0
+		m.Seen, m.SeenUntil, m.SeenAs = event.ID{}, 0, event.ID{}
 		hash := p.DedupHash(m, &q.Policy, q.Number)
 		if hash.IsZero() {
 			continue
 		}
-		e, err := s.find(hash, from, event.Enqueued)
+		e, now, err := s.holder(ctx, hash, from)
 		if err != nil {
 			return err
 		}
 		if e != nil {
-			m.Seen, m.SeenUntil = e.ID, e.Until
+			m.Seen, m.SeenUntil, m.SeenAs = e.ID, e.Until, now
 		}
 	}
 	return nil
 }
 
+// holder searches the log, from an index on, for the event by which a message took a deduplication
+// hash, nil if none has it: who was deleted has not. now is the message's id, zero once it has left.
+func (s *Server) holder(ctx context.Context, hash event.Hash, from uint64) (
+	took *event.Event, now event.ID, err error,
+) {
+	took, err = s.find(hash, from, event.Enqueued)
+	if err != nil || took == nil {
+		return nil, now, err
+	}
+	history, err := s.deps.Log.History(ctx, took.ID)
+	if err != nil {
+		return nil, now, err
+	}
+	for id := took.ID; ; {
+		l := lifeOf(history, id)
+		switch {
+		case l == nil, l.last.Reason.Releases():
+			return nil, now, nil
+		case l.state().Live():
+			return took, id, nil
+		case l.last.Type == event.Acked, l.last.Type == event.Discarded:
+			return took, now, nil
+		}
+		id = l.moved.ID
+	}
+}
+
 // firstOf searches the log for the message of which m would be a duplicate; a zero id: none.
-func (s *Server) firstOf(q *event.QueueView, m *event.NewMessage) (id event.ID, err error) {
+func (s *Server) firstOf(
+	ctx context.Context, q *event.QueueView, m *event.NewMessage,
+) (id event.ID, err error) {
 	p := event.Produce{Messages: []event.NewMessage{*m}}
-	err = s.lookForDuplicates(&p, q)
-	if first := &p.Messages[0]; first.SeenUntil > s.clock(s.deps.State) {
+	err = s.lookForDuplicates(ctx, &p, q)
+	first := &p.Messages[0]
+	v, there := s.deps.State.Message(first.SeenAs)
+	if first.SeenUntil > s.clock(s.deps.State) && (!there || v.State.Live()) {
 		id = first.Seen
 	}
 	return id, err

@@ -180,6 +180,7 @@ type NewMessage struct {
 	Content     Blob
 	Seen        ID    // a message of the same hash in the log; zero none
 	SeenUntil   int64 // end of its window, Unix ms
+	SeenAs      ID    // its id now; zero: it has left, and keeps its hash
 	SourceID    string
 }
 

@@ -124,6 +124,12 @@ var reasonNames = [...]string{"", "max_attempts", "expired", "rejected", "key_de
 
 func (r Reason) String() string { return nameOf(reasonNames[:], r) }
 
+// Releases reports whether a message that left for this reason gives up its idempotency_key and
+// source_id: an operator removed it, so that it may be sent again.
+func (r Reason) Releases() bool {
+	return r == ReasonPurged || r == ReasonDeleted || r == ReasonQueueDeleted
+}
+
 // Place says where a message waits for its next try, or returns to.
 type Place uint8
 

@@ -117,6 +117,7 @@ func (m *NewMessage) fields(c *coder) {
 	c.id("k", (*[16]byte)(&m.Seen))
 	c.int("l", &m.SeenUntil)
 	c.string("m", &m.SourceID)
+	c.id("n", (*[16]byte)(&m.SeenAs))
 }
 
 func (l *Lease) fields(c *coder) {

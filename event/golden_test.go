@@ -127,7 +127,7 @@ func sampleProduce() Produce {
 		{Priority: NormalPriority},
 		{
 			Key: "k", Kind: "red", Priority: 1, DelayMS: 100, DeliverAt: 1_700_000_000_001, TTLMS: 60_000, DedupKey: hashOf(1), PayloadHash: hashOf(2),
-			Size: 7, Content: EncodeContent(&c), Seen: idOf(9), SeenUntil: 1_700_000_000_002,
+			Size: 7, Content: EncodeContent(&c), Seen: idOf(9), SeenUntil: 1_700_000_000_002, SeenAs: idOf(10),
 		},
 	}}
 }

@@ -63,6 +63,7 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 			if e.Task != c.Task {
 				w.fatal("what an erasure discards is told as of task %s", e.Task)
 			}
+			m.release()
 			w.leaves(m)
 			w.resolve(m)
 			m.q.discarded++

@@ -155,7 +155,7 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 		m.q.replayed++
 		w.leaves(m)
 		n := &mmessage{
-			q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock, state: event.StateReady, source: m.source,
+			q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock, state: event.StateReady, source: m.source, took: m.took,
 			origin: &event.OriginView{First: m.from.First, From: m.id, Replays: m.from.ReplayCount + 1}, behind: order == event.OrderAppend,
 		}
 		if it.Edited {
@@ -228,6 +228,7 @@ func (w *model) purgeDead(c *event.PurgeDead, got event.Result) {
 		if e.DiedIn != c.Queue || e.Task != c.Task {
 			w.fatal("purged as %+v", e)
 		}
+		m.release()
 		w.leaves(m)
 		w.resolve(m)
 		m.q.discarded++

@@ -47,7 +47,7 @@ type mqueue struct {
 	all        []*mmessage            // live, oldest first
 	partitions map[string][]*mmessage // what waits in each partition, in order
 	held       map[string][]*mmessage // hold_key: by which dead messages
-	dedup      []mdedup
+	dedup      []*mdedup
 	keyDied    bool // something followed its dead head
 
 	enqueued, deadIn, acked, dead, discarded int64
@@ -77,6 +77,7 @@ type mmessage struct {
 	behind    bool     // it was replayed behind those that waited
 	follows   event.ID // the order of one that it was leased behind, if that is higher
 	gone      bool
+	took      *mdedup // what makes another a duplicate of it
 	holds     *mqueue // the queue in which it holds its key
 }
 
@@ -395,6 +396,13 @@ func (w *model) leaves(m *mmessage) {
 	w.unwait(m)
 }
 
+// release frees the key of a message that an operator takes away.
+func (m *mmessage) release() {
+	if m.took != nil {
+		m.took.until = 0
+	}
+}
+
 func (w *model) unwait(m *mmessage) {
 	m.returned = false
 	if l := without(m.q.partitions[m.partition()], m); len(l) > 0 {
@@ -466,7 +474,7 @@ func (w *model) move(m *mmessage, e *event.Event, reason event.Reason) *mmessage
 	}
 	d := &mmessage{
 		q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock,
-		source: m.source, from: &event.DeadView{
+		source: m.source, took: m.took, from: &event.DeadView{
 			Queue: m.q.name, MessageID: m.id, Reason: reason, Attempts: m.attempt, FailedAt: w.clock, FirstEnqueuedAt: at, First: first, ReplayCount: replays,
 		},
 	}
@@ -596,6 +604,7 @@ func (w *model) decide(c *event.Command, got event.Result) {
 						return
 					}
 					w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: q.name, Reason: event.ReasonDeleted, Lease: m.lease, Attempt: m.attempt})
+					m.release()
 					w.leaves(m)
 					w.resolve(m)
 					q.discarded++
@@ -697,6 +706,7 @@ func (w *model) deleteQueue(c *event.DeleteQueue, got event.Result) {
 	w.emit(event.Event{Type: event.QueueDeleted, Queue: c.Name})
 	w.pending = append(w.pending, &mburial{list: q.all, queue: q.name, reason: event.ReasonQueueDeleted})
 	for _, m := range q.all {
+		m.release()
 		m.lease = event.ID{}
 	}
 	delete(w.queues, c.Name)
@@ -713,6 +723,7 @@ func (w *model) purge(name string, got event.Result) {
 		if m.state == event.StateLeased {
 			leased = append(leased, m)
 		} else {
+			m.release()
 			rest = append(rest, m)
 		}
 	}
@@ -847,7 +858,8 @@ func (w *model) enqueue(c *event.Produce, p event.Policy, dups []any, got []even
 			if c.Import {
 				window = max(window, 24*3600)
 			}
-			q.dedup = append(q.dedup, mdedup{h, n.id, w.clock + window*1000})
+			n.took = &mdedup{h, n.id, w.clock + window*1000}
+			q.dedup = append(q.dedup, n.took)
 		}
 		if n.source = m.SourceID; c.Import {
 			q.imported++

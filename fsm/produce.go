@@ -95,10 +95,13 @@ func (d *decision) accepted(c *event.Produce, m *event.NewMessage,
 		return none, stale("the log was asked for duplicates up to index %d, it must be to %d",
 			c.Looked, floor)
 	}
-	if m.SeenUntil > d.s.Clock() {
-		return m.Seen, nil
+	if m.SeenUntil <= d.s.Clock() || d.s.Released(m.SeenAs) {
+		return none, nil
 	}
-	return none, nil
+	if _, live := d.s.Message(m.SeenAs); !live && !m.SeenAs.IsZero() {
+		return none, stale("message %s has left its queue since the log was asked", m.SeenAs)
+	}
+	return m.Seen, nil
 }
 
 // checkPriority refuses a priority that would panic in the fold, wherever the command

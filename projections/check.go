@@ -73,13 +73,17 @@ func (c *checker) indexes() {
 	same := func(what string, same bool) {
 		c.want(same, "%s: a loaded state has others", what)
 	}
-	same("pages by id", maps.EqualFunc(c.ids.byID, t.ids.byID, func(a, b handle) bool {
-		return *c.ids.pages.get(a) == *t.ids.pages.get(b)
-	}))
+	samePages := func(a, b *ids) bool {
+		return maps.EqualFunc(a.byID, b.byID, func(x, y handle) bool {
+			return *a.pages.get(x) == *b.pages.get(y)
+		})
+	}
+	same("pages by id", samePages(&c.ids, &t.ids))
 	same("messages by what they were resurrected from", maps.Equal(c.raised, t.raised))
 	same("kinds by name", maps.Equal(c.kinds.byName, t.kinds.byName))
 	same("contents by index", maps.Equal(c.contents, t.contents))
 	same("deduplication hashes", maps.Equal(c.dedup.byKey, t.dedup.byKey))
+	same("deduplication hashes by message", samePages(&c.dedup.byNow, &t.dedup.byNow))
 	same("answers by request", maps.Equal(c.answers.byKey, t.answers.byKey))
 	same("ended tasks", slices.EqualFunc(c.ended, t.ended,
 		func(a, b *task) bool { return a.ID == b.ID && a.EndedAt == b.EndedAt }))

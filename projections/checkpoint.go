@@ -122,8 +122,8 @@ func (s *State) reindex() {
 	s.kinds.slab.index(func(k *kind) bool { return k.refs > 0 }, func(h handle, k *kind) {
 		s.kinds.byName[k.name] = h
 	})
-	s.dedup.reindex()
-	s.answers.reindex()
+	s.dedup.reindex(true)
+	s.answers.reindex(false)
 	var listed []handle // in lists by id
 	s.messages.index(func(m *message) bool { return m.state != event.StateNone },
 		func(h handle, m *message) {

@@ -162,6 +162,7 @@ func (s *State) move(e *event.Event, h handle, to *queue) (handle, *extra) {
 		sourceID = s.extras.get(m.extra).sourceID
 	}
 	s.leave(e, h)
+	s.dedup.moved(e.Subject, e.ID)
 	h, m = s.add(e, to.backlog, key, kind)
 	m.size, m.priority = size, priority
 	x := s.extraOf(h)
@@ -212,6 +213,9 @@ func (s *State) left(e *event.Event) {
 		b.queue.Stats.Acked++
 	case !deleted:
 		b.queue.Stats.Discarded++
+	}
+	if e.Reason.Releases() {
+		s.dedup.release(e.Subject)
 	}
 	s.takeKey(e, b, lh)
 }

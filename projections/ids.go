@@ -17,6 +17,8 @@ type ids struct {
 	at     handle              // that page, 0 none
 }
 
+func newIDs() ids { return ids{byID: map[event.ID]handle{}} }
+
 // base returns the first id of a page, and the place of an id on it.
 func base(id event.ID) (first event.ID, place byte) {
 	place = id[15] % byte(len(page{}))

@@ -324,9 +324,7 @@ func (s *State) enqueued(e *event.Event) {
 	} else {
 		q.Stats.Enqueued++
 	}
-	if !e.Alias.IsZero() && e.Until > 0 {
-		s.dedup.add(remembered{key: e.Alias, id: e.ID, until: e.Until}, s.clock)
-	}
+	s.remember(e)
 	s.arrive(h, e.Due)
 }
 

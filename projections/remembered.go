@@ -6,7 +6,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// rememberMost bounds what a table keeps in memory: about 110 MB.
+// rememberMost bounds what a table keeps in memory: about 110 MB, with byNow up to 180 MB.
 const rememberMost = 1 << 20
 
 // evictPerEntry bounds how many old entries a new one evicts.
@@ -17,9 +17,18 @@ const evictPerEntry = 4
 type remembered struct {
 	key   event.Hash
 	id    event.ID   // of the event
-	body  event.Hash // of an answer's request
-	until int64      // Unix ms
+	body  event.Hash // of an answer's request; of a message that moved, its id now
+	until int64      // Unix ms; 0: released
 	next  handle
+	page  handle // of its message's id, 0 none
+}
+
+// now returns the id that a message has now, or had when it left.
+func (r *remembered) now() event.ID {
+	if r.body.IsZero() {
+		return r.id
+	}
+	return event.ID(r.body)
 }
 
 // table holds the newest entries of a deduplication window, in log order. Those that it
@@ -28,6 +37,7 @@ type remembered struct {
 type table struct {
 	slab  slab[remembered]
 	byKey map[event.Hash]handle
+	byNow ids // of messages that may still be deleted
 	ends
 	most int
 	sum  digest
@@ -39,7 +49,7 @@ type ends struct {
 }
 
 func newTable() table {
-	return table{byKey: map[event.Hash]handle{}, most: rememberMost}
+	return table{byKey: map[event.Hash]handle{}, byNow: newIDs(), most: rememberMost}
 }
 
 // find returns the newest entry of a key, if its time is not over.
@@ -52,7 +62,7 @@ func (t *table) find(key event.Hash, clock int64) (*remembered, bool) {
 	return r, r.until > clock
 }
 
-func (t *table) add(r remembered, clock int64) {
+func (t *table) add(r remembered, clock int64) handle {
 	for n := 0; n < evictPerEntry && t.head != 0; n++ {
 		old := t.slab.get(t.head)
 		if old.until > clock {
@@ -73,12 +83,14 @@ func (t *table) add(r remembered, clock int64) {
 	}
 	t.tail = h
 	t.byKey[r.key] = h
+	return h
 }
 
 func (t *table) pop() {
 	h := t.head
 	r := t.slab.get(h)
 	t.sum.sub(r.hash())
+	t.unindex(r)
 	if t.byKey[r.key] == h { // a newer one of the same key may have come
 		delete(t.byKey, r.key)
 	}
@@ -88,11 +100,44 @@ func (t *table) pop() {
 	t.slab.release(h)
 }
 
+// follow finds an entry by its message's id.
+func (t *table) follow(h handle) {
+	r := t.slab.mut(h)
+	r.page = t.byNow.add(r.now(), h)
+}
+
+func (t *table) unindex(r *remembered) {
+	if r.page != 0 {
+		t.byNow.remove(r.now(), r.page)
+	}
+}
+
+// moved gives the entry of a message its new id.
+func (t *table) moved(from, to event.ID) {
+	if h := t.byNow.find(from); h != 0 {
+		r := t.slab.mut(h)
+		t.unindex(r)
+		r.body = event.Hash(to)
+		t.follow(h)
+	}
+}
+
+// release ends the time of a message's entry: its key is free.
+func (t *table) release(id event.ID) {
+	if h := t.byNow.find(id); h != 0 {
+		r := t.slab.mut(h)
+		t.sum.sub(r.hash())
+		t.unindex(r)
+		r.page, r.until = 0, 0
+		t.sum.add(r.hash())
+	}
+}
+
 func (r *remembered) hash() digest { return hashWords(r.id, uint64(r.until), 3) }
 
 // reindex builds a loaded table's map and digest, in log order, so that the newer of two
 // entries of a key is found.
-func (t *table) reindex() {
+func (t *table) reindex(followed bool) {
 	t.slab.index(func(r *remembered) bool { return !r.id.IsZero() }, nil)
 	n := 0
 	for h := t.head; h != 0; h = t.slab.get(h).next {
@@ -102,16 +147,42 @@ func (t *table) reindex() {
 		r := t.slab.get(h)
 		t.byKey[r.key] = h
 		t.sum.add(r.hash())
+		if followed && r.until != 0 {
+			t.follow(h)
+		}
+	}
+}
+
+// remember keeps the deduplication hash of a message that has just come.
+func (s *State) remember(e *event.Event) {
+	if !e.Alias.IsZero() && e.Until > 0 {
+		s.dedup.follow(s.dedup.add(remembered{key: e.Alias, id: e.ID, until: e.Until}, s.clock))
 	}
 }
 
 // Duplicate returns the message that was accepted with this hash (of one
-// incarnation of a queue: event.Hash.Of) and whose window has not ended.
+// incarnation of a queue: event.Hash.Of), whose window has not ended, and which
+// was not deleted.
 func (s *State) Duplicate(hash event.Hash) (event.ID, bool) {
-	if r, ok := s.dedup.find(hash, s.clock); ok {
+	if r, ok := s.dedup.find(hash, s.clock); ok && !s.Released(r.now()) {
 		return r.id, true
 	}
 	return event.ID{}, false
+}
+
+// Released reports whether a message is deleted and its own event, which releases its
+// deduplication hash, is pending.
+func (s *State) Released(id event.ID) bool {
+	if len(s.tombstones) == 0 {
+		return false
+	}
+	h, ok := s.find(id)
+	if !ok {
+		return false
+	}
+	m := s.messages.get(h)
+	followsDead := m.partition != 0 && s.partitions.get(m.partition).deleted
+	return s.backlogs[m.backlog].deleted && !followsDead
 }
 
 // KeepHashes makes the state keep all deduplication hashes in memory until their windows end.

@@ -68,9 +68,8 @@ func New() *State {
 		raised: map[event.ID]handle{},
 		tasks:  map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
-	s.ids.byID = map[event.ID]handle{}
 	s.kinds.byName = map[string]handle{}
-	s.dedup, s.answers = newTable(), newTable()
+	s.ids, s.dedup, s.answers = newIDs(), newTable(), newTable()
 	return s
 }
 

@@ -41,7 +41,7 @@ type node struct {
 	auth      *api.Auth        // nil: everybody may do everything
 	certs     *certs.Keeper    // of the API; nil: no TLS
 	peerCerts *certs.Keeper    // of the connections between nodes; nil: no TLS
-	shared    *certs.Secret    // of the cluster's nodes; nil: none
+	shared    *peer.Secret     // of the cluster's nodes; nil: none
 	egress    *webhook.Client  // sends to addresses that users gave
 	secrets   *webhook.Secrets // of webhooks and push
 
@@ -196,7 +196,7 @@ func (n *node) readSecrets() (err error) {
 		}
 	}
 	if c.ClusterSecretFile != "" {
-		if n.shared, err = certs.LoadSecret(c.ClusterSecretFile); err != nil {
+		if n.shared, err = peer.LoadSecret(c.ClusterSecretFile); err != nil {
 			return usagef("cluster-secret-file: %w", err)
 		}
 	}

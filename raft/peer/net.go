@@ -42,7 +42,7 @@ type Options struct {
 	// Dial opens a plain connection; nil: TCP.
 	Dial   func(ctx context.Context, addr string) (net.Conn, error)
 	TLS    *certs.Keeper // mutual, on every connection; nil: none
-	Secret *certs.Secret // that both sides of every connection must have; nil: none
+	Secret *Secret       // that both sides of every connection must have; nil: none
 	// Closed is why this node has no connections to others; "": it has.
 	Closed string
 	Self   Identity

@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/internal/certs"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -26,16 +25,12 @@ func with(t *testing.T, secret string) func(*Options) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
-	s, err := certs.LoadSecret(file)
+	s, err := LoadSecret(file)
 	require.NoError(t, err)
 	return func(o *Options) { o.Secret = s }
 }
 
-const (
-	ours, theirs = "correct horse battery", "incorrect horse battery"
-
-	clientNonce, serverNonce, proofHeader = "Qlogd-Client-Nonce", "Qlogd-Server-Nonce", "Qlogd-Proof"
-)
+const ours, theirs = "correct horse battery", "incorrect horse battery"
 
 // TestSecret: nodes connect, for calls and for Raft, if both have the same secret or none, and each
 // side says why they do not.
@@ -157,7 +152,7 @@ func TestSecretIsNotReplayed(t *testing.T) {
 		// The attacker has the proof for this very challenge, given in another hello.
 		req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(requests[0])))
 		require.NoError(t, err)
-		a.o.Secret.Prove(req, resp.Header, nil)
+		a.o.Secret.prove(req, resp.Header, nil)
 		var text strings.Builder
 		require.NoError(t, req.Write(&text))
 		_, err = io.WriteString(c, strings.Replace(text.String(), old, replaced, 1))

@@ -1,4 +1,4 @@
-package certs
+package peer
 
 import (
 	"bytes"
@@ -17,8 +17,8 @@ const (
 	maxSecret = 4 << 10
 )
 
-// Secret is a key that processes share to authenticate each other: the last valid content of its
-// file. It is safe for concurrent use.
+// Secret is a key that the nodes of a cluster share to authenticate each other (proof.go): the last
+// valid content of its file. It is safe for concurrent use.
 type Secret struct {
 	file string
 	key  atomic.Pointer[[]byte]

@@ -1,4 +1,4 @@
-package certs
+package peer
 
 import (
 	"crypto/tls"
@@ -15,7 +15,8 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// TestSecretFile: what a file must be like, and that a mistake in it changes nothing.
+// TestSecretFile: a file that is short, long or open to others is refused, and the secret that was
+// read before stays in use.
 func TestSecretFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "secret")
 	put := func(text string, mode fs.FileMode) {
@@ -62,15 +63,17 @@ func TestSecretFile(t *testing.T) {
 	assert.ErrorIs(t, s.Reload(), fs.ErrNotExist)
 }
 
-// TestProofIsOfItsSession: who has a certificate cannot pass a proof on into another session.
+// TestProofIsOfItsSession: a node with a certificate cannot relay a proof to another TLS session.
 func TestProofIsOfItsSession(t *testing.T) {
-	ca := newAuthority(t, "ca")
-	one, two := keeper(t, ca, "n1", ca), keeper(t, ca, "n2", ca)
+	ca := newAuthority(t)
+	var one, two Options
+	ca.with(t, ca, "n1")(&one)
+	ca.with(t, ca, "n2")(&two)
 	session := func() (client, server tls.ConnectionState) {
 		near, far := net.Pipe()
 		defer near.Close()
 		defer far.Close()
-		c, s := tls.Client(near, two.Client("n1")), tls.Server(far, one.Server(true))
+		c, s := tls.Client(near, two.TLS.Client("n1")), tls.Server(far, one.TLS.Server(true))
 		done := make(chan error, 1)
 		go func() { done <- s.HandshakeContext(t.Context()) }()
 		require.NoError(t, c.HandshakeContext(t.Context()))
@@ -79,18 +82,16 @@ func TestProofIsOfItsSession(t *testing.T) {
 	}
 	client, server := session()
 	_, other := session()
-	file := filepath.Join(t.TempDir(), "secret")
-	require.NoError(t, os.WriteFile(file, []byte("0123456789abcdef"), 0o600))
-	s, err := LoadSecret(file)
-	require.NoError(t, err)
+	with(t, ours)(&one)
+	s := one.Secret
 	r, answer := httptest.NewRequest("GET", "/calls", nil), http.Header{}
-	s.Begin(r)
-	challenge := s.Challenge(answer)
-	s.Prove(r, answer, &client)
+	s.begin(r)
+	challenge := s.challenge(answer)
+	s.prove(r, answer, &client)
 	r.TLS = &server
-	require.NoError(t, s.Check(r, challenge, answer))
-	s.Confirm(r, answer)
-	require.NoError(t, s.Confirmed(r, answer, &client))
+	require.NoError(t, s.check(r, challenge, answer))
+	s.confirm(r, answer)
+	require.NoError(t, s.confirmed(r, answer, &client))
 	r.TLS = &other
-	assert.True(t, s.Check(r, challenge, answer) != nil, "passed on")
+	assert.True(t, s.check(r, challenge, answer) != nil, "passed on")
 }

@@ -1,4 +1,4 @@
-package certs
+package peer
 
 import (
 	"crypto/rand"
@@ -16,42 +16,41 @@ import (
 //	request   the first one again, with both nonces and the client's Qlogd-Proof
 //	response  the server's Qlogd-Proof
 //
-// A proof covers the prover's side, the path, both nonces and hellos (HelloHeader) and, under TLS,
-// the session, so it cannot be replayed, reflected, or relayed to another TLS session. The client
-// proves first, so a stranger who connects gets no proof to test guesses against offline.
+// A proof covers the prover's side, the path, both nonces and hellos and, under TLS, the session,
+// so it cannot be replayed, reflected, or relayed to another TLS session. The client proves first,
+// so a stranger who connects gets no proof to test guesses against offline.
 const (
-	HelloHeader = "Qlogd-Hello"
 	clientNonce = "Qlogd-Client-Nonce"
 	serverNonce = "Qlogd-Server-Nonce"
 	proofHeader = "Qlogd-Proof"
 )
 
-// Begin makes a request the first one.
-func (s *Secret) Begin(r *http.Request) { r.Header.Set(clientNonce, rand.Text()) }
+// begin makes a request the first one.
+func (s *Secret) begin(r *http.Request) { r.Header.Set(clientNonce, rand.Text()) }
 
-// Begins reports whether a request is the first one, and is to be answered with a Challenge.
-func (s *Secret) Begins(r *http.Request) bool {
+// begins reports whether a request is the first one, and is to be answered with a challenge.
+func (s *Secret) begins(r *http.Request) bool {
 	return s != nil && r.Header.Get(clientNonce) != "" && r.Header.Get(proofHeader) == ""
 }
 
-// Challenge puts a nonce into the response to the first request, and returns it.
-func (s *Secret) Challenge(answer http.Header) string {
+// challenge puts a nonce into the response to the first request, and returns it.
+func (s *Secret) challenge(answer http.Header) string {
 	nonce := rand.Text()
 	answer.Set(serverNonce, nonce)
 	return nonce
 }
 
-// Prove makes a request the second one. answer is the response to the first one, t the session of
+// prove makes a request the second one. answer is the response to the first one, t the session of
 // TLS, if there is any.
-func (s *Secret) Prove(r *http.Request, answer http.Header, t *tls.ConnectionState) {
+func (s *Secret) prove(r *http.Request, answer http.Header, t *tls.ConnectionState) {
 	r.Header.Set(serverNonce, answer.Get(serverNonce))
 	r.Header.Set(proofHeader, s.proof("client", r, answer, t))
 }
 
-// Check returns an error unless the second request proves that the client has the secret.
+// check returns an error unless the second request proves that the client has the secret.
 // challenge is the nonce it was sent on this connection; answer has this side's hello. If s is nil,
 // the client must not use a secret either.
-func (s *Secret) Check(r *http.Request, challenge string, answer http.Header) error {
+func (s *Secret) check(r *http.Request, challenge string, answer http.Header) error {
 	const which = " (cluster-secret-file)"
 	shown := r.Header.Get(clientNonce) != ""
 	switch {
@@ -69,15 +68,15 @@ func (s *Secret) Check(r *http.Request, challenge string, answer http.Header) er
 	return nil
 }
 
-// Confirm adds this side's proof to the response to a request that Check has accepted. Call it
+// confirm adds this side's proof to the response to a request that check has accepted. Call it
 // last: the proof covers the headers that are set before.
-func (s *Secret) Confirm(r *http.Request, answer http.Header) {
+func (s *Secret) confirm(r *http.Request, answer http.Header) {
 	answer.Set(proofHeader, s.proof("server", r, answer, r.TLS))
 }
 
-// Confirmed returns an error unless the response to the second request proves that the server has
+// confirmed returns an error unless the response to the second request proves that the server has
 // the secret. If s is nil, nothing needs to be proven.
-func (s *Secret) Confirmed(r *http.Request, answer http.Header, t *tls.ConnectionState) error {
+func (s *Secret) confirmed(r *http.Request, answer http.Header, t *tls.ConnectionState) error {
 	if s != nil && !same(answer.Get(proofHeader), s.proof("server", r, answer, t)) {
 		return errors.New("the answering node did not prove the shared secret (cluster-secret-file)")
 	}
@@ -91,7 +90,7 @@ func (s *Secret) proof(side string, r *http.Request, answer http.Header,
 		session, _ = t.ExportKeyingMaterial("EXPORTER-qlogd", nil, 32) // no error since TLS 1.3
 	}
 	return s.mac("qlogd", side, r.URL.Path, r.Header.Get(clientNonce), r.Header.Get(serverNonce),
-		r.Header.Get(HelloHeader), answer.Get(HelloHeader), string(session))
+		r.Header.Get(helloHeader), answer.Get(helloHeader), string(session))
 }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

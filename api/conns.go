@@ -18,22 +18,20 @@ import (
 type Conns struct {
 	max int
 
-	mu    sync.Mutex
-	gone  *sync.Cond // a closed connection has ended
-	conns map[net.Conn]*list.Element
-	from  map[string]int // open connections by address
-	open  int            // Invariant: at most max; without those that are closed for room
-	// order holds the *conn of each connection: busy ones, nil, idle ones, the longest idle first.
-	// Those that are closed for room are among the busy ones until they have ended.
-	order  *list.List
-	mark   *list.Element // the nil
-	closed int           // for room, so far
+	mu     sync.Mutex
+	gone   *sync.Cond         // a connection that was closed for room has ended
+	conns  map[net.Conn]*conn // until they have ended
+	from   map[string]int     // open connections by address
+	open   int                // Invariant: at most max; without those that are closed for room
+	idle   *list.List         // of *conn, the longest idle first
+	closed int                // for room, so far
 }
 
 type conn struct {
 	net.Conn
 	host   string
-	closed bool // for room
+	idle   *list.Element // nil: it is busy, or closed
+	closed bool          // for room
 }
 
 // MaxConns is how many connections a node needs at most.
@@ -46,64 +44,71 @@ const ClosingConns = 32
 // NewConns returns a Conns for a number of connections.
 func NewConns(most int) *Conns {
 	l := &Conns{
-		max: most, conns: map[net.Conn]*list.Element{}, from: map[string]int{}, order: list.New(),
+		max: most, conns: map[net.Conn]*conn{}, from: map[string]int{}, idle: list.New(),
 	}
 	l.gone = sync.NewCond(&l.mu)
-	l.mark = l.order.PushBack((*conn)(nil))
 	return l
 }
 
 // changed is an http.Server's ConnState hook. For a new connection it is called by the loop that
 // accepts, which waits here while too many connections are being closed.
-func (l *Conns) changed(c net.Conn, state http.ConnState) {
+func (l *Conns) changed(raw net.Conn, state http.ConnState) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if state == http.StateNew {
-		l.enter(c)
+		l.enter(raw)
 		for len(l.conns)-l.open > ClosingConns {
 			l.gone.Wait()
 		}
 		return
 	}
-	e := l.conns[c]
-	switch closed := e.Value.(*conn).closed; {
+	switch c := l.conns[raw]; {
 	case state == http.StateClosed || state == http.StateHijacked:
-		l.leave(e)
-		delete(l.conns, c)
-		l.order.Remove(e)
+		l.leave(c)
+		delete(l.conns, raw)
 		l.gone.Broadcast()
-	case closed: // just when a request came
-	case state == http.StateActive:
-		l.order.MoveToFront(e)
-	case state == http.StateIdle:
-		l.order.MoveToBack(e)
+	case c.closed: // just when a request came
+	default:
+		l.setIdle(c, state == http.StateIdle)
 	}
 }
 
-func (l *Conns) enter(c net.Conn) {
-	host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
-	l.conns[c] = l.order.PushBack(&conn{Conn: c, host: host})
+func (l *Conns) enter(raw net.Conn) {
+	host, _, _ := net.SplitHostPort(raw.RemoteAddr().String())
+	c := &conn{Conn: raw, host: host}
+	l.conns[raw] = c
+	l.setIdle(c, true)
 	l.open++
 	l.from[host]++
+	// The new connection itself is idle, so there is one to close.
 	if l.from[host] > l.max/2 {
-		e := l.mark.Next()
+		e := l.idle.Front()
 		for e.Value.(*conn).host != host {
 			e = e.Next()
 		}
-		l.close(e)
+		l.close(e.Value.(*conn))
 	}
 	if l.open > l.max {
-		l.close(l.mark.Next())
+		l.close(l.idle.Front().Value.(*conn))
+	}
+}
+
+// setIdle records that a connection is idle from now on, or busy.
+func (l *Conns) setIdle(c *conn, idle bool) {
+	if c.idle != nil {
+		l.idle.Remove(c.idle)
+		c.idle = nil
+	}
+	if idle {
+		c.idle = l.idle.PushBack(c)
 	}
 }
 
 // close closes a connection to make room.
-func (l *Conns) close(e *list.Element) {
-	c := e.Value.(*conn)
-	l.leave(e)
+func (l *Conns) close(c *conn) {
+	l.leave(c)
 	c.closed = true
 	l.closed++
-	l.order.MoveToFront(e)
 	raw := c.Conn
 	if t, ok := raw.(*tls.Conn); ok {
 		raw = t.NetConn() // Close of TLS would first write to a client that may not read
@@ -111,12 +116,12 @@ func (l *Conns) close(e *list.Element) {
 	_ = raw.Close()
 }
 
-// leave counts a connection as no longer open.
-func (l *Conns) leave(e *list.Element) {
-	c := e.Value.(*conn)
+// leave counts a connection as no longer open, once.
+func (l *Conns) leave(c *conn) {
 	if c.closed {
 		return
 	}
+	l.setIdle(c, false)
 	l.open--
 	if l.from[c.host]--; l.from[c.host] == 0 {
 		delete(l.from, c.host)

@@ -12,6 +12,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -397,8 +398,9 @@ func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 }
 
 // Raft's metrics and the api's have names of their own: whichever comes first must not keep
-// the other from being registered, nor the node from starting.
-func TestMetricsOfRaftAndTheAPIAreApart(t *testing.T) {
+// the other from being registered, nor the node from starting. docs/operations.md lists all but
+// those that the libraries name.
+func TestMetrics(t *testing.T) {
 	n := startTest(t, "")
 	defer n.stop()
 	n.put("jobs", `{}`)
@@ -413,6 +415,14 @@ func TestMetricsOfRaftAndTheAPIAreApart(t *testing.T) {
 		"qlogd_raft_fsm_apply_batch_count ", `qlogd_raft_some_thing{peer_id="n2"} 1`,
 		"qlogd_raft_wal_log_appends "} {
 		assert.True(t, bytes.Contains(b, []byte("\n"+want)), "/metrics lacks %s", want)
+	}
+	doc, err := os.ReadFile("../../docs/operations.md")
+	require.NoError(t, err)
+	for _, m := range regexp.MustCompile(`(?m)^# HELP (qlogd_\w+)`).FindAllSubmatch(b, -1) {
+		name := string(m[1])
+		documented := regexp.MustCompile("`" + name + "[`{]").Match(doc)
+		assert.True(t, documented || strings.HasPrefix(name, "qlogd_raft_"),
+			"docs/operations.md lacks %s", name)
 	}
 }
 

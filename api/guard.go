@@ -13,9 +13,9 @@ import (
 )
 
 // Guard keeps web pages from reaching a listener through the browser of somebody who can reach it.
-// It refuses cross-origin requests of browsers, and a Host that an attacker could own (rebinding: a
-// name that is pointed at this machine makes the attacker's page same-origin).
-// The zero value trusts no other origin. Clients that are no browsers only meet the Host check.
+// It refuses cross-origin requests of browsers, and a Host that an attacker could own (DNS
+// rebinding: a name that is pointed at this machine makes the attacker's page same-origin).
+// The zero value trusts no other origin. Clients other than browsers only need an accepted Host.
 type Guard struct {
 	Origins []string // whose pages may do everything, as ParsePublicURL returns them
 	Hosts   []string // names of the node, besides those that only a local network resolves
@@ -26,7 +26,7 @@ type Guard struct {
 	Refuse func(http.ResponseWriter, *http.Request, *event.Problem)
 }
 
-// wrap returns a handler that passes to h what is not refused. Bodies must arrive within timeout.
+// wrap returns a handler that passes on to h what Guard does not refuse. Bodies must arrive within timeout.
 func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 	cross, hosts := http.NewCrossOriginProtection(), map[string]bool{}
 	for _, o := range g.Origins {
@@ -39,7 +39,7 @@ func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			// Also where nobody reads the body: net/http drains it afterwards.
+			// Also where no handler reads the body: net/http drains it afterwards.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
 		}
 		if r.TransferEncoding != nil {
@@ -122,7 +122,7 @@ func isHostName(name string) bool {
 func ParseHost(text string) (string, error) {
 	name := normal(text)
 	if _, err := netip.ParseAddr(name); err != nil && !isHostName(name) {
-		return "", errors.New("wants the name of a host, such as ops.example.com, " +
+		return "", errors.New("must be the name of a host, such as ops.example.com, " +
 			"without scheme, port and path")
 	}
 	return name, nil
@@ -130,7 +130,7 @@ func ParseHost(text string) (string, error) {
 
 // ParsePublicURL returns the origin and the host of the URL at which a proxy publishes the node.
 func ParsePublicURL(text string) (origin, host string, err error) {
-	wrong := errors.New("wants a URL such as https://ops.example.com/qlogd/: " +
+	wrong := errors.New("must be a URL such as https://ops.example.com/qlogd/: " +
 		"http or https, a host, no user, no query, no fragment")
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.User != nil ||

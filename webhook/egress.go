@@ -43,8 +43,7 @@ type Client struct {
 const dialTimeout = 10 * time.Second
 
 // NewClient returns a client. With allowPrivate, targets may also be on this machine and in private
-// networks.
-// At most maxConns connections are open; further requests wait for one.
+// networks. At most maxConns connections are open; further requests wait for one.
 func NewClient(allowPrivate bool, userAgent string, maxConns int) *Client {
 	dialer := &net.Dialer{
 		Timeout: dialTimeout, KeepAlive: 30 * time.Second,

@@ -1,9 +1,9 @@
 // Package scrub finds damage in a node's files before somebody needs them, and has it repaired.
 //
-// Run reads checkpoints, and segments with their indexes, slowly and in rounds. What a reader finds
-// first is reported to Found. A file that failed its check is logged once, and counted until it is
-// repaired: a sealed segment by a copy of another node's, an index from its segment, a checkpoint by
-// newer ones. The newest segment, which is still written to, cannot be repaired.
+// Run reads checkpoints, and segments with their indexes, slowly and in rounds. Damage that another
+// reader meets first is reported with Found. A file that failed its check is logged once, and counted
+// until it is repaired: a sealed segment by a copy of another node's, an index from its segment, a
+// checkpoint by newer ones. The newest segment, which is still written to, cannot be repaired.
 package scrub
 
 import (
@@ -42,7 +42,7 @@ type Options struct {
 	FS      vfs.FS
 	DataDir string
 	Rate    int64 // bytes read a second; 0: nothing is read, and only what readers find is repaired
-	// Busy reports whether the node has more to do than it can; nothing is read meanwhile.
+	// Busy reports whether the node is overloaded: nothing is read meanwhile.
 	Busy func() bool
 	// Segment replaces a sealed segment by a copy of another node's.
 	Segment func(ctx context.Context, sealed log.SegmentInfo) error
@@ -74,8 +74,8 @@ type Scrubber struct {
 var kinds = map[string]string{".seg": "segment", ".idx": "index", ".ckpt": "checkpoint"}
 
 const (
-	// roundEvery is the time between the beginnings of two rounds, at least: what is small is not
-	// read all the time.
+	// roundEvery is the least time between the starts of two rounds: a small log is not read all
+	// the time.
 	roundEvery  = 10 * time.Minute
 	repairAgain = 15 * time.Second
 )
@@ -130,8 +130,8 @@ func (s *Scrubber) found(name string, why error) {
 	s.repairs.Wake()
 }
 
-// right records that a file passed its check, was repaired, or is gone.
-func (s *Scrubber) right(name string) {
+// resolved records that a file passed its check, was repaired, or is gone.
+func (s *Scrubber) resolved(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	d, ok := s.damaged[name]
@@ -180,7 +180,7 @@ func (s *Scrubber) readAll(ctx context.Context) error {
 	}
 	segments := s.Log.Segments()
 	if len(segments) > 0 {
-		// From any place on: a node that is often started again reads all of a long log, too.
+		// From a random one on, so that a node that restarts often still reads all of a long log.
 		at := rand.IntN(len(segments))
 		segments = slices.Concat(segments[at:], segments[:at])
 	}
@@ -192,8 +192,8 @@ func (s *Scrubber) readAll(ctx context.Context) error {
 		})
 		switch {
 		case err == nil:
-			s.right(seg.Name)
-			s.right(seg.SideFile)
+			s.resolved(seg.Name)
+			s.resolved(seg.SideFile)
 		case log.IsDamage(err), errors.Is(err, log.ErrGone): // the log has reported it
 		default:
 			return err
@@ -223,7 +223,7 @@ func (s *Scrubber) readCheckpoints(ctx context.Context) error {
 			bad = append(bad, checkpoint.Bad{Name: m.Name(), Err: err})
 			continue
 		}
-		s.right(m.Name())
+		s.resolved(m.Name())
 	}
 	for _, b := range bad {
 		_, wrong := errors.AsType[*checkpoint.CorruptError](b.Err)
@@ -239,7 +239,7 @@ type reading func(n int) error
 
 func (r reading) Write(b []byte) (int, error) { return len(b), r(len(b)) }
 
-// read records that bytes were read, and sleeps as long as the pace wants it.
+// read records that bytes were read, and sleeps as long as the pace requires.
 func (s *Scrubber) read(ctx context.Context, n int64) {
 	s.metrics.bytes.Add(float64(n))
 	s.pace.add(ctx, n)
@@ -254,7 +254,7 @@ func (s *Scrubber) repairAll(ctx context.Context) (err error) {
 		if failed := s.repair(ctx, name); failed != nil {
 			err = errors.Join(err, fmt.Errorf("%s: %w", name, failed))
 		} else {
-			s.right(name)
+			s.resolved(name)
 		}
 	}
 	return err

@@ -173,8 +173,8 @@ func (c *config) check() error {
 		{(c.RaftTLSKey == "") != noRaftTLS || (c.RaftTLSCA == "") != noRaftTLS,
 			"raft-tls-cert, raft-tls-key and raft-tls-ca belong together: " +
 				"the nodes know each other by certificates of one authority"},
-		{c.closed() && !c.alone(), "with auth-file, joining or forming a cluster needs " + nodeGuards +
-			": who reaches raft-addr needs no token"},
+		{c.closed() && !c.alone(), "with auth-file, joining or forming a cluster needs " + nodeAuth +
+			": raft-addr does not check tokens"},
 		{c.DataDir == "", "data-dir must not be empty"},
 		{c.LogFormat != "text" && c.LogFormat != "json",
 			fmt.Sprintf("log-format must be text or json, not %.64q", c.LogFormat)},
@@ -223,14 +223,14 @@ func (c *config) check() error {
 	for _, text := range c.AllowHost {
 		host, err := api.ParseHost(strings.TrimSpace(text))
 		if err != nil {
-			return usagef("allow-host: %.64q %w", text, err)
+			return usagef("allow-host %.64q: %w", text, err)
 		}
 		c.hosts = append(c.hosts, host)
 	}
 	for _, text := range c.PublicURL {
 		origin, host, err := api.ParsePublicURL(strings.TrimSpace(text))
 		if err != nil {
-			return usagef("public-url: %.64q %w", text, err)
+			return usagef("public-url %.64q: %w", text, err)
 		}
 		c.origins, c.hosts = append(c.origins, origin), append(c.hosts, host)
 	}
@@ -245,12 +245,12 @@ func (c *config) witnessFile() string {
 // alone reports whether a new directory becomes a cluster of its own.
 func (c *config) alone() bool { return c.BootstrapExpect == 1 && len(c.Join) == 0 }
 
-// nodeGuards are the ways in which nodes may authenticate each other.
-const nodeGuards = "Raft TLS (raft-tls-cert, raft-tls-key, raft-tls-ca) or " +
+// nodeAuth lists the ways in which nodes may authenticate each other.
+const nodeAuth = "Raft TLS (raft-tls-cert, raft-tls-key, raft-tls-ca) or " +
 	"a shared secret (cluster-secret-file)"
 
-// closed reports whether no other node can be trusted: clients need tokens, and there is nothing
-// to know nodes by.
+// closed reports whether the node refuses all connections of other nodes: clients need tokens, and
+// nodes have nothing to authenticate each other by.
 func (c *config) closed() bool {
 	return c.AuthFile != "" && c.RaftTLSCert == "" && c.ClusterSecretFile == ""
 }
@@ -269,7 +269,7 @@ func (c *config) checkAddresses() error {
 		{"http-addr", c.HTTPAddr, c.HTTPAdvertise, c.AuthFile != "", "authentication (auth-file)",
 			"anyone who reaches it can read and change everything"},
 		{"raft-addr", c.RaftAddr, c.RaftAdvertise,
-			c.RaftTLSCert != "" || c.ClusterSecretFile != "" || c.closed(), nodeGuards,
+			c.RaftTLSCert != "" || c.ClusterSecretFile != "" || c.closed(), nodeAuth,
 			"anyone who reaches it can pass for a node of the cluster, and change everything"},
 		{"admin-addr", cmp.Or(c.AdminAddr, "localhost:0"), "", false, "authentication",
 			"anyone who reaches it can read this process's memory"},
@@ -294,7 +294,7 @@ func (c *config) checkAddresses() error {
 		case !loopback && l.name == "raft-addr" && c.RaftTLSCert == "" && !c.closed():
 			text = "served beyond this machine without TLS (raft-tls-cert, raft-tls-key, " +
 				"raft-tls-ca): messages go over the network in clear text, " +
-				"and who is on the way can change them"
+				"and an attacker on the path can change them"
 		}
 		if text != "" {
 			c.warnings = append(c.warnings, warning{l.name, l.addr, text})

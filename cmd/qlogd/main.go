@@ -31,8 +31,8 @@ const (
 	exitUsage      = 2
 	exitDifference = 3
 	// exitDiverged ends a node that differs from the majority of its cluster (I18), or whose data
-	// directory is an old copy, or not of the cluster that it is started in. Starting it again does not help, so a
-	// supervisor should not (RestartPreventExitStatus=78).
+	// directory is an old copy, or not of the cluster that it is started in. Starting it again does
+	// not help, so a supervisor should not (RestartPreventExitStatus=78).
 	exitDiverged = 78
 )
 

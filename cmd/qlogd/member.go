@@ -125,7 +125,7 @@ func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
 	}
 	if n.c.closed() {
 		o.Closed = fmt.Sprintf("node %s has an auth file, so to connect to other nodes it needs %s",
-			self.Node, nodeGuards)
+			self.Node, nodeAuth)
 	}
 	p, err := peer.New(o)
 	if err != nil {

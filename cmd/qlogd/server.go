@@ -41,7 +41,7 @@ type node struct {
 	auth      *api.Auth        // nil: everybody may do everything
 	certs     *certs.Keeper    // of the API; nil: no TLS
 	peerCerts *certs.Keeper    // of the connections between nodes; nil: no TLS
-	shared    *peer.Secret     // of the cluster's nodes; nil: none
+	shared    *peer.Secret     // of all nodes of the cluster; nil: none
 	egress    *webhook.Client  // sends to addresses that users gave
 	secrets   *webhook.Secrets // of webhooks and push
 

@@ -52,7 +52,7 @@ func (s *Secret) Reload() error {
 	}
 	b = bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r"))
 	if len(b) < minSecret || len(b) > maxSecret {
-		return fmt.Errorf("%s must have %d to %d bytes, not %d: openssl rand -base64 32",
+		return fmt.Errorf("%s must have %d to %d bytes, not %d: create it with openssl rand -base64 32",
 			s.file, minSecret, maxSecret, len(b))
 	}
 	s.key.Store(&b)

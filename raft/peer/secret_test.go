@@ -36,7 +36,7 @@ const ours, theirs = "correct horse battery", "incorrect horse battery"
 // side says why they do not.
 func TestSecret(t *testing.T) {
 	none := func(*Options) {}
-	closed := func(o *Options) { o.Closed = "it needs a guard" }
+	closed := func(o *Options) { o.Closed = "it needs a secret" }
 	elsewhere := func(o *Options) { o.Self.Raft = "10.0.0.1:7071" }
 	ca := newAuthority(t)
 	for _, c := range []struct {
@@ -52,8 +52,8 @@ func TestSecret(t *testing.T) {
 			"this node requires a shared secret, the connecting node has none", false},
 		{"none there", []func(*Options){with(t, ours)}, nil,
 			"the connecting node uses a shared secret, this node has none", false},
-		{"closed there", nil, []func(*Options){closed}, "it needs a guard", false},
-		{"closed here", []func(*Options){closed}, nil, "it needs a guard", true},
+		{"closed there", nil, []func(*Options){closed}, "it needs a secret", false},
+		{"closed here", []func(*Options){closed}, nil, "it needs a secret", true},
 		// Who listens where a node is expected, and passes everything on to another one.
 		{"passed on", []func(*Options){with(t, ours)}, []func(*Options){with(t, ours), elsewhere},
 			"advertises 10.0.0.1:7071", false},

@@ -40,8 +40,6 @@ func (l *Log) Erase(refs []event.Ref) (err error) {
 	if err := l.usable(); err != nil {
 		return err
 	}
-	l.w.adminMu.Lock()
-	defer l.w.adminMu.Unlock()
 	// The contents must be durable first: Open relies on finding them.
 	if err := l.Sync(); err != nil {
 		return err
@@ -56,8 +54,11 @@ func (l *Log) Erase(refs []event.Ref) (err error) {
 			list = append(list, e)
 		}
 	}
+	// Not before: finding a record may read others, and wait for what erases them (beingErased).
+	l.w.adminMu.Lock()
+	defer l.w.adminMu.Unlock()
 	if len(list) == 0 {
-		return nil
+		return l.usable() // what another call has erased is durable, or has broken the log
 	}
 	err = vfs.WriteFile(l.fs, l.path(eraseList), encodeErasures(list))
 	if err == nil {

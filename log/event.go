@@ -88,8 +88,8 @@ func (l *Log) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) 
 			if err == nil {
 				err = fromRaw(b, out, whole)
 			}
-			if !yield(out, err) || err != nil {
-				return
+			if !yield(out, err) || err != nil || b.Index == to {
+				return // nothing behind to is read: it may be damaged
 			}
 		}
 	}

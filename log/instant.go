@@ -1,6 +1,7 @@
 package log
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -66,7 +67,7 @@ func (l *Log) To(at event.Instant) (uint64, error) {
 func (l *Log) first(at event.Instant, by int64) (uint64, error) {
 	switch at.Kind {
 	case event.InstantNow:
-		return l.Head() + 1, nil
+		return l.Head() + 1, l.ended
 	case event.InstantTime:
 		// The log's clock may be ahead of this machine's; a time that the log has reached is
 		// never the future.
@@ -84,7 +85,7 @@ func (l *Log) reached(ms int64) (uint64, error) {
 	head := l.Head()
 	i, ok, err := l.SeekTime(ms)
 	if err != nil || !ok {
-		return head + 1, err
+		return head + 1, cmp.Or(err, l.ended)
 	}
 	// If the first kept block has reached ms already, a deleted one may have been the
 	// first to do so.
@@ -102,6 +103,9 @@ func (l *Log) checkIndex(at event.Instant) error {
 	}
 	switch before, _ := l.Begins(); {
 	case at.Index > l.Head():
+		if l.ended != nil {
+			return l.ended
+		}
 		return l.OutOfRange(name+" is beyond the end of this log", false)
 	case at.Index <= before && at.Index > 0:
 		return l.OutOfRange(name+" has been deleted by retention", true)

@@ -47,6 +47,9 @@ type Options struct {
 	// Damaged, if not nil, is called with each damage that a read has met, in a segment or in a
 	// side file, every time. It must not block or call the log.
 	Damaged func(*CorruptionError)
+	// ToDamage lets OpenReadOnly end a damaged log before the damage that it finds. What is asked
+	// for by an instant after that end is refused with the CorruptionError.
+	ToDamage bool
 
 	// inline does the background work inside Append, so that tests are deterministic.
 	inline bool
@@ -64,6 +67,7 @@ type Log struct {
 	before  SegmentInfo // where an empty log begins: behind what another one has deleted
 	files   *fileCache
 	tail    *Tail   // what Open found after the last whole block
+	ended   error   // the damage that the log ends before (Options.ToDamage)
 	w       *writer // nil: open for reading only
 
 	mu       sync.RWMutex

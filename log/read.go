@@ -147,12 +147,15 @@ func (l *Log) ChainAt(index uint64) (chain [32]byte, err error) {
 	case index > head:
 		return [32]byte{}, ErrNotFound
 	}
-	seg, size := l.from(index + 1)
+	seg, size := l.from(index)
 	if index < seg.PrevIndex {
 		return [32]byte{}, ErrGone
 	}
+	if index < seg.First {
+		return seg.PrevChain, nil
+	}
 	c := l.cursor(seg, size)
-	chain = c.chainBefore(c.block(index + 1))
+	chain = c.chainBefore(c.after(index))
 	return chain, c.err
 }
 
@@ -171,12 +174,12 @@ func (l *Log) SegmentsTo(index uint64) (segments []SegmentInfo, err error) {
 	if index >= last.Last {
 		return segments, nil
 	}
-	seg, size := l.from(index + 1)
+	seg, size := l.from(index)
 	if seg.First != last.First {
 		return nil, ErrGone // retention was faster
 	}
 	c := l.cursor(seg, size)
-	last.Last, last.Size = index, c.block(index+1)
+	last.Last, last.Size = index, c.after(index)
 	last.Chain = c.chainBefore(last.Size)
 	return segments, c.err
 }
@@ -358,6 +361,18 @@ func (c *cursor) block(index uint64) int64 {
 		return m.index < index || m.index == index && m.number == 0
 	})
 	return c.walk(off, func(h blockHeader) bool { return h.index >= index })
+}
+
+// after returns the offset after the last block with an index <= index. Behind a block at index
+// itself nothing is read: it may be damaged.
+func (c *cursor) after(index uint64) int64 {
+	off := c.block(index)
+	if off < c.win.limit {
+		if h := c.blockHeader(off); h.index == index {
+			off += h.size()
+		}
+	}
+	return off
 }
 
 // walk returns the offset of the first block from off on for which found is true,

@@ -113,12 +113,15 @@ func (r *recovery) read() (err error) {
 	}
 	for i := range r.segments {
 		if err := r.segment(i); err != nil {
-			return err
+			if !r.endsBefore(i, err) {
+				return err
+			}
+			break
 		}
 	}
 	end := r.end()
 	r.segSize = cmp.Or(end.SegmentSize, r.segSize)
-	if end.Last < r.opts.Durable {
+	if end.Last < r.opts.Durable && r.ended == nil {
 		e := &CorruptionError{Segment: end.Name, Offset: end.Size, LastGood: end.Last,
 			Reason: fmt.Sprintf("the log ends at index %d, but was durable up to %d", end.Last,
 				r.opts.Durable)}
@@ -126,9 +129,26 @@ func (r *recovery) read() (err error) {
 			e.Segment, e.Offset, e.Reason = r.tail.Segment, r.tail.Offset,
 				r.tail.Reason+"; "+e.Reason
 		}
-		return e
+		if !r.endsBefore(len(r.segments), e) {
+			return e
+		}
 	}
 	return nil
+}
+
+// endsBefore lets the log end before damage in segment i, or reports that it must not.
+func (r *recovery) endsBefore(i int, err error) bool {
+	if !r.opts.ToDamage || !IsDamage(err) {
+		return false
+	}
+	if i < len(r.segments) && r.segments[i].index != nil {
+		i++ // it has whole blocks before the damage
+	}
+	if i = min(i, len(r.segments)); i == 0 {
+		return false
+	}
+	r.segments, r.ended = r.segments[:i], err
+	return true
 }
 
 // load reads and checks the header of segment i, and that it continues the segment
@@ -219,12 +239,12 @@ func (r *recovery) whole(seg *segment, size int64, newest bool) error {
 	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && c.damage != nil {
 		err = r.torn(s, c)
 	}
-	if err != nil {
-		return err
+	if err == nil || IsDamage(err) && s.blocks > 0 {
+		s.end(seg)
+		seg.index = mem
 	}
-	s.end(seg)
-	if seg.index = mem; s.blocks == 0 {
-		return r.drop()
+	if err == nil && s.blocks == 0 {
+		err = r.drop()
 	}
-	return nil
+	return err
 }

@@ -242,3 +242,48 @@ func TestSalvageWithoutSegments(t *testing.T) {
 		assert.True(t, len(losses) > 0 && len(blocks) > 0, "%d losses, %d blocks", len(losses), len(blocks))
 	}
 }
+
+// TestPastOfADamagedLog damages each segment, the newest too: every state up to the last good index
+// is as it was, a copy of it verifies, and what is later is refused with the damage.
+func TestPastOfADamagedLog(t *testing.T) {
+	l := startLive(t, 5, 8<<10)
+	l.busy(60)
+	must(t, l.log.Sync())
+	l.indexed()
+	segments := l.log.Segments()
+	for i, seg := range segments {
+		dir := damaged(t, l.dir, seg.Name, func(b []byte) []byte {
+			b[len(b)*2/3] ^= 1
+			return b
+		})
+		card, err := ReadCard(dir)
+		must(t, err)
+		_, err = Verify(t.Context(), vfs.OS{}, dir, card, nil)
+		c, ok := errors.AsType[*log.CorruptionError](err)
+		require.True(t, ok && c.LastGood > 0, "%v", err)
+		d, err := OpenOn(vfs.OS{}, dir, card, true)
+		must(t, err)
+		defer d.Close()
+		for n, o := range l.history {
+			if n%7 != 0 && o.index != c.LastGood && (n == 0 || l.history[n-1].index != c.LastGood) {
+				continue
+			}
+			state, _, err := d.StateAt(t.Context(), at(o.index))
+			if o.index > c.LastGood {
+				require.True(t, log.IsDamage(err), "index %d: %v", o.index, err)
+				continue
+			}
+			must(t, err)
+			require.Equal(t, state.Digest(), o.digest, "%s: state at %d", seg.Name, o.index)
+		}
+		to := filepath.Join(t.TempDir(), "new")
+		_, err = d.Into(t.Context(), event.Instant{Kind: event.InstantNow}, to, seedPlain, nil)
+		require.True(t, log.IsDamage(err), "%v", err)
+		node, err := d.Into(t.Context(), at(c.LastGood), to, seedPlain, nil)
+		must(t, err)
+		_, err = Verify(t.Context(), vfs.OS{}, to, node, nil)
+		must(t, err)
+		_, err = Open(dir)
+		require.Equal(t, log.IsDamage(err), i == len(segments)-1, "%v", err)
+	}
+}

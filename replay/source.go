@@ -239,7 +239,7 @@ func Open(path string) (*Dir, error) {
 	if err != nil {
 		return nil, err
 	}
-	return OpenOn(vfs.OS{}, path, node)
+	return OpenOn(vfs.OS{}, path, node, false)
 }
 
 // ReadCard returns the card of the data directory at path, a blank one if it has none.
@@ -256,14 +256,17 @@ func ReadCard(path string) (*datadir.Node, error) {
 	return node, err
 }
 
-// OpenOn opens the data directory at path of any file system; node may be nil.
-func OpenOn(fsys vfs.FS, path string, node *datadir.Node) (*Dir, error) {
+// OpenOn opens the data directory at path of any file system; node may be nil. With toDamage, a
+// damaged log is opened too, and what is before the damage can be read (log.Options.ToDamage).
+func OpenOn(fsys vfs.FS, path string, node *datadir.Node, toDamage bool) (*Dir, error) {
 	if _, err := fsys.Stat(datadir.Path(path, datadir.LogDir)); errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("%s is no data directory: it has no %s/", path, datadir.LogDir)
 	}
 	d, _, err := newDir(fsys, path, node)
 	if err == nil {
-		d.Log, err = log.OpenReadOnly(d.logOptions())
+		o := d.logOptions()
+		o.ToDamage = toDamage
+		d.Log, err = log.OpenReadOnly(o)
 	}
 	if err != nil {
 		return nil, err

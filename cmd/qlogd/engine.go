@@ -356,7 +356,7 @@ func (e *engine) openPast(ctx context.Context) (*log.Log, func(), error) {
 	if mounted.Missing != "" {
 		e.logger.Warn("archived history is missing", "what", mounted.Missing)
 	}
-	d, err := replay.OpenOn(mounted, e.c.DataDir, e.card)
+	d, err := replay.OpenOn(mounted, e.c.DataDir, e.card, false)
 	if err != nil {
 		return nil, none, err
 	}

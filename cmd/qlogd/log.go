@@ -119,9 +119,10 @@ func noDir(err error) error {
 	return err
 }
 
-// dir opens the files that were found, for reading their events and states.
-func (s *logSource) dir() (*replay.Dir, error) {
-	d, err := replay.OpenOn(s.fs, s.path, s.node)
+// dir opens the files that were found, for reading their events and states: all, or also of a
+// damaged log what is before the damage.
+func (s *logSource) dir(toDamage bool) (*replay.Dir, error) {
+	d, err := replay.OpenOn(s.fs, s.path, s.node, toDamage)
 	return d, noDir(err)
 }
 
@@ -130,7 +131,7 @@ func (s *logSource) open(c request) (*replay.Dir, error) {
 	if err := s.find(c); err != nil {
 		return nil, err
 	}
-	return s.dir()
+	return s.dir(false)
 }
 
 func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
@@ -182,7 +183,7 @@ func archiveLog(c request, f *struct {
 	if s.node.Blank() {
 		return fmt.Errorf("%s does not say of which cluster it is (node.json)", s.DataDir)
 	}
-	d, err := s.dir()
+	d, err := s.dir(false)
 	if err != nil {
 		return err
 	}
@@ -334,7 +335,7 @@ func verifyLog(c request, f *struct {
 	if err := f.verifyDir(c); err != nil || f.Heads == "" {
 		return err
 	}
-	d, err := f.dir()
+	d, err := f.dir(false)
 	if err != nil {
 		return err
 	}

@@ -82,7 +82,7 @@ func (r *replayer) run(bar bool) error {
 	if r.Verify {
 		return r.verifyDir(r.request)
 	}
-	d, err := r.dir()
+	d, err := r.dir(true)
 	if err != nil {
 		return err
 	}

@@ -232,7 +232,7 @@ func (r *replayer) againstLive() (*replay.Comparison, error) {
 	if err != nil {
 		return nil, err
 	}
-	d, err := r.dir() // opened again: the directory has moved on, too
+	d, err := r.dir(false) // opened again: the directory has moved on, too
 	if err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package log
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -144,17 +145,18 @@ func (l *Log) Event(ref event.Ref) (*event.Event, error) {
 	return e, nil
 }
 
-// Content returns the user data of an event, empty if it has none.
+// Content returns the user data of an event that the log has, or had before a salvage; empty if it
+// has none.
 func (l *Log) Content(ref event.Ref) (*event.Content, error) {
 	r, err := l.record(ref)
 	switch {
+	case errors.Is(err, ErrNotFound) && ref.Index <= l.Head():
+		err = ErrDamaged // lost with its block
 	case err != nil:
-	case r.Damaged:
+	case r.Damaged || len(r.Header) == 0:
 		err = ErrDamaged
 	case r.Erased:
 		err = ErrErased
-	case len(r.Header) == 0:
-		err = ErrNotFound
 	}
 	var c *event.Content
 	if err == nil {

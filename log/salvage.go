@@ -1,10 +1,12 @@
 package log
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"slices"
 
@@ -32,8 +34,9 @@ type SalvageOptions struct {
 	Ends func(index uint64, time int64) bool
 	// LeftOut returns which of a block's events are impossible, because others are missing.
 	LeftOut func(*event.Block) []event.ID
-	// Lost is called with each damage, in order, before the next block.
-	Lost func(*Loss)
+	// Lost is called with each damage, in order, before the next block. It may return a block that
+	// takes the place of lost ones, at the index Last.
+	Lost func(*Loss) *event.Block
 	// Progress is called with the bytes read and the total.
 	Progress func(done, total int64)
 }
@@ -57,6 +60,7 @@ func Salvage(ctx context.Context, opts Options, target Options, how SalvageOptio
 			Reason: "the log ends here, but a checkpoint goes on"})
 	}
 	v.close(max(opts.Durable, v.seen+1))
+	err = cmp.Or(err, v.err)
 	if v.to != nil {
 		if v.to.Head() < v.upTo && err == nil {
 			err = v.to.append(&rawBlock{Index: v.upTo, Time: v.clock})
@@ -82,6 +86,7 @@ type salvager struct {
 	chained bool     // the next block must continue it
 	pending *Loss    // whose last index is not known yet
 	ended   bool
+	err     error  // of writing a block in place of lost ones
 	upTo    uint64 // of Begin
 	clock   int64
 
@@ -110,7 +115,9 @@ func (v *salvager) close(last uint64) {
 	} else {
 		l.Last, v.seen = last, max(v.seen, last)
 	}
-	v.how.Lost(l)
+	if b := v.how.Lost(l); b != nil && v.err == nil {
+		v.err = v.to.Append(b)
+	}
 }
 
 func (v *salvager) segments() error {
@@ -158,7 +165,7 @@ func (v *salvager) begin(seg *segment) (err error) {
 // segment copies the whole blocks of a segment.
 func (v *salvager) segment(seg *segment, size int64) error {
 	v.name, v.size = seg.Name, size
-	f := v.from.file(seg)
+	f := readable{v.from.file(seg)}
 	err := loadHeader(f, size, seg)
 	wrong, damaged := errors.AsType[*CorruptionError](err)
 	if err != nil && !damaged {
@@ -166,7 +173,7 @@ func (v *salvager) segment(seg *segment, size int64) error {
 	}
 	salts := []uint32{seg.salt}
 	if damaged {
-		if salts, err = v.guess(seg, size); err != nil {
+		if salts, err = v.guess(f, seg, size); err != nil {
 			return err
 		}
 	}
@@ -195,9 +202,9 @@ func (v *salvager) segment(seg *segment, size int64) error {
 
 // guess returns the salts that the blocks of a segment may have whose header is damaged, and
 // gives it the header that it must have had if nothing is missing before it.
-func (v *salvager) guess(seg *segment, size int64) ([]uint32, error) {
+func (v *salvager) guess(f io.ReaderAt, seg *segment, size int64) ([]uint32, error) {
 	b := make([]byte, min(size, headerSize))
-	if _, err := readFull(v.from.file(seg), b, 0); err != nil {
+	if _, err := readFull(f, b, 0); err != nil {
 		return nil, err
 	}
 	first := v.to == nil
@@ -226,7 +233,7 @@ func (v *salvager) guess(seg *segment, size int64) ([]uint32, error) {
 // blocks copies the whole blocks of a segment.
 func (v *salvager) blocks(j *judge, seg *segment) error {
 	for off := int64(headerSize); off < j.win.limit && !v.ended; {
-		if err := v.ctx.Err(); err != nil {
+		if err := cmp.Or(v.ctx.Err(), v.err); err != nil {
 			return err
 		}
 		v.how.Progress(v.done+off, v.total)
@@ -338,4 +345,26 @@ func (v *salvager) keep(b *rawBlock, seg *segment, wrong *damage) error {
 		b.Records[i] = record{ID: id}
 	}
 	return v.to.append(b)
+}
+
+// readable reads zeros in place of what the disk cannot read, which makes that damage like any other.
+type readable struct{ segmentFile }
+
+// ReadAt implements io.ReaderAt.
+func (f readable) ReadAt(b []byte, off int64) (n int, err error) {
+	if n, err = f.segmentFile.ReadAt(b, off); !IsDamage(err) {
+		return n, err
+	}
+	const page = 4 << 10
+	for n = 0; n < len(b); {
+		end := min(n+int(page-(off+int64(n))%page), len(b))
+		_, err := f.segmentFile.ReadAt(b[n:end], off+int64(n))
+		if IsDamage(err) {
+			clear(b[n:end])
+		} else if err != nil {
+			return n, err
+		}
+		n = end
+	}
+	return n, nil
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -25,13 +26,69 @@ func seedPlain(dir string, _ *datadir.Node, meta checkpoint.Meta, body io.Writer
 	return checkpoint.Write(vfs.OS{}, datadir.Path(dir, datadir.CheckpointDir), meta, body)
 }
 
+// badPage is a disk that cannot read the page at an offset of a segment.
+type badPage struct {
+	vfs.OS
+	segment string
+	off     int64
+}
+
+type badPageFile struct {
+	vfs.File
+	off int64
+}
+
+func (d badPage) OpenRead(name string) (vfs.File, error) {
+	f, err := d.OS.OpenRead(name)
+	if err == nil && filepath.Base(name) == d.segment {
+		f = badPageFile{f, d.off}
+	}
+	return f, err
+}
+
+func (f badPageFile) ReadAt(b []byte, off int64) (int, error) {
+	if off < f.off+4096 && off+int64(len(b)) > f.off {
+		return 0, syscall.EIO
+	}
+	return f.File.ReadAt(b, off)
+}
+
+// TestSalvageFromABadDisk: a page that cannot be read loses what it holds, and nothing else.
+func TestSalvageFromABadDisk(t *testing.T) {
+	l := startLive(t, 7, 32<<10)
+	l.busy(200)
+	must(t, l.log.Sync())
+	l.indexed()
+	for _, s := range l.log.Segments() {
+		for off := int64(0); off < s.Size; off += 8192 {
+			blocks, losses, _ := salvagedOn(t, badPage{segment: s.Name, off: off}, l.dir)
+			require.True(t, len(losses) > 0, "%s, %d: no loss", s.Name, off)
+			lost := 0
+			for _, o := range l.history {
+				if blocks[o.index].Index == 0 {
+					lost++
+					require.True(t, o.index >= s.First && o.index <= s.Last, "%d is lost", o.index)
+				}
+			}
+			require.True(t, lost < len(l.history)/4, "%s, %d: %d of %d blocks lost", s.Name, off, lost,
+				len(l.history))
+		}
+	}
+}
+
 // salvaged salvages a directory, verifies the result, and returns its log's blocks by index.
 func salvaged(t *testing.T, dir string) (blocks map[uint64]event.Block, losses []*Loss, to string) {
+	t.Helper()
+	return salvagedOn(t, vfs.OS{}, dir)
+}
+
+func salvagedOn(t *testing.T, fsys vfs.FS, dir string) (
+	blocks map[uint64]event.Block, losses []*Loss, to string) {
 	t.Helper()
 	to = filepath.Join(t.TempDir(), "new")
 	card, err := ReadCard(dir)
 	must(t, err)
-	node, losses, err := Salvage(t.Context(), vfs.OS{}, dir, card, event.Instant{
+	node, losses, err := Salvage(t.Context(), fsys, dir, card, event.Instant{
 		Kind: event.InstantNow}, to, seedPlain, func(int64, int64) {})
 	must(t, err)
 	_, err = Verify(t.Context(), vfs.OS{}, to, node, nil)
@@ -103,7 +160,7 @@ func TestSalvageKeepsEveryWholeBlock(t *testing.T) {
 			loss, events := losses[0], 0
 			for index, b := range whole {
 				if !loss.Kept && index >= loss.First && index <= loss.Last {
-					require.True(t, got[index].Index == 0, "%s: %d is there", what, index)
+					require.Equal(t, len(got[index].Events), len(loss.Created), "%s: %d is there", what, index)
 					continue
 				}
 				require.True(t, got[index].Index == index, "%s: %d is not there: %+v", what, index, loss)
@@ -164,7 +221,7 @@ func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
 		affected, live []string
 		kept           bool
 	}{
-		"the queue":   {block(created), 5, []string{a, b, c}, nil, false},
+		"the queue":   {block(created), 0, nil, []string{b, c}, false},
 		"an enqueue":  {block(enqueued), 2, []string{a}, []string{b, c}, false},
 		"a lease":     {block(leased), 1, []string{a}, []string{a, b, c}, false},
 		"an ack":      {block(acked), 0, nil, []string{a, b, c}, false},
@@ -209,6 +266,97 @@ func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
 	}
 }
 
+// TestSalvageCreatesQueues loses the creation of queues that later events need, with a checkpoint
+// that knows them and without, once among other damage.
+func TestSalvageCreatesQueues(t *testing.T) {
+	l := startLive(t, 3, 1<<20)
+	produce := func(queue string) event.ID {
+		r := l.do(&event.Command{Produce: &event.Produce{Queue: queue, Messages: []event.NewMessage{
+			{Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{Payload: []byte(`"a"`)})}}}})
+		return r[0].Produced[0].ID
+	}
+	put := func(name, dlq string) uint64 {
+		p := event.DefaultPolicy()
+		p.MaxAttempts, p.LeaseMS, p.DeadLetterQueue = 3, 77_000, dlq
+		l.do(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p}})
+		return l.index
+	}
+	dead := func(queue string) {
+		r := l.do(&event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: 1, Worker: "w"}})
+		l.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter,
+			Lease: r[0].Leased[0].Lease, DelayMS: -1}}}})
+	}
+	graves := put("graves", "")
+	jobs := put("jobs", "graves")
+	idle := put("idle", "")
+	produce("jobs")
+	later := put("later", "")
+	lost := produce("jobs")
+	produce("later")
+	dead("jobs")
+	l.do(&event.Command{PurgeQueue: &event.PurgeQueue{Name: "later"}})
+	produce("idle")
+	last := put("last", "")
+	must(t, l.log.Sync())
+	for name, tt := range map[string]struct {
+		at      []uint64
+		created [][]string
+		dead    int64 // in graves
+	}{
+		"a queue":                           {[]uint64{jobs}, [][]string{{"jobs"}}, 1},
+		"a dead-letter queue":               {[]uint64{graves}, [][]string{{"graves"}}, 1},
+		"both":                              {[]uint64{graves, jobs}, [][]string{{"graves", "jobs"}}, 1},
+		"one before an unrelated loss":      {[]uint64{idle, event.RefOf(lost).Index}, [][]string{{"idle"}, nil}, 1},
+		"one whose number others follow":    {[]uint64{later}, [][]string{{"later"}}, 1},
+		"one that nothing needs any more":   {[]uint64{last}, [][]string{nil}, 1},
+		"one after an unrelated loss":       {[]uint64{event.RefOf(lost).Index, last}, [][]string{nil, nil}, 1},
+		"two, and a third block in between": {[]uint64{jobs, event.RefOf(lost).Index, graves}, [][]string{{"graves", "jobs"}, nil}, 1},
+	} {
+		for _, known := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, known to a checkpoint: %v", name, known), func(t *testing.T) {
+				dir := damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]), func(b []byte) []byte {
+					for _, at := range tt.at {
+						b = block(at)(b)
+					}
+					return b
+				})
+				if known {
+					m := l.checkpoint()
+					defer os.Remove(filepath.Join(l.ckpts(), m.Name()))
+					must(t, os.CopyFS(filepath.Join(dir, datadir.CheckpointDir), os.DirFS(l.ckpts())))
+				}
+				_, losses, to := salvaged(t, dir)
+				require.Equal(t, len(losses), len(tt.created))
+				d, err := Open(to)
+				must(t, err)
+				defer d.Close()
+				state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+				must(t, err)
+				for i, loss := range losses {
+					names := []string{}
+					for _, c := range loss.Created {
+						names = append(names, c.Queue)
+						require.Equal(t, c.Checkpoint > 0, known)
+						q, _ := state.Queue(c.Queue)
+						require.Equal(t, q.Policy.LeaseMS == 77_000, known, "%+v", q.Policy)
+						require.True(t, known || q.Policy.MaxAttempts == 0, "%+v", q.Policy)
+						live, _ := l.m.Queue(c.Queue)
+						require.True(t, !known || q.Number == live.Number, "number %d", q.Number)
+					}
+					slices.Sort(names)
+					assert.True(t, slices.Equal(names, tt.created[i]), "created %v", names)
+				}
+				for _, q := range []string{"graves", "jobs", "idle", "later"} {
+					_, ok := state.Queue(q)
+					assert.True(t, ok, "%s is not there", q)
+				}
+				q, _ := state.Queue("graves")
+				assert.Equal(t, q.Stats.Messages(), tt.dead)
+			})
+		}
+	}
+}
+
 // TestSalvageWithoutSegments loses whole files, also of a log whose beginning retention has
 // deleted.
 func TestSalvageWithoutSegments(t *testing.T) {
@@ -233,14 +381,28 @@ func TestSalvageWithoutSegments(t *testing.T) {
 	must(t, l.log.DeleteBefore(l.log.Segments()[2].First))
 	must(t, l.log.Sync())
 	l.indexed()
+	missing := 0
 	for _, name := range segmentsIn(t, l.dir) {
 		dir := damaged(t, l.dir, filepath.Base(name), func(b []byte) []byte {
 			b[len(b)/2] ^= 1
 			return b
 		})
-		blocks, losses, _ := salvaged(t, dir)
+		blocks, losses, to := salvaged(t, dir)
 		assert.True(t, len(losses) > 0 && len(blocks) > 0, "%d losses, %d blocks", len(losses), len(blocks))
+		// A message of the checkpoint may have lost its content.
+		d, err := Open(to)
+		must(t, err)
+		state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+		must(t, err)
+		for m := range state.All {
+			if _, err := d.Log.Content(m.Content); err != nil && !errors.Is(err, log.ErrGone) {
+				require.ErrorIs(t, err, log.ErrDamaged)
+				missing++
+			}
+		}
+		must(t, d.Close())
 	}
+	assert.True(t, missing > 0, "no content is missing")
 }
 
 // TestPastOfADamagedLog damages each segment, the newest too: every state up to the last good index

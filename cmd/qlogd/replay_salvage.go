@@ -19,6 +19,8 @@ type lossBody struct {
 	Reason     string     `json:"reason"`
 	LeftOut    int        `json:"events_left_out"`
 	MessageIDs []event.ID `json:"message_ids"`
+
+	QueuesCreated []replay.Created `json:"queues_created"`
 }
 
 // salvage writes a new data directory with every whole block of a damaged log.
@@ -53,8 +55,16 @@ func (r *replayer) salvage() error {
 		if len(ids) > 0 {
 			text += "; messages " + strings.Trim(fmt.Sprint(ids), "[]")
 		}
+		for _, c := range l.Created {
+			text += "; created queue " + c.Queue
+			if c.Checkpoint > 0 {
+				text += fmt.Sprintf(" with its policy at index:%d", c.Checkpoint)
+			} else {
+				text += " with the default policy and max_attempts 0"
+			}
+		}
 		err := r.say(named{what: lossBody{l.Segment, l.Offset, l.First, l.Last, l.Reason, l.LeftOut,
-			ids}}, "%s", text)
+			ids, append([]replay.Created{}, l.Created...)}}, "%s", text)
 		if err != nil {
 			return err
 		}

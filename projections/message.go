@@ -162,6 +162,9 @@ func (s *State) count(h handle) {
 func (s *State) schedule(h handle, due int64, place event.Place) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
+	if place == event.PlaceBlock && b.ordering == event.Unordered {
+		place = event.PlaceHead // a salvage has lost the ordering
+	}
 	m.state, m.due, m.place = event.StateScheduled, due, place
 	b.scheduled++
 	if place == event.PlaceBlock {

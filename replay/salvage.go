@@ -142,7 +142,8 @@ func (v *salvage) lost(loss *log.Loss) *event.Block {
 	l.gap = v.gap
 	b := &event.Block{Index: l.Last, Time: v.state.Clock()}
 	for _, n := range v.needs {
-		if !v.second || n.loss != len(v.losses)-1 {
+		_, there := v.state.Look(n.queue)
+		if !v.second || n.loss != len(v.losses)-1 || there {
 			continue
 		}
 		if len(b.Events) == 0 {
@@ -151,10 +152,9 @@ func (v *salvage) lost(loss *log.Loss) *event.Block {
 		e := event.Event{ID: event.NewID(b.Time, b.Index, uint32(len(b.Events))),
 			Type: event.QueueCreated, Queue: n.queue, Policy: &n.policy, Actor: "salvage",
 			Number: max(v.state.NextNumber(), n.number)}
-		if v.state.Try(&e) {
-			b.Events = append(b.Events, e)
-			l.Created = append(l.Created, Created{n.queue, n.checkpoint})
-		}
+		v.state.Apply(&e)
+		b.Events = append(b.Events, e)
+		l.Created = append(l.Created, Created{n.queue, n.checkpoint})
 	}
 	if len(b.Events) == 0 {
 		return nil

@@ -357,6 +357,47 @@ func TestSalvageCreatesQueues(t *testing.T) {
 	}
 }
 
+// TestSalvageOfAnOrderedQueue loses the creation of a queue whose events only an ordered one has: it
+// is created again without its ordering, which nothing tells.
+func TestSalvageOfAnOrderedQueue(t *testing.T) {
+	l := startLive(t, 4, 1<<20)
+	policy := event.DefaultPolicy()
+	policy.Ordering = event.PerKey
+	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: policy}})
+	created := l.index
+	for _, key := range []string{"", "k", "k"} {
+		l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
+			{Key: key, Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{})}}}})
+	}
+	settle := func(op event.SettleOp, delay int64, most int) {
+		r := l.do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: most, Worker: "w"}})
+		for _, m := range r[0].Leased {
+			l.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: op,
+				Lease: m.Lease, DelayMS: delay}}}})
+		}
+	}
+	settle(event.OpRetry, 60_000, 2)
+	l.now += 30_000
+	l.do(&event.Command{PauseQueue: &event.PauseQueue{Name: "q", Paused: true}},
+		&event.Command{PauseQueue: &event.PauseQueue{Name: "q"}})
+	l.now += 60_000
+	settle(event.OpRetry, 1, 2)
+	l.now += 60_000
+	settle(event.OpAck, -1, 1)
+	must(t, l.log.Sync())
+	dir := damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]), block(created))
+	_, losses, to := salvaged(t, dir)
+	require.Equal(t, losses[0].LeftOut, 0)
+	d, err := Open(to)
+	must(t, err)
+	defer d.Close()
+	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+	must(t, err)
+	must(t, state.Check())
+	q, _ := state.Queue("q")
+	require.Equal(t, q.Stats.Messages(), 2)
+}
+
 // TestSalvageWithoutSegments loses whole files, also of a log whose beginning retention has
 // deleted.
 func TestSalvageWithoutSegments(t *testing.T) {

@@ -195,6 +195,9 @@ func (x *explaining) ordered(v *event.MessageView) error {
 	switch ahead.State {
 	case event.StateLeased:
 		state = "is leased until " + r.Until.String()
+		if partition.Batch > 1 {
+			state += fmt.Sprintf(", as the first of a batch of %d (lane_batch)", partition.Batch)
+		}
 	case event.StateScheduled:
 		state = "waits for its next try at " + r.Until.String()
 	}

@@ -235,16 +235,25 @@ const damagedPause = 5 * time.Second
 
 // answerLeased writes the leased messages. One that cannot be read because a file is damaged is
 // released after a pause: it costs no attempt, and other nodes can read it. One that cannot be
-// decoded is left out: its lease expires, and in the end it is dead-lettered.
+// decoded is left out: its lease expires, and in the end it is dead-lettered. What is behind either in
+// its batch is released with it.
 func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	readable, contents := leased[:0], make([]*event.Content, 0, len(leased))
+	withheld := map[event.ID]bool{} // leases
 	out := leaseAnswer{Messages: make([]wire.LeasedMessage, 0, len(leased))}
 	var damaged []event.LeasedMessage
 	for _, m := range leased {
+		if withheld[m.Behind] { // it must not overtake the one ahead of it
+			withheld[m.Lease], damaged = true, append(damaged, m)
+			continue
+		}
 		c, err := s.content(m.Content)
 		var shown wire.LeasedMessage
 		if err == nil {
 			shown, err = s.leasedMessage(&m, c)
+		}
+		if err != nil {
+			withheld[m.Lease] = true
 		}
 		switch {
 		case err == nil:
@@ -284,6 +293,9 @@ func (s *Server) leasedMessage(m *event.LeasedMessage, c *event.Content) (
 		EnqueuedAt: wire.Time(m.EnqueuedAt), LeaseExpiresAt: wire.Time(m.LeaseExpiresAt),
 		Headers: of.Headers, Payload: of.Payload, PayloadBytes: of.PayloadBytes,
 		ContentType: of.ContentType, Original: of.Original, CorrelationID: of.CorrelationID,
+	}
+	if !m.Behind.IsZero() {
+		out.Behind = m.Behind.String()
 	}
 	out.Erased, out.Damaged = s.absent(c, m.Content)
 	if m.Dead != nil {
@@ -348,6 +360,9 @@ func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 	b, _ = m.LeaseExpiresAt.AppendText(append(b, `","lease_expires_at":"`...))
 	b = append(b, '"')
 	text(`,"correlation_id":`, m.CorrelationID)
+	if m.Behind != "" {
+		text(`,"behind":`, m.Behind)
+	}
 	dead, err := []byte("null"), error(nil)
 	if m.Dead != nil {
 		dead, err = wire.Marshal(m.Dead)

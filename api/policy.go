@@ -71,6 +71,8 @@ func UpdatePolicy(
 			"must be block, head or tail", event.Parse[event.OnRetry]),
 		parse("delivery.on_dead", of(d, d.Value.OnDead), &p.OnDead, def.OnDead,
 			"must be skip, hold_key or dead_letter_key", event.Parse[event.OnDead]),
+		parse("delivery.lane_batch", of(d, d.Value.LaneBatch), &p.LaneBatch, def.LaneBatch,
+			"must be from 1 to 1000", laneBatch),
 		parse("deduplication.by", of(dedup, dedup.Value.By), &p.DedupBy, def.DedupBy,
 			"must be key or content", event.Parse[event.DedupBy]),
 	)
@@ -149,6 +151,15 @@ func millionths(lo, hi float64) func(float64) (int64, bool) {
 	}
 }
 
+// laneBatch converts a lane_batch: a policy says nothing of 1, the default.
+func laneBatch(n int64) (uint32, bool) {
+	ok := n >= 1 && n <= event.MaxBatch
+	if n == 1 {
+		n = 0
+	}
+	return uint32(n), ok
+}
+
 // policyOf returns a policy's view.
 func policyOf(p *event.Policy) wire.Policy {
 	return wire.Policy{
@@ -163,7 +174,7 @@ func policyOf(p *event.Policy) wire.Policy {
 			BackoffJitter:     float64(p.BackoffJitter) / event.Million,
 			BackoffScheduleMS: slices.Clone(p.BackoffScheduleMS),
 			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
-			DeadLetterQueue: unlessZero(p.DeadLetterQueue),
+			DeadLetterQueue: unlessZero(p.DeadLetterQueue), LaneBatch: p.Batch(),
 		},
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),

@@ -130,12 +130,13 @@ func (s *Server) settleItems(q *request, queue string, items []event.SettleItem)
 		q.err = fmt.Errorf("%d answers to %d settled leases", len(res.Settled), len(items))
 	}
 	q.keyFollowed(res)
+	ends := map[uint64]bool{} // the entries at which items before took effect, the first time
 	for i := range res.Settled {
 		t := &res.Settled[i]
 		if t.Status != event.StatusRejected {
 			continue
 		}
-		q.do(func() error { return s.settledBefore(q, queue, &items[i], t) })
+		q.do(func() error { return s.settledBefore(q, queue, &items[i], t, ends) })
 		if t.Status == event.StatusRejected {
 			s.metrics.leaseLost.Inc()
 		}
@@ -143,9 +144,10 @@ func (s *Server) settleItems(q *request, queue string, items []event.SettleItem)
 	return res.Settled
 }
 
-// settledBefore gives a lost lease the first answer if, as the log shows, the same call ended it.
+// settledBefore gives a lost lease the first answer if, as the log shows, the same call ended it: by
+// its item, or by one before it, which sent the message back at one of the entries ends.
 func (s *Server) settledBefore(
-	q *request, queue string, item *event.SettleItem, t *event.Settled,
+	q *request, queue string, item *event.SettleItem, t *event.Settled, ends map[uint64]bool,
 ) error {
 	if item.Op == event.OpExtend || event.RefOf(item.Lease).Index > s.deps.Log.Head() {
 		return nil
@@ -157,7 +159,7 @@ func (s *Server) settledBefore(
 	if err != nil || queue != "" && e.Queue != queue {
 		return err
 	}
-	same := false
+	same, index := false, event.RefOf(e.ID).Index
 	switch item.Op {
 	case event.OpAck:
 		same = e.Type == event.Acked
@@ -168,7 +170,11 @@ func (s *Server) settledBefore(
 	case event.OpDeadLetter:
 		same = e.Reason == event.ReasonRejected
 	}
+	if e.Type == event.Returned && item.Op != event.OpAck && ends[index] {
+		*t = event.Settled{Lease: item.Lease, Status: event.StatusReleased}
+	}
 	if same { // the statuses are the events' names
+		ends[index] = true
 		*t = event.Settled{Lease: item.Lease, Status: e.Type.String()}
 		if e.Type == event.Retried {
 			t.NextAt = max(e.Due, event.ClockOf(e.ID))

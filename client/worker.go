@@ -173,8 +173,10 @@ type job struct {
 	runs time.Duration // how long a lease is
 
 	// The rest is guarded by run.mu.
+	next   *job                    // behind it in its batch: handled if it is acked, else released
+	behind bool                    // behind another job
 	until  time.Time               // the end of the lease, as far as is known here
-	extend *time.Timer             // asks for more at a third of it
+	extend *time.Timer             // asks for more at a third of it; nil behind another job
 	over   bool                    // settled, or its lease is lost
 	cancel context.CancelCauseFunc // of the handler; nil before
 }
@@ -240,36 +242,58 @@ func (r *run) wake() {
 	}
 }
 
-// took passes leased messages to the handlers.
+// took passes leased messages to the handlers: of each batch the first, which leads to the others.
 func (r *run) took(messages []wire.LeasedMessage) {
+	var ahead *job
 	for _, m := range messages {
 		j := &job{Message: Message{m}, runs: leaseOf(&m, r.w.opts.Lease)}
 		j.until = time.Now().Add(j.runs)
 		r.mu.Lock()
-		j.extend = time.AfterFunc(j.runs/3, func() { r.extend(j) })
+		first := ahead == nil || m.Behind != ahead.LeaseID
+		if first {
+			j.extend = time.AfterFunc(j.runs/3, func() { r.extend(j) })
+		} else {
+			ahead.next, j.behind = j, true
+		}
 		r.jobs[j] = struct{}{}
 		r.lease = j.runs
 		r.leased++
 		r.mu.Unlock()
-		r.work <- j
+		if ahead = j; first {
+			r.work <- j
+		}
 	}
 }
 
 // handle handles one message after the other.
 func (r *run) handle() {
 	for j := range r.work {
-		r.mu.Lock()
-		if r.stopping || j.over {
-			r.mu.Unlock()
-			r.release(j)
-			continue
+		for j != nil {
+			j = r.one(j)
 		}
-		ctx, cancel := context.WithCancelCause(r.ctx)
-		j.cancel = cancel
-		r.wake()
-		r.mu.Unlock()
-		r.do(ctx, j)
 	}
+}
+
+// one handles a message and returns the one behind it in its batch, nil for none.
+func (r *run) one(j *job) *job {
+	r.mu.Lock()
+	if r.stopping || j.over {
+		r.mu.Unlock()
+		r.release(j)
+		return nil
+	}
+	if j.extend == nil { // its lease was extended with those ahead of it
+		due := time.Until(j.until) - 2*j.runs/3
+		j.extend = time.AfterFunc(max(due, 0), func() { r.extend(j) })
+	}
+	ctx, cancel := context.WithCancelCause(r.ctx)
+	j.cancel = cancel
+	r.wake()
+	r.mu.Unlock()
+	r.do(ctx, j)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return j.next
 }
 
 // do calls the handler and settles the message according to the result.
@@ -311,17 +335,28 @@ func (r *run) settle(j *job, s Settlement, took time.Duration) {
 		r.pace += (took - r.pace) / 8
 	}
 	r.leased--
-	over := j.over
+	over, rest := j.over, j.next
 	if !over {
 		r.end(j)
 		r.settles.Add(1)
 	}
+	if s.Do == DoAck && !over {
+		rest = nil
+	} else {
+		j.next = nil
+	}
 	r.wake()
 	r.mu.Unlock()
+	if rest != nil {
+		defer r.release(rest) // and so all of the batch
+	}
 	if over {
 		return
 	}
 	r.send(j, s, func(err error) {
+		if j.behind && s.Do == DoRelease && errors.Is(err, ErrLeaseLost) {
+			err = nil // the one ahead of it has sent it back
+		}
 		if err != nil {
 			r.w.opts.Logger.Warn("message not settled, it will be delivered again",
 				"queue", j.Queue, "message", j.ID, "settle", string(s.Do), "error", err)
@@ -332,8 +367,9 @@ func (r *run) settle(j *job, s Settlement, took time.Duration) {
 
 // end ends the extensions of a job's lease. r.mu is held.
 func (r *run) end(j *job) {
-	j.over = true
-	j.extend.Stop()
+	if j.over = true; j.extend != nil {
+		j.extend.Stop()
+	}
 	delete(r.jobs, j)
 }
 
@@ -361,7 +397,7 @@ func (r *run) abandon() int {
 	return n
 }
 
-// extend extends a job's lease, or gives it up when it has run out.
+// extend extends a job's lease, and with it those behind it, or gives it up when it has run out.
 func (r *run) extend(j *job) {
 	now := time.Now()
 	r.mu.Lock()
@@ -382,16 +418,20 @@ func (r *run) extend(j *job) {
 		defer r.mu.Unlock()
 		switch {
 		case err == nil:
-			j.until = now.Add(j.runs)
+			for k := j; k != nil; k = k.next {
+				k.until = now.Add(k.runs)
+			}
 		case !j.over && (errors.Is(err, ErrLeaseLost) || errors.Is(err, ErrQueueNotFound)):
 			r.lose(j)
 		} // without an answer the lease runs out
 	})
 }
 
-// lose notes that a job's lease is gone. r.mu is held.
+// lose notes that a job's lease is gone, and those behind it. r.mu is held.
 func (r *run) lose(j *job) {
-	r.end(j)
+	for k := j; k != nil; k = k.next {
+		r.end(k)
+	}
 	if j.cancel != nil {
 		j.cancel(ErrLeaseLost)
 	}

@@ -39,6 +39,7 @@ type postOffice struct {
 	log     []string          // what was settled: "ack 3"
 	settles int               // requests
 	asked   []int64           // max_messages of each lease call
+	lane    bool              // what one call leases is a batch
 	refuse  func(verb string) *http.Response
 }
 
@@ -117,9 +118,14 @@ func (p *postOffice) RoundTrip(r *http.Request) (*http.Response, error) {
 			what, res.Status, res.Code = "too late to "+what, "rejected", "lease_lost"
 		case verb == "extend":
 			p.until[it.LeaseID] = now.Add(time.Duration(ms) * time.Millisecond)
+			for id := range p.until {
+				if p.lane && id > it.LeaseID {
+					p.until[id] = p.until[it.LeaseID]
+				}
+			}
 		default:
 			delete(p.until, it.LeaseID)
-			if verb == "release" {
+			if verb == "release" && !p.lane {
 				p.ready = append(p.ready, p.payload[it.LeaseID])
 				p.more <- struct{}{}
 			}
@@ -153,9 +159,13 @@ func (p *postOffice) leases(r *http.Request, in *wire.LeaseRequest) (*http.Respo
 				now := time.Now()
 				id := ulidAt(now, p.n)
 				p.until[id], p.payload[id] = now.Add(p.lease), payload
+				behind := ""
+				if n := len(out.Messages); n > 0 && p.lane {
+					behind = out.Messages[n-1].LeaseID
+				}
 				out.Messages = append(out.Messages, wire.LeasedMessage{
 					ID: "m" + id, LeaseID: id, Queue: "q", Payload: []byte(payload),
-					LeaseExpiresAt: wire.TimeOf(now.Add(p.lease)),
+					LeaseExpiresAt: wire.TimeOf(now.Add(p.lease)), Behind: behind,
 				})
 			}
 			p.ready = p.ready[n:]
@@ -344,6 +354,34 @@ func TestWorkerExtends(t *testing.T) {
 			count["ack 1"] != 1 || count["ack 3"] != 1 || count["extend 0"] != 0 {
 			t.Error(count)
 		}
+	})
+}
+
+// A batch of a lane is handled in order, one message at a time, and extended as a whole. When one
+// fails, those behind it are released and not handled.
+func TestWorkerKeepsTheOrderOfABatch(t *testing.T) {
+	var handled []string
+	var running atomic.Int32
+	o := WorkerOptions{Concurrency: 4}
+	bubble(t, nil, o, func(_ context.Context, m *Message) error {
+		if n := running.Add(1); n > 1 {
+			t.Errorf("%d handlers of one key at once", n)
+		}
+		defer running.Add(-1)
+		handled = append(handled, string(m.Bytes()))
+		time.Sleep(2500 * time.Millisecond)
+		if string(m.Bytes()) == "1" {
+			return errors.New("not today")
+		}
+		return nil
+	}, func(t *testing.T, p *postOffice, stop func()) {
+		p.lane, p.lease = true, 3*time.Second
+		p.put("0", "1", "2", "3")
+		time.Sleep(time.Minute)
+		stop()
+		assert.Equal(t, strings.Join(handled, " "), "0 1")
+		assert.Equal(t, strings.Join(p.settled(), "; "), "extend 0; extend 0; ack 0; "+
+			"extend 1; extend 1; retry 1: not today; release 2; release 3")
 	})
 }
 

@@ -47,6 +47,8 @@ type lease struct {
 	after *life
 	nth   int
 	lag   int64
+	// The kinds of the messages that its call leased: if it is the first of a batch, of all of these.
+	kinds []string
 
 	acts  []act
 	ended bool     // within the range
@@ -82,6 +84,9 @@ type gatherer struct {
 	unblocker map[partitionKey]*life     // which message unblocked it last
 	open      map[event.ID]*lease
 	took      map[string][]int64
+	batch     *lease // the first of the newest batch: what one call leased of one partition
+	of        partitionKey
+	index     uint64
 }
 
 func gather(ctx context.Context, src *Source, o *WhatIfOptions) (*facts, error) {
@@ -176,6 +181,8 @@ func (g *gatherer) event(e *event.Event) {
 		g.ended(l, e, at, event.OpAck, 0)
 	case event.Released:
 		g.ended(l, e, at, event.OpRelease, 0)
+	case event.Returned:
+		g.ended(l, e, at, 0, 0)
 	case event.Retried:
 		g.ended(l, e, at, event.OpRetry, g.ownWait(e, at))
 	case event.LeaseExpired:
@@ -321,6 +328,14 @@ func (g *gatherer) leased(l *life, e *event.Event, at int64) {
 	}
 	l.leases = append(l.leases, f)
 	g.open[e.ID] = f
+	p, index := g.partition(l), event.RefOf(e.ID).Index
+	if p == (partitionKey{}) || p != g.of || index != g.index || g.open[g.batch.id] == nil {
+		g.batch, g.of, g.index = f, p, index
+	}
+	g.batch.kinds = append(g.batch.kinds, l.kind)
+	if f.kinds == nil {
+		f.kinds = []string{l.kind}
+	}
 }
 
 // acted records what a worker did with its lease.
@@ -399,7 +414,7 @@ func again(e *event.Event, at int64) (int64, bool) {
 		return max(e.Due, at), e.Due > 0
 	case event.Retried:
 		return max(e.Due, at), true
-	case event.Released:
+	case event.Released, event.Returned:
 		return at, true
 	}
 	return 0, false

@@ -15,7 +15,7 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// demand is one worker that asks a queue for one message, as in a real lease.
+// demand is one worker that asks a queue for one message, as in a real lease, or for a batch.
 type demand struct {
 	*lease
 	of   *life // the message that was leased in reality
@@ -179,19 +179,34 @@ func (s *stage) settle(item event.SettleItem) {
 
 // lease asks for a worker, and reports whether there was a message for it.
 func (s *stage) lease(d *demand) bool {
-	// Workers are assumed to be of the kind that they were.
-	c := &event.Lease{Queues: []string{d.of.queue}, Max: 1, LeaseMS: d.ms, Worker: d.worker}
-	if d.of.kind != "" {
-		c.Kinds = []string{d.of.kind}
+	// Workers are assumed to be of the kinds that they were.
+	c := &event.Lease{Queues: []string{d.of.queue}, Max: len(d.kinds), LeaseMS: d.ms, Worker: d.worker}
+	if !slices.Contains(d.kinds, "") {
+		c.Kinds = d.kinds
 	}
 	if s.machine.Leasable(d.of.queue, c.Kinds) == 0 {
 		return false
 	}
 	r := s.apply(&event.Command{Lease: c})
 	for i := range r.Leased {
-		s.taken(d, &r.Leased[i])
+		if m := &r.Leased[i]; i == 0 {
+			s.taken(d, m)
+		} else {
+			s.taken(s.expected(m), m)
+		}
 	}
 	return len(r.Leased) > 0
+}
+
+// expected returns the worker that is expected for a message that came with a batch, nil for none.
+// It comes no more.
+func (s *stage) expected(m *event.LeasedMessage) *demand {
+	l := s.byPlayID[m.ID]
+	if l == nil || l.open == nil || l.open.done {
+		return nil
+	}
+	l.open.done = true
+	return l.open
 }
 
 // taken plans what the worker that got a message does with it.
@@ -200,7 +215,7 @@ func (s *stage) taken(d *demand, m *event.LeasedMessage) {
 	if l == nil {
 		return // nothing is known about it
 	}
-	if d.owner != l {
+	if d != nil && d.owner != l {
 		d.owner.open = nil
 		if o := l.open; o != nil && !o.done {
 			o.owner, d.owner.open = d.owner, o

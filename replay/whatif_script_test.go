@@ -73,6 +73,14 @@ func (s *story) play(line string) {
 		s.ids[args[0]] = p.ID
 	case "try": // a worker's attempt that takes so many milliseconds
 		s.try("jobs", number(args[0]), settleOps[args[1]])
+	case "batch": // a call leases so many messages, and each takes so many milliseconds
+		r := s.do(&event.Command{Lease: &event.Lease{Queues: []string{"jobs"},
+			Max: int(number(args[0])), Worker: "w"}})[0]
+		require.Equal(s.t, len(r.Leased), int(number(args[0])), "leased")
+		for i := range r.Leased {
+			s.pass(number(args[1]))
+			s.settle(event.OpAck, r.Leased[i].Lease)
+		}
 	case "retry_after": // the worker says when
 		_, lease := s.take("jobs")
 		s.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{

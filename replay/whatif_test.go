@@ -122,14 +122,15 @@ func (w *world) traffic(steps int) {
 	})
 	w.queue("keyed", func(p *event.Policy) {
 		p.Ordering, p.DeadLetterQueue, p.MaxAttempts = event.PerKey, "auto", 3
-		p.InitialBackoffMS, p.LeaseMS = 700, 2500
+		p.InitialBackoffMS, p.LeaseMS, p.LaneBatch = 700, 2500, 2
 	})
 	w.queue("tail", func(p *event.Policy) {
 		p.Ordering, p.OnRetry, p.OnDead = event.PerKey, event.RetryTail, event.DeadLetterKey
-		p.MaxAttempts, p.LeaseMS = 2, 2500
+		p.MaxAttempts, p.LeaseMS, p.LaneBatch = 2, 2500, 3
 	})
 	w.queue("fifo", func(p *event.Policy) {
 		p.Ordering, p.OnRetry, p.MaxAgeSeconds = event.FIFO, event.RetryHead, 20
+		p.LaneBatch = 3
 	})
 	queues := []string{"plain", "keyed", "tail", "fifo", "plain.dlq"}
 	ops := []event.SettleOp{event.OpAck, event.OpAck, event.OpAck, event.OpRetry, event.OpRetry,
@@ -179,7 +180,7 @@ func (w *world) traffic(steps int) {
 		}
 		for range 2 {
 			c := &event.Lease{
-				Queues: []string{queues[w.rng.IntN(len(queues))]}, Max: 1 + w.rng.IntN(2),
+				Queues: []string{queues[w.rng.IntN(len(queues))]}, Max: 1 + w.rng.IntN(4),
 				Worker: "w",
 			}
 			if w.rng.IntN(4) == 0 {

@@ -103,6 +103,9 @@ type LeasedMessage struct {
 	LeaseExpiresAt Time              `json:"lease_expires_at"`
 	CorrelationID  string            `json:"correlation_id"`
 	Dead           *Dead             `json:"dead"`
+	// Behind is the lease of the message of the same key that comes before this one in the answer:
+	// in a queue with lane_batch, that one is to be processed and settled first.
+	Behind string `json:"behind,omitzero"`
 }
 
 // Dead is where a dead message came from, and why.

@@ -37,6 +37,7 @@ type DeliveryUpdate struct {
 	OnRetry           Opt[string]  `json:"on_retry,omitzero"`          // block, head, tail
 	OnDead            Opt[string]  `json:"on_dead,omitzero"`           // skip, hold_key, …
 	DeadLetterQueue   Opt[string]  `json:"dead_letter_queue,omitzero"` // "auto" creates <name>.dlq
+	LaneBatch         Opt[int64]   `json:"lane_batch,omitzero"`
 }
 
 // DeduplicationUpdate changes Deduplication.
@@ -76,6 +77,7 @@ type Delivery struct {
 	OnRetry           string  `json:"on_retry"`
 	OnDead            string  `json:"on_dead"`
 	DeadLetterQueue   *string `json:"dead_letter_queue"`
+	LaneBatch         int64   `json:"lane_batch"` // consecutive messages of a key per lease call
 }
 
 // Ints is a list that is null in JSON when there is none.

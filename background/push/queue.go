@@ -112,6 +112,7 @@ func (q *queue) run() {
 		}
 		leased, err := q.e.Lease(g.ctx, &event.Lease{
 			Queues: []string{q.name}, Max: g.n, LeaseMS: g.t.leaseMS, Worker: q.e.Worker,
+			Single: true, // each goes in a request of its own, in no order among them
 		}, waitFor)
 		if err != nil && g.ctx.Err() == nil {
 			q.e.Logger.Debug("push lease failed, retrying", "queue", q.name, "error", err)

@@ -134,7 +134,7 @@ func (a *app) queue(q *wire.Queue, err error) error {
 		{"lease", fmt.Sprintf("%d ms", q.Delivery.LeaseMS)},
 		{"attempts", limit(q.Delivery.MaxAttempts, "")},
 		{"on retry", q.Delivery.OnRetry}, {"on dead", q.Delivery.OnDead},
-		{"dead-letter queue", dlq},
+		{"dead-letter queue", dlq}, {"lane batch", q.Delivery.LaneBatch},
 		{"max age", limit(q.Retention.MaxAgeSeconds, " s")},
 		{"max depth", limit(q.Retention.MaxDepth, "")},
 		{"max bytes", limit(q.Retention.MaxBytes, "")},
@@ -187,6 +187,7 @@ type policy struct {
 	OnRetry                    string `sets:"delivery.on_retry"`
 	OnDead                     string `sets:"delivery.on_dead"`
 	DeadLetterQueue            string `sets:"delivery.dead_letter_queue" as:"text or null"`
+	LaneBatch                  string `sets:"delivery.lane_batch" as:"int"`
 	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
 	DeduplicationBy            string `sets:"deduplication.by"`
 	Namespace                  string `sets:"namespace"`

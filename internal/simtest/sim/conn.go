@@ -125,7 +125,7 @@ func (c *conn) PutQueue(ctx context.Context, q crashtest.Queue, lease time.Durat
 	p.LeaseMS, p.InitialBackoffMS, p.MaxBackoffMS = lease.Milliseconds(), 100, 1000
 	p.MaxAttempts = uint32(q.Attempts)
 	if q.PerKey {
-		p.Ordering = event.PerKey
+		p.Ordering, p.LaneBatch = event.PerKey, uint32(q.Batch)
 	}
 	if q.Held {
 		p.OnDead = event.DeadHoldKey
@@ -209,10 +209,11 @@ func (c *conn) Settle(ctx context.Context, kind crashtest.Kind, queue string, fs
 		return nil, err
 	}
 	var out []crashtest.Settled
+	ends := map[uint64]bool{}
 	for i := range res.Settled {
 		r := &res.Settled[i]
 		if r.Status == event.StatusRejected {
-			if err := c.settledBefore(ctx, &s.Items[i], r); err != nil {
+			if err := c.settledBefore(ctx, &s.Items[i], r, ends); err != nil {
 				return nil, c.unreadable(err)
 			}
 		}
@@ -223,7 +224,8 @@ func (c *conn) Settle(ctx context.Context, kind crashtest.Kind, queue string, fs
 
 // settledBefore looks a lost lease up in the log, as the api does: where it
 // ended by what the same call does, the answer is that of the first time.
-func (c *conn) settledBefore(ctx context.Context, item *event.SettleItem, t *event.Settled) error {
+func (c *conn) settledBefore(ctx context.Context, item *event.SettleItem, t *event.Settled,
+	ends map[uint64]bool) error {
 	if item.Op == event.OpExtend || event.RefOf(item.Lease).Index > c.log.Head() {
 		return nil
 	}
@@ -244,6 +246,10 @@ func (c *conn) settledBefore(ctx context.Context, item *event.SettleItem, t *eve
 		is(event.OpDeadLetter, event.DeadLettered, event.Discarded) &&
 			end.Reason == event.ReasonRejected:
 		t.Status = end.Type.String()
+		ends[event.RefOf(end.ID).Index] = true
+	case end.Type == event.Returned && item.Op != event.OpAck &&
+		ends[event.RefOf(end.ID).Index]:
+		t.Status = event.StatusReleased
 	}
 	return nil
 }

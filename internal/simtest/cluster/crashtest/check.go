@@ -15,6 +15,8 @@ type Rules struct {
 	// PerKey: the messages of a key come in the order of their ids, the next
 	// one after the one ahead has left. (An unordered queue: false.)
 	PerKey bool
+	// Batch is how many messages of a key one call may lease; 0 is one.
+	Batch int
 	// DeadLetters is where messages of this queue may go instead of being
 	// acked; "" is nowhere, so that they stay until they are acked.
 	DeadLetters string
@@ -66,6 +68,7 @@ type message struct {
 type delivery struct {
 	Found
 	invoke, ret int64
+	ahead       []Found // of the same key, in the same call
 }
 
 // request is a produce and its repeats.
@@ -208,6 +211,7 @@ func (c *check) sightings(ops []Op) {
 		if op.Kind != Lease && op.Kind != Peek {
 			continue
 		}
+		batches := map[string][]Found{} // by key
 		for _, f := range op.Found {
 			m := c.byUID[f.UID]
 			switch {
@@ -244,7 +248,13 @@ func (c *check) sightings(ops []Op) {
 			}
 			m.ids[f.ID] = true
 			if op.Kind == Lease {
-				m.deliveries = append(m.deliveries, delivery{f, op.Invoke, op.Return})
+				d := delivery{f, op.Invoke, op.Return, batches[f.Key]}
+				m.deliveries = append(m.deliveries, d)
+				batches[f.Key] = append(d.ahead[:len(d.ahead):len(d.ahead)], f)
+				if r := c.rules[op.Queue]; r.PerKey && len(d.ahead) >= max(r.Batch, 1) {
+					c.say(Order, "%s was delivered as the %d. of key %q in one call", f.UID,
+						len(d.ahead)+1, f.Key)
+				}
 			}
 		}
 	}
@@ -320,15 +330,16 @@ func (c *check) leases(m *message) {
 			c.say(Exclusive, "%s was given out twice under the lease %s", m.uid, a.Lease)
 			continue
 		}
-		released := false
-		ended := false
+		// What was behind others goes back when one of them fails, or its lease runs out.
+		released := len(a.ahead) > 0
+		ended := c.failed(a.ahead, b.ret)
 		expires := a.Expires
 		for j := range m.settles {
 			s := &m.settles[j]
 			if s.Lease != a.Lease || s.Invoke > b.ret {
 				continue
 			}
-			if took(s, Extend) {
+			if took(s, Extend) && len(a.ahead) == 0 {
 				expires = max(expires, s.Expires)
 			}
 			ended = ended || mayHaveTaken(s, Retry, Release, DeadLetter)
@@ -343,6 +354,20 @@ func (c *check) leases(m *message) {
 			c.say(Attempts, "%s had attempt %d and then %d", m.uid, a.Attempt, b.Attempt)
 		}
 	}
+}
+
+// failed reports whether one of these leases may have ended otherwise than by an ack, until then.
+func (c *check) failed(leased []Found, until int64) bool {
+	for _, f := range leased {
+		for i := range c.byUID[f.UID].settles {
+			s := &c.byUID[f.UID].settles[i]
+			if s.Lease == f.Lease && s.Invoke <= until &&
+				mayHaveTaken(s, Retry, Release, DeadLetter) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // leaseStates checks the answers to settles of one lease: once it is lost it
@@ -443,19 +468,19 @@ func (c *check) lanes() {
 	}
 	for _, ms := range lanes {
 		slices.SortFunc(ms, func(a, b *message) int { return cmp.Compare(idOf(a), idOf(b)) })
-		// ahead is the message among those before that left last, as far as
-		// can be known: nothing may be delivered before that.
-		var ahead *message
-		left := int64(math.MinInt64)
-		for _, m := range ms {
+		left := make([]int64, len(ms)) // when, as far as can be known
+		for i, m := range ms {
+			left[i] = c.leftAt(m)
 			for _, d := range m.deliveries {
-				if ahead != nil && d.ret < left {
-					c.say(Order, "%s was delivered (lease %s) while %s was ahead of it in key %q",
-						m.uid, d.Lease, ahead.uid, m.key)
+				for j, ahead := range ms[:i] {
+					// Before it has left, only the call that leased it may lease what follows.
+					same := func(f Found) bool { return f.UID == ahead.uid }
+					if d.ret < left[j] && !slices.ContainsFunc(d.ahead, same) {
+						c.say(Order, "%s was delivered (lease %s) while %s was ahead of it in key %q",
+							m.uid, d.Lease, ahead.uid, m.key)
+						break
+					}
 				}
-			}
-			if at := c.leftAt(m); at > left {
-				ahead, left = m, at
 			}
 		}
 	}

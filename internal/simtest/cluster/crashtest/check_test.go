@@ -29,7 +29,7 @@ const ms = 1_000_000
 
 var testRules = map[string]Rules{
 	"q": {PerKey: true}, "pool": {}, "f": {PerKey: true, DeadLetters: "f.dlq"},
-	"h": {PerKey: true, DeadLetters: "h.dlq", Held: true},
+	"h": {PerKey: true, DeadLetters: "h.dlq", Held: true}, "b": {PerKey: true, Batch: 3},
 }
 
 // id is a ULID of this moment, above all before.
@@ -150,14 +150,14 @@ func (s *story) produce(queue, key string, uids []string) *Op {
 	return s.add(op)
 }
 
-// lease gives a message out for 100 ms: queue, key, uid and attempt, or a queue alone.
+// lease gives messages out for 100 ms: queue, key, uids with attempts, or a queue alone.
 func (s *story) lease(args []string) *Op {
 	op := Op{Kind: Lease, Queue: args[0]}
-	if len(args) > 1 {
-		attempt, _ := strconv.ParseInt(args[3], 10, 64)
-		f := Found{ID: s.made[args[2]], UID: args[2], Key: args[1], Lease: s.id(),
+	for i := 2; i < len(args); i += 2 {
+		attempt, _ := strconv.ParseInt(args[i+1], 10, 64)
+		f := Found{ID: s.made[args[i]], UID: args[i], Key: args[1], Lease: s.id(),
 			Attempt: attempt, Expires: s.now + 100}
-		op.Found = []Found{f}
+		op.Found = append(op.Found, f)
 		f.State = args[0]
 		s.leases[f.UID] = append(s.leases[f.UID], f)
 	}
@@ -217,7 +217,7 @@ func tell(t *testing.T, lines ...string) *story {
 }
 
 func lanesBroken(t *testing.T, ops []Op) (found []Violation) {
-	for _, queue := range []string{"q", "h"} {
+	for _, queue := range []string{"q", "h", "b"} {
 		v, undecided := CheckLinear(ops, queue, testRules[queue], 0) // no limit
 		assert.Equal(t, undecided, 0, "%d lanes of %s are undecided", undecided, queue)
 		found = append(found, v...)

@@ -21,9 +21,10 @@ type Queue struct {
 // queues are what clients produce into and work off.
 var queues = []Queue{
 	{"ordered", 0, Rules{PerKey: true}},
+	{"batched", 0, Rules{PerKey: true, Batch: maxBatch}},
 	{"pool", 0, Rules{}},
 	{"flaky", 3, Rules{PerKey: true, DeadLetters: "flaky.dlq"}},
-	{held, 2, Rules{PerKey: true, DeadLetters: held + ".dlq", Held: true}},
+	{held, 2, Rules{PerKey: true, Batch: 3, DeadLetters: held + ".dlq", Held: true}},
 }
 
 const (

@@ -35,24 +35,47 @@ type laneOp struct {
 	kind    Kind
 	certain bool     // else it may have had no effect
 	uids    []string // produce, peek
-	uid     string   // lease, settles
+	batch   []leased // lease
+	most    int      // lease: so many at most
+	uid     string   // settles
 	lease   string
-	expires int64  // lease, extend
+	expires int64  // extend
 	refused bool   // a settle that was rejected
 	state   string // get: the state that was answered
 }
 
 // laneState is a lane's: the messages that have not left, in order, and the
-// lease on the first.
+// leases on the first, as one call gave them. Those of a batch are consecutive,
+// ahead of all that waits, and what follows is not leased before the first of
+// them has run out or all have ended (I9).
 type laneState struct {
 	waiting string // uids, each with a blank behind it
-	lease   string
-	expires int64
+	batch   [maxBatch]leased
+	n       int // of batch
 }
 
-func (s laneState) head() string {
-	head, _, _ := strings.Cut(s.waiting, " ")
-	return head
+// maxBatch is the largest batch of the campaign's queues.
+const maxBatch = 4
+
+type leased struct {
+	uid, lease string
+	expires    int64
+}
+
+// end ends the leases from the i-th on: one that fails or runs out sends back
+// those behind it.
+func (s *laneState) end(i int) {
+	clear(s.batch[i:])
+	s.n = i
+}
+
+// leave takes a message out.
+func (s *laneState) leave(uid string) {
+	s.waiting = strings.TrimPrefix(strings.Replace(" "+s.waiting, " "+uid+" ", " ", 1), " ")
+}
+
+func (s *laneState) find(is func(leased) bool) int {
+	return slices.IndexFunc(s.batch[:s.n], is)
 }
 
 // step returns the states that a request may leave, none if its answer can't
@@ -79,36 +102,53 @@ func (s laneState) step(op laneOp) (next []laneState) {
 		if !strings.Contains(" "+s.waiting, " "+op.uid+" ") {
 			return next // it has left, and is not among the dead
 		}
-		if s.head() == op.uid {
-			s.lease = ""
+		if i := s.find(func(l leased) bool { return l.uid == op.uid }); i >= 0 {
+			s.end(i)
 		}
-		s.waiting = strings.TrimPrefix(strings.Replace(" "+s.waiting, " "+op.uid+" ", " ", 1), " ")
+		s.leave(op.uid)
 		return append(next, s)
 	case Lease:
-		id, err := ulid.ParseStrict(op.lease)
-		if err != nil || s.head() != op.uid || s.lease != "" && int64(id.Time()) < s.expires {
+		id, err := ulid.ParseStrict(op.batch[0].lease)
+		if err != nil || s.n > 0 && int64(id.Time()) < s.batch[0].expires ||
+			len(op.batch) > op.most {
 			return next
 		}
-		s.lease, s.expires = op.lease, op.expires
-		return append(next, s)
-	}
-	if op.refused {
-		if s.lease == op.lease { // so it has run out
-			s.lease = ""
+		rest := s.waiting
+		for _, l := range op.batch {
+			var ok bool
+			if rest, ok = strings.CutPrefix(rest, l.uid+" "); !ok {
+				return next
+			}
 		}
+		s.end(0)
+		s.n = copy(s.batch[:], op.batch)
 		return append(next, s)
 	}
-	if s.lease != op.lease {
+	i := s.find(func(l leased) bool { return l.lease == op.lease })
+	if op.refused {
+		if i < 0 {
+			return append(next, s)
+		}
+		for ; i >= 0; i-- { // so it has run out, or one ahead of it
+			s.end(i)
+			next = append(next, s)
+		}
+		return next
+	}
+	if i < 0 {
 		return next
 	}
 	switch op.kind {
 	case Ack:
-		_, s.waiting, _ = strings.Cut(s.waiting, " ")
-		s.lease = ""
+		s.leave(s.batch[i].uid)
+		copy(s.batch[i:], s.batch[i+1:])
+		s.end(s.n - 1)
 	case Retry, Release, DeadLetter:
-		s.lease = ""
+		s.end(i)
 	case Extend:
-		s.expires = max(s.expires, op.expires)
+		for ; i < s.n; i++ {
+			s.batch[i].expires = max(s.batch[i].expires, op.expires)
+		}
 	}
 	return append(next, s)
 }
@@ -209,10 +249,14 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 					uids: uids})
 			}
 		case op.Kind == Lease && certain:
+			batches := map[string][]leased{}
 			for _, f := range op.Found {
 				uidOf[f.ID] = f.UID
-				note(f.Key, "", op, laneOp{kind: Lease, certain: true, uid: f.UID, lease: f.Lease,
-					expires: f.Expires})
+				batches[f.Key] = append(batches[f.Key], leased{f.UID, f.Lease, f.Expires})
+			}
+			for key, batch := range batches {
+				note(key, "", op, laneOp{kind: Lease, certain: true, batch: batch,
+					most: max(rules.Batch, 1)})
 			}
 		case op.Kind == Get && certain:
 			for _, f := range op.Found {

@@ -73,6 +73,9 @@ func (n conn) PutQueue(ctx context.Context, q Queue, lease time.Duration) error 
 	if q.Held {
 		d.OnDead = wire.Some("hold_key")
 	}
+	if q.Batch > 0 {
+		d.LaneBatch = wire.Some(int64(q.Batch))
+	}
 	p := wire.PolicyUpdate{Delivery: wire.Some(d)}
 	if q.PerKey {
 		p.Ordering = wire.Some("per_key")

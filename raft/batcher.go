@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/watchdog"
+	"github.com/qlogd/qlogd/log/clock"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -23,7 +24,7 @@ import (
 type batcher struct {
 	o       *Options
 	room    room
-	clock   *clock
+	clock   *clock.Clock
 	fsm     *fsm
 	fatal   func(error)
 	apply   func(data []byte) hraft.ApplyFuture
@@ -45,6 +46,9 @@ type batcher struct {
 // commitPause is how long the leader leaves a follower without the commit index that no client
 // there is known to wait for: the next entry usually comes sooner, and carries it.
 const commitPause = 2 * time.Millisecond
+
+// clockLook is how often the batcher looks for a time to stamp, while nothing is known of it.
+const clockLook = 50 * time.Millisecond
 
 // leadership is what the batcher knows of who leads, and of its own stage.
 type leadership struct {
@@ -81,7 +85,7 @@ type batch struct {
 // isCall reports whether it is a call to the leader.
 func (e *batch) isCall() bool { return e.to != peer.Target{} }
 
-func newBatcher(o *Options, f *fsm, c *clock, fatal func(error)) *batcher {
+func newBatcher(o *Options, f *fsm, c *clock.Clock, fatal func(error)) *batcher {
 	b := &batcher{
 		o: o, clock: c, fsm: f, fatal: fatal,
 		wake: make(chan struct{}, 1), idle: make(chan struct{}, 1), later: time.NewTimer(never),
@@ -365,7 +369,7 @@ func (b *batcher) entryWaitLocked() time.Duration {
 	if entries >= b.o.Limits.Entries || bytes >= b.o.Limits.Bytes {
 		return never
 	}
-	if b.clock.unset() {
+	if b.clock.Unset() {
 		return clockLook
 	}
 	switch {
@@ -380,14 +384,14 @@ func (b *batcher) entryWaitLocked() time.Duration {
 	}
 	// An empty entry is proposed so that due work happens although no client asks for
 	// anything. Much can be due at one millisecond and is done in bounded parts.
-	return b.fsm.progress().dueIn(b.clock.now())
+	return b.fsm.progress().dueIn(b.clock.Now())
 }
 
 // submit hands an entry to Raft. It may block while Raft is busy with the entry
 // before: the next one gathers meanwhile.
 func (b *batcher) submit(e *batch) {
 	at := b.fsm.progress()
-	entry := event.Entry{Rules: at.rules, Time: b.clock.stamp(at.clock)}
+	entry := event.Entry{Rules: at.rules, Time: b.clock.Stamp(at.clock)}
 	entry.Commands = make([][]byte, len(e.group))
 	b.mu.Lock()
 	if e.owner.Load() == nil { // given up: its commands are answered already

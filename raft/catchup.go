@@ -78,7 +78,7 @@ const (
 func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse) error {
 	for first := time.Now(); ; {
-		meta := r.stores.snaps.newest()
+		meta := r.stores.snaps.Newest()
 		if meta.Index == 0 {
 			return errors.New("there is no checkpoint")
 		}
@@ -119,11 +119,8 @@ func (r *Replica) offer(id hraft.ServerID, addr hraft.ServerAddress,
 // takeOffer answers a leader.
 func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk) (
 	a offerAnswer, err error) {
-	switch {
-	case !r.admitted():
-		return a, errHeld
-	case r.rollback.silent.Awaits(serverID(from.Node, from.Incarnation)):
-		return a, errUnconfirmed
+	if err := r.apart(serverID(from.Node, from.Incarnation)); err != nil {
+		return a, err
 	}
 	a.Term = r.raft.CurrentTerm()
 	if ask.Meta.ClusterID != r.o.ClusterID {
@@ -135,7 +132,7 @@ func (r *Replica) takeOffer(_ context.Context, from peer.Identity, ask offerAsk)
 	// An entry of the same index and term is the same, and so is all before it.
 	var l hraft.Log
 	has := r.stores.log.GetLog(ask.Index, &l) == nil && l.Term == ask.LogTerm
-	if a.Have = has || r.stores.snaps.newest().Index >= ask.Index; a.Have {
+	if a.Have = has || r.stores.snaps.Newest().Index >= ask.Index; a.Have {
 		r.lacking.Store(nil)
 		return a, nil
 	}

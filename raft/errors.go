@@ -3,34 +3,11 @@ package raft
 import (
 	"errors"
 	"fmt"
-	"syscall"
 
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/pages"
-	"github.com/qlogd/qlogd/internal/watchdog"
 )
-
-// advise adds to an error of the disk, or of what is on it, what an operator does about it.
-func advise(err error) error {
-	advice := ""
-	switch {
-	case errors.Is(err, pages.ErrDamaged):
-		advice = "keep the data directory for examination; a member of a cluster starts with an " +
-			"empty one and fetches everything, a single node continues its log with " +
-			"qlogd replay --data-dir OLD --into NEW (docs/operations.md#a-damaged-raft-store)"
-	case errors.Is(err, syscall.ENOSPC):
-		advice = "make room on the disk and start the node again"
-	case errors.Is(err, watchdog.ErrStalled), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):
-		advice = "check the disk; if it is sound, start the node again, else replace it: a member " +
-			"of a cluster starts with an empty data directory and fetches everything, " +
-			"a single node needs a backup (docs/operations.md#a-disk-that-fails)"
-	default:
-		return err
-	}
-	return fmt.Errorf("%w; %s", err, advice)
-}
 
 // refused is a problem of a request that was certainly not executed; retryMS is when a
 // repeat may help, 0 never.

@@ -1,9 +1,12 @@
 package raft
 
 import (
+	"bytes"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
@@ -11,7 +14,13 @@ import (
 // what follows together with the term of the entry at its index; were that entry
 // away, the node would be offered the next checkpoint, and so on for ever.
 func TestFloorKeepsTheEntryAtACheckpoint(t *testing.T) {
-	s := &snapshots{}
-	s.list.Store(&[]checkpoint.Meta{{Index: 300}, {Index: 200}, {Index: 100}})
+	o := on(memdisk.New()).withDefaults()
+	require.NoError(t, o.FS.MkdirAll(o.CheckpointDir))
+	s, err := openSnapshots(o)
+	require.NoError(t, err)
+	for _, index := range []uint64{100, 200, 300} {
+		meta := checkpoint.Meta{Index: index}
+		require.NoError(t, s.Write(&meta, bytes.NewReader(nil)))
+	}
 	assert.Equal(t, s.floor(), 199, "a node that has fetched the checkpoint of index 200 lacks it")
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/clock"
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
@@ -40,7 +41,7 @@ func newFollower(t testing.TB, l Limits) *follower {
 	o.Machine, o.Limits = openFake(t, o.FS, "/events"), l
 	o = o.withDefaults()
 	fsm := newFSM(o, nil, func(error) {})
-	f := &follower{t: t, batcher: newBatcher(&o, fsm, &clock{wall: time.Now}, func(error) {})}
+	f := &follower{t: t, batcher: newBatcher(&o, fsm, clock.New(time.Now, 0), func(error) {})}
 	fsm.applied, fsm.disk = func(progress) {}, unwatched(Options{}.withDefaults())
 	f.unavailable = func() *event.Problem { return nil }
 	f.forward.target = func() peer.Target {

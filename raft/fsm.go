@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"sync"
 	"time"
 
@@ -188,7 +187,7 @@ func (f *fsm) Snapshot() (hraft.FSMSnapshot, error) {
 	if p.index < head {
 		return nil, errCatchingUp
 	}
-	if f.snaps.newest().Index >= p.index {
+	if f.snaps.Newest().Index >= p.index {
 		return nil, hraft.ErrNothingNewToSnapshot
 	}
 	began := time.Now()
@@ -224,18 +223,13 @@ func (s *frozen) Persist(to hraft.SnapshotSink) error {
 		s.fsm.fatal(err) // an fsync is never retried
 		return err
 	}
-	o, m := &s.fsm.o, &own.meta
+	m := &own.meta
 	m.HeadIndex, m.Chain, m.CreatedAt = s.head, s.chain, time.Now().UnixMilli()
 	m.Clock, m.Digest = s.state.Clock(), s.state.Digest()
-	err := checkpoint.Write(o.FS, o.CheckpointDir, *m, s.state)
-	if err == nil {
-		m.Size, err = o.FS.Stat(path.Join(o.CheckpointDir, m.Name()))
-	}
-	if err != nil {
+	if err := s.fsm.snaps.Write(m, s.state); err != nil {
 		return err
 	}
-	s.fsm.snaps.added(*m)
-	o.Metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
+	s.fsm.o.Metrics.Observe("checkpoint_seconds", time.Since(began).Seconds())
 	return nil
 }
 

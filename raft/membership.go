@@ -143,7 +143,7 @@ func (r *Replica) administer(ctx context.Context, q adminRequest) adminResponse 
 			}
 			return responseOf(p)
 		}
-		return adminResponse{Index: r.stores.snaps.newest().Index}
+		return adminResponse{Index: r.stores.snaps.Newest().Index}
 	}
 	if !r.leadsReady() {
 		return adminResponse{NotLeader: true, Leader: r.otherLeader().RaftAddr}
@@ -320,14 +320,10 @@ func (r *Replica) place(m Member, asked bool) error {
 		m.Voter, m.Explicit = is.Voter, is.Explicit
 	}
 	if old.ID == "" && !asked && r.o.AnnouncedOnly {
-		who := &r.membership.refused
-		if *who != m.Server() {
-			r.membership.warned.Do(func() {
-				*who = m.Server()
-				r.o.Logger.Warn("node that is not announced was refused",
-					"node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr)
-			})
-		}
+		r.membership.refused.Do(func() {
+			r.o.Logger.Warn("node that is not announced was refused",
+				"node", m.ID, "incarnation", m.Incarnation, "raft_addr", m.RaftAddr)
+		})
 		return conflict("id", "node %s is not announced at %s, and node %s admits no other: "+
 			"qlogd cluster add %[1]s %[2]s (POST /v1/cluster/nodes)", m.ID, m.RaftAddr, r.o.NodeID)
 	}

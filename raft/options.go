@@ -4,7 +4,6 @@ import (
 	"log/slog"
 	"time"
 
-	walmetrics "github.com/hashicorp/raft-wal/metrics"
 	waltypes "github.com/hashicorp/raft-wal/types"
 
 	"github.com/qlogd/qlogd/event"
@@ -55,19 +54,6 @@ type noMetrics struct{}
 func (noMetrics) Count(string, float64)   {}
 func (noMetrics) Gauge(string, float64)   {}
 func (noMetrics) Observe(string, float64) {}
-
-// walMetrics is raft-wal's collector.
-type walMetrics struct{ m Metrics }
-
-var _ walmetrics.Collector = walMetrics{}
-
-func (w walMetrics) IncrementCounter(name string, delta uint64) {
-	w.m.Count("raft_wal_"+name, float64(delta))
-}
-
-func (w walMetrics) SetGauge(name string, v uint64) {
-	w.m.Gauge("raft_wal_"+name, float64(v))
-}
 
 // Options of a replica. What is zero gets its default. Callbacks must not block; OnJoined
 // and OnFatal must be set.

@@ -55,7 +55,7 @@ func (r *Replica) purgeStep(ctx context.Context, upTo uint64) (purged bool, err 
 	// Where the log was discarded for a checkpoint, its file's name says nothing before there
 	// is an entry.
 	case r.stores.snaps.floor() < h.to, first == 0:
-		if r.stores.snaps.newest().Index >= r.fsm.progress().index {
+		if r.stores.snaps.Newest().Index >= r.fsm.progress().index {
 			if _, err := r.Propose(ctx, &event.Command{Mark: &event.Mark{}}); err != nil {
 				return false, err
 			}

@@ -40,6 +40,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/hlog"
 	"github.com/qlogd/qlogd/internal/watchdog"
+	"github.com/qlogd/qlogd/log/clock"
 	"github.com/qlogd/qlogd/log/witness"
 	"github.com/qlogd/qlogd/raft/peer"
 )
@@ -52,7 +53,7 @@ type Replica struct {
 	trans  *transport
 	stores *stores
 	fsm    *fsm
-	clock  *clock
+	clock  *clock.Clock
 	b      *batcher
 
 	reads      reads
@@ -94,8 +95,7 @@ type membership struct {
 	joined   atomic.Bool            // the configuration has had this server; that is on disk
 	why      atomic.Pointer[string] // why it is not a member
 	logged   rate.Sometimes         // of why
-	refused  string                 // the last server that was not announced; see changing
-	warned   rate.Sometimes         // of refused
+	refused  rate.Sometimes         // limits the warnings of nodes that were not announced
 	changing chan struct{}          // of capacity one: held while the configuration changes
 }
 
@@ -119,7 +119,7 @@ func Open(o Options) (*Replica, error) {
 		return nil, errors.New("raft: NodeID, Dir, CheckpointDir and Machine are needed")
 	}
 	o = o.withDefaults()
-	r := &Replica{o: o, clock: &clock{wall: o.Wall, offset: o.ClockOffsetMS}}
+	r := &Replica{o: o, clock: clock.New(o.Wall, o.ClockOffsetMS)}
 	r.run.leads = make(chan bool, 8)
 	r.run.ctx, r.run.end = context.WithCancel(context.Background())
 	r.run.stop = r.run.ctx.Done()
@@ -127,7 +127,7 @@ func Open(o Options) (*Replica, error) {
 	r.peers.seen = map[hraft.ServerID]MemberStatus{}
 	r.peers.contact.Store(&contact{})
 	r.membership.changing = make(chan struct{}, 1)
-	r.membership.logged, r.membership.warned = oncePerMinute(), oncePerMinute()
+	r.membership.logged, r.membership.refused = oncePerMinute(), oncePerMinute()
 	r.snapNow, r.offers = make(chan struct{}, 1), make(chan struct{}, 1)
 	r.agreement.wake = make(chan struct{}, 1)
 	var err error
@@ -138,7 +138,7 @@ func Open(o Options) (*Replica, error) {
 		r.stores.close()
 	}
 	r.run.end()
-	return nil, advise(err)
+	return nil, err
 }
 
 // applyTimeout is how long hashicorp/raft may take to begin with an entry.
@@ -167,7 +167,7 @@ func (r *Replica) start() error {
 		return max(p.index, p.head, r.o.Witness.HighWater().Index)
 	}
 	r.fsm.applied, r.fsm.disk = r.applied, r.stores.disk
-	if newest := r.stores.snaps.newest(); newest.Index > 0 {
+	if newest := r.stores.snaps.Newest(); newest.Index > 0 {
 		r.fsm.now.conf = configurationOf(newest)
 	}
 	// The first configuration needs no commit: it was decided when the cluster was formed.
@@ -212,9 +212,9 @@ func (r *Replica) start() error {
 	r.b.apply = func(data []byte) hraft.ApplyFuture {
 		return r.raft.ApplyLog(hraft.Log{Data: data}, applyTimeout)
 	}
-	r.clock.follow(began.clock, 0, time.Time{})
+	r.clock.Follow(began.clock, 0, time.Time{})
 	if r.alone() {
-		r.clock.lead(began.clock, true)
+		r.clock.Lead(began.clock, true)
 		// Nobody else can be leader: a heartbeat timeout that is lowered makes hashicorp/raft stand
 		// for election at once, rather than after up to two of them.
 		rc := r.raft.ReloadableConfig()
@@ -276,7 +276,6 @@ func (r *Replica) config() *hraft.Config {
 // fatal ends the replica: what is on disk, or the state, can no longer be trusted, or this
 // directory is no member any more. The first call counts.
 func (r *Replica) fatal(err error) {
-	err = advise(err)
 	if !r.run.dead.CompareAndSwap(nil, &err) {
 		return
 	}
@@ -368,7 +367,7 @@ func (r *Replica) applied(p progress) {
 	if p.unmarked == 0 || p.unmarked >= r.o.MarkEntries { // a new mark, or it is time for one
 		signal(r.agreement.wake)
 	}
-	if r.o.snapshotDue(p.entries, p.bytes, r.stores.snaps.newest().Size) {
+	if r.o.snapshotDue(p.entries, p.bytes, r.stores.snaps.Newest().Size) {
 		signal(r.snapNow)
 	}
 }
@@ -391,7 +390,7 @@ func (r *Replica) watchLeadership() {
 		case leads := <-r.run.leads:
 			if leads { // before anything is stamped
 				r.followClock()
-				r.clock.lead(r.fsm.progress().clock, r.alone())
+				r.clock.Lead(r.fsm.progress().clock, r.alone())
 				r.askPeers()
 			}
 			r.b.setLeader(leads)
@@ -630,12 +629,12 @@ func (r *Replica) makeRoom() {
 	if !r.full() {
 		return
 	}
-	for _, v := range r.remotes() {
-		if v.Votes && !v.Status.Full && v.level() {
+	for _, v := range r.successors() {
+		if !v.Status.Full && v.level() {
 			r.o.Logger.Warn("disk is nearly full: transferring leadership", "to", v.ID)
 			ctx, cancel := r.within(transferSticks)
 			defer cancel()
-			if err := r.TransferLeadership(ctx, v.ID); err != nil {
+			if err := r.handOver(ctx, v); err != nil {
 				r.o.Logger.Warn("leadership transfer failed", "error", err)
 			}
 			return

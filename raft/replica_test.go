@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"sync"
 	"testing"
 	"time"
@@ -161,25 +162,45 @@ func TestSnapshotIsDue(t *testing.T) {
 		o.SnapshotThreshold, o.SnapshotBytes = due.SnapshotThreshold, due.SnapshotBytes
 		n := boot(t, o)
 		for range 2 {
-			until := len(n.stores.snaps.metas()) + 1
-			for len(n.stores.snaps.metas()) < until {
+			until := len(n.stores.snaps.Metas()) + 1
+			for len(n.stores.snaps.Metas()) < until {
 				n.put("more")
 			}
 		}
 	}
 }
 
-// Entries are applied while an old checkpoint is being removed, which the store
-// lets nobody in for.
+// slowRemoval is a disk on which the removal of a file of that name ends when gate is closed.
+type slowRemoval struct {
+	vfs.FS
+	name        string
+	began, gate chan struct{}
+}
+
+func (s *slowRemoval) Remove(name string) error {
+	if path.Base(name) == s.name {
+		close(s.began)
+		<-s.gate
+	}
+	return s.FS.Remove(name)
+}
+
+// Entries are applied while an old checkpoint is being removed.
 func TestApplyDoesNotWaitForTheCheckpoints(t *testing.T) {
-	n := boot(t, on(memdisk.New()))
+	o := on(memdisk.New())
+	slow := &slowRemoval{o.FS, "old.ckpt", make(chan struct{}), make(chan struct{})}
+	o.FS = slow
+	n := boot(t, o)
 	n.put("before")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	n.stores.snaps.changing.Lock()
+	removed := make(chan error, 1)
+	go func() { removed <- n.stores.snaps.Remove(slow.name) }()
+	<-slow.began
 	_, err := n.Propose(ctx, put("meanwhile"))
-	n.stores.snaps.changing.Unlock()
+	close(slow.gate)
 	require.NoError(t, err)
+	require.NoError(t, <-removed)
 }
 
 func TestManyProposersAreGrouped(t *testing.T) {

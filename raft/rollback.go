@@ -56,7 +56,7 @@ func (r *Replica) admission() (err error) {
 	if came.Last, err = r.stores.log.LastIndex(); err != nil {
 		return err
 	}
-	came.Last = max(came.Last, r.stores.snaps.newest().Index)
+	came.Last = max(came.Last, r.stores.snaps.Newest().Index)
 	r.rollback.older, err = r.o.Witness.Compare(came.end(), r.o.Logger)
 	return err
 }
@@ -216,15 +216,7 @@ func (r *Replica) askAdmission(know *configuration, heard map[hraft.ServerID]uin
 			*know = a.answer.Known
 		}
 	}
-	if why := r.replaced(*know); why != "" {
-		return fmt.Errorf("%w: %s", ErrRolledBack, why)
-	}
-	if more, _ := know.otherVoters(r.id); len(voters) == 0 && len(more) > 0 &&
-		know.Index > r.rollback.came.Last {
-		return fmt.Errorf("%w: it is alone in its cluster, which has others since entry %d",
-			ErrRolledBack, know.Index)
-	}
-	return nil
+	return r.outdated(*know, false, r.rollback.came.Last, len(voters) == 0)
 }
 
 // ErrRemoved is why a directory is no member of its cluster any more: the configuration no

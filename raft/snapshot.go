@@ -7,61 +7,27 @@ import (
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	hraft "github.com/hashicorp/raft"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log/checkpoint"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // snapshots is Raft's SnapshotStore. Its snapshots are the node's checkpoints: there is one
 // copy. hashicorp/raft only learns which there are: a node that needs one fetches it (I17).
 type snapshots struct {
-	o Options
-
-	// list is newest first. It is replaced, never changed, while changing is held, which takes as
-	// long as files are removed.
-	list     atomic.Pointer[[]checkpoint.Meta]
-	changing sync.Mutex
+	*checkpoint.Dir
+	cluster string
 }
 
 var _ hraft.SnapshotStore = (*snapshots)(nil)
 
 func openSnapshots(o Options) (*snapshots, error) {
-	// After a kill a name may be seen that is not on disk yet.
-	err := errors.Join(checkpoint.Clean(o.FS, o.CheckpointDir), o.FS.SyncDir(o.CheckpointDir))
-	if err != nil {
-		return nil, err
-	}
-	metas, bad, err := checkpoint.List(o.FS, o.CheckpointDir)
-	if err != nil {
-		return nil, err
-	}
-	for _, b := range bad {
-		// Left for a person to look at: an older one is used, and the Raft log still holds the
-		// entries after it.
-		o.Logger.Error("unusable checkpoint", "name", b.Name, "error", b.Err)
-	}
-	s := &snapshots{o: o}
-	s.list.Store(&metas)
-	return s, nil
-}
-
-// metas returns the checkpoints, newest first. The slice must not be changed.
-func (s *snapshots) metas() []checkpoint.Meta { return *s.list.Load() }
-
-// newest returns the newest checkpoint; the zero Meta: there is none.
-func (s *snapshots) newest() (newest checkpoint.Meta) {
-	if metas := s.metas(); len(metas) > 0 {
-		newest = metas[0]
-	}
-	return newest
+	dir, err := checkpoint.OpenDir(o.FS, o.CheckpointDir, o.KeepCheckpoints, o.Logger)
+	return &snapshots{dir, o.ClusterID}, err
 }
 
 // floor returns the index up to which the Raft log may be truncated: before the newest checkpoint
@@ -69,7 +35,7 @@ func (s *snapshots) newest() (newest checkpoint.Meta) {
 // everything. And a node that fetches the newest has until the next but one is written: see holdFor.
 // The entry at a checkpoint's index stays, because the leader sends its term with those after it.
 func (s *snapshots) floor() uint64 {
-	metas := s.metas()
+	metas := s.Metas()
 	if len(metas) < 2 {
 		return 0
 	}
@@ -77,7 +43,7 @@ func (s *snapshots) floor() uint64 {
 }
 
 func (s *snapshots) List() (out []*hraft.SnapshotMeta, err error) {
-	for _, m := range s.metas() {
+	for _, m := range s.Metas() {
 		out = append(out, &hraft.SnapshotMeta{
 			Version: hraft.SnapshotVersion(m.SnapshotVersion), ID: m.Name(),
 			Index: m.Index, Term: m.Term,
@@ -104,51 +70,20 @@ func (s *snapshots) Create(version hraft.SnapshotVersion, index, term uint64,
 	return &sink{meta: checkpoint.Meta{
 		Index: index, Term: term, SnapshotVersion: uint16(version),
 		Configuration: hraft.EncodeConfiguration(c), ConfigurationIndex: cIndex,
-		ClusterID: s.o.ClusterID,
+		ClusterID: s.cluster,
 	}}, nil
-}
-
-// added records a new checkpoint, and removes those that are too many.
-func (s *snapshots) added(meta checkpoint.Meta) {
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	metas := append([]checkpoint.Meta{meta}, s.metas()...)
-	if err := s.replace(checkpoint.Thin(metas, s.o.KeepCheckpoints)); err != nil {
-		// Not worth the new one: the next start lists it again.
-		s.o.Logger.Warn("old checkpoints stay", "error", err)
-	}
-}
-
-// replace makes metas the list, and removes the others.
-func (s *snapshots) replace(metas, others []checkpoint.Meta) error {
-	s.list.Store(&metas)
-	var names []string
-	for _, m := range others {
-		names = append(names, m.Name())
-	}
-	return vfs.Remove(s.o.FS, s.o.CheckpointDir, names...)
 }
 
 // DropCheckpoints removes the checkpoints below index, but for the newest two: the history
 // at which they begin was deleted by retention.
-func (r *Replica) DropCheckpoints(index uint64) error {
-	s := r.stores.snaps
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	metas := s.metas()
-	older := metas[min(2, len(metas)):]
-	for len(older) > 0 && older[0].Index >= index {
-		older = older[1:]
-	}
-	return s.replace(metas[:len(metas)-len(older)], older)
-}
+func (r *Replica) DropCheckpoints(index uint64) error { return r.stores.snaps.DropBefore(index) }
 
 // ReplaceCheckpoint removes a damaged checkpoint, once two that are newer are there: with each of
 // the newest two the Raft log contains everything.
 func (r *Replica) ReplaceCheckpoint(ctx context.Context, name string) error {
 	s := r.stores.snaps
 	for range 2 {
-		if newest := s.metas(); len(newest) > 1 && newest[1].Name() > name {
+		if newest := s.Metas(); len(newest) > 1 && newest[1].Name() > name {
 			break
 		}
 		// Without an entry there would be nothing new to write.
@@ -159,12 +94,7 @@ func (r *Replica) ReplaceCheckpoint(ctx context.Context, name string) error {
 			return err
 		}
 	}
-	s.changing.Lock()
-	defer s.changing.Unlock()
-	left := slices.DeleteFunc(slices.Clone(s.metas()),
-		func(m checkpoint.Meta) bool { return m.Name() == name })
-	s.list.Store(&left)
-	return vfs.Remove(s.o.FS, s.o.CheckpointDir, name)
+	return s.Remove(name)
 }
 
 // sink is a checkpoint that frozen.Persist writes.
@@ -217,7 +147,7 @@ func (r *Replica) Snapshot() error {
 		err := r.await(r.raft.Snapshot())
 		switch {
 		case errors.Is(err, hraft.ErrNothingNewToSnapshot):
-			if r.stores.snaps.newest().HeadIndex < r.fsm.progress().head {
+			if r.stores.snaps.Newest().HeadIndex < r.fsm.progress().head {
 				return errCatchingUp // nothing was applied in this process yet
 			}
 			return nil

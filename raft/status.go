@@ -140,7 +140,7 @@ func (r *Replica) ownStatus() peerStatus {
 		ID: r.id, Term: r.raft.CurrentTerm(), Leads: r.leadsReady(),
 		Held: !r.admitted(), Lacking: r.missing() > 0, Full: r.full(),
 		Last: r.raft.LastIndex(), Commit: r.raft.CommitIndex(), Applied: p.index,
-		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.now(),
+		Head: p.head, Chain: p.chain, Wall: r.o.Wall().UnixMilli(), Clock: r.clock.Now(),
 		Rules: r.o.Rules, Known: r.known(), Marks: p.marks[max(0, len(p.marks)-reportMarks):],
 		Unconfirmed: r.unconfirmed(),
 		Health:      r.o.Health(),
@@ -153,40 +153,38 @@ func (r *Replica) heardOf(s peerStatus) {
 	if !r.admitted() {
 		return
 	}
-	if why := r.replaced(s.Known); why != "" {
-		r.fatal(fmt.Errorf("%w: %s", ErrRolledBack, why))
-		return
-	}
-	index, last := s.Known.Index, r.raft.LastIndex()
-	_, in := s.Known.find(r.id)
-	if !in && s.Leads && r.membership.joined.Load() && index >= r.known().Index {
-		r.fatal(fmt.Errorf("%w: the configuration of entry %d lacks this node", ErrRemoved, index))
-		return
-	}
-	// A sole voter has every entry that was ever committed. One that hears of a later
-	// configuration in which it is not alone was restored from a time when it was: it needed
-	// no admission, since nobody else is in its configuration.
-	if others, _ := s.Known.otherVoters(r.id); len(others) > 0 && index > last && r.alone() {
-		r.fatal(fmt.Errorf("%w: %s knows the configuration of entry %d, the log here ends at %d",
-			ErrRolledBack, s.ID, index, last))
+	if err := r.outdated(s.Known, s.Leads, r.raft.LastIndex(), r.alone()); err != nil {
+		r.fatal(err)
 	}
 }
 
-// replaced returns how a configuration shows that another directory of this node has replaced
-// this one, which is an old copy then: a server id never returns. "" if it does not. It may be
-// the only evidence: promises are forgotten with the server, and the members that this node
-// knows may all have been replaced since.
-func (r *Replica) replaced(c configuration) string {
-	if _, in := c.find(r.id); in || !r.membership.joined.Load() || c.Index <= r.known().Index {
-		return ""
-	}
-	for _, s := range c.Servers {
-		if m := memberOf(s.ID, s.Address); m.ID == r.o.NodeID && !announced(s.ID) {
-			return fmt.Sprintf("in the configuration of entry %d node %s has the directory %s",
-				c.Index, m.ID, m.Incarnation)
+// outdated returns how a configuration that another node knows, the leader perhaps, shows that this
+// directory is no member any more, or an old copy; nil: it does not. last is where its log ends,
+// alone whether it knows no other voter.
+//
+// It may be the only evidence: promises are forgotten with the server, and the members that this
+// node knows may all have been replaced since.
+func (r *Replica) outdated(c configuration, leads bool, last uint64, alone bool) error {
+	known := r.known().Index
+	if _, in := c.find(r.id); !in && r.membership.joined.Load() {
+		for _, s := range c.Servers { // a server id never returns
+			m := memberOf(s.ID, s.Address)
+			if m.ID == r.o.NodeID && !announced(s.ID) && c.Index > known {
+				return fmt.Errorf("%w: in the configuration of entry %d node %s has the directory %s",
+					ErrRolledBack, c.Index, m.ID, m.Incarnation)
+			}
+		}
+		if leads && c.Index >= known {
+			return fmt.Errorf("%w: the configuration of entry %d lacks this node", ErrRemoved, c.Index)
 		}
 	}
-	return ""
+	// A sole voter has every entry that was ever committed. One that hears of a later
+	// configuration in which it is not alone was restored from a time when it was.
+	if others, _ := c.otherVoters(r.id); alone && len(others) > 0 && c.Index > last {
+		return fmt.Errorf("%w: it knows no other voter and ends at entry %d, that of entry %d has others",
+			ErrRolledBack, last, c.Index)
+	}
+	return nil
 }
 
 // RefreshMembers asks the other members that have not answered for a moment, and returns when
@@ -298,7 +296,7 @@ type Status struct {
 func (r *Replica) Status() Status {
 	_, leader := r.raft.LeaderWithID()
 	return Status{
-		r.o.NodeID, r.o.ClusterID, memberOf(leader, "").ID, r.stores.snaps.metas(), r.ownStatus(),
+		r.o.NodeID, r.o.ClusterID, memberOf(leader, "").ID, r.stores.snaps.Metas(), r.ownStatus(),
 	}
 }
 

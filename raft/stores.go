@@ -70,7 +70,7 @@ func openStores(o Options, d *disk) (_ *stores, err error) {
 	if s.snaps, err = openSnapshots(o); err != nil {
 		return nil, err
 	}
-	newest := s.snaps.newest()
+	newest := s.snaps.Newest()
 	if newest.Index > 0 {
 		s.known = configurationOf(newest)
 	}
@@ -221,7 +221,6 @@ func (s *logStore) open() (w *wal.WAL, err error) {
 			wal.WithMetaStore(watchedMeta{meta, s.disk, file}),
 			wal.WithSegmentSize(s.o.SegmentBytes),
 			wal.WithLogger(hlog.New(s.o.Logger, "raft-wal")),
-			wal.WithMetricsCollector(walMetrics{s.o.Metrics}),
 		)
 	}
 	if err != nil {
@@ -266,7 +265,7 @@ func Held(o Options) (first uint64, err error) {
 	}
 	log, err := openLog(o, unwatched(o), nil)
 	if err != nil {
-		return 0, advise(err)
+		return 0, err
 	}
 	defer log.close()
 	return log.FirstIndex()
@@ -316,7 +315,7 @@ func (s *stores) check(o Options) error {
 		return err
 	}
 	head, chain := o.Machine.Tip()
-	newest := s.snaps.newest()
+	newest := s.snaps.Newest()
 	if newest.Index > 0 {
 		switch {
 		case newest.ClusterID != o.ClusterID:
@@ -408,7 +407,7 @@ func (s *stores) bootstrap(o Options) error {
 	if err != nil {
 		return err
 	}
-	if s.snaps.newest().Index > 0 || last > 0 {
+	if s.snaps.Newest().Index > 0 || last > 0 {
 		return nil
 	}
 	if term := s.votes.current.Load(); term > 1 {

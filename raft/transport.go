@@ -73,11 +73,8 @@ type streams struct {
 // Dial implements hraft.StreamLayer.
 func (s streams) Dial(addr hraft.ServerAddress, timeout time.Duration) (net.Conn, error) {
 	id, hostport, _ := strings.Cut(string(addr), " ")
-	if announced(hraft.ServerID(id)) {
-		return nil, errAnnounced
-	}
-	if s.r.rollback.silent.Awaits(hraft.ServerID(id)) {
-		return nil, errUnconfirmed
+	if err := s.r.apart(hraft.ServerID(id)); err != nil {
+		return nil, err
 	}
 	to := memberOf(hraft.ServerID(id), hraft.ServerAddress(hostport)).target()
 	return s.RaftLayer.Dial(to, timeout)
@@ -131,12 +128,9 @@ func (t *transport) take(rpc hraft.RPC) {
 // handle passes a request on to hashicorp/raft's main loop, or handles a heartbeat without it. What
 // it looks at may have changed by the time the main loop has the request.
 func (t *transport) handle(rpc hraft.RPC) error {
-	if !t.r.admitted() {
-		return errHeld
-	}
-	if from, ok := rpc.Command.(hraft.WithRPCHeader); ok &&
-		t.r.rollback.silent.Awaits(hraft.ServerID(from.GetRPCHeader().ID)) {
-		return errUnconfirmed
+	from := rpc.Command.(hraft.WithRPCHeader).GetRPCHeader()
+	if err := t.r.apart(hraft.ServerID(from.ID)); err != nil {
+		return err
 	}
 	switch a := rpc.Command.(type) {
 	case *hraft.InstallSnapshotRequest:
@@ -199,6 +193,19 @@ func (t *transport) fastPath(rpc hraft.RPC, term uint64) bool {
 
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) { t.heartbeat.Store(&handle) }
 
+// apart returns why no messages of Raft go between this node and another; nil: they do.
+func (r *Replica) apart(id hraft.ServerID) error {
+	switch {
+	case !r.admitted():
+		return errHeld
+	case announced(id):
+		return errAnnounced
+	case r.rollback.silent.Awaits(id):
+		return errUnconfirmed
+	}
+	return nil
+}
+
 var (
 	errHeld = errors.New("this node is not admitted yet: " +
 		"the others have not checked that its directory is not an older one")
@@ -212,7 +219,7 @@ var (
 // the snapshot covers is committed and therefore the same in the leader's log: those entries are
 // dropped, and the rest begins right behind it.
 func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
-	newest := t.r.stores.snaps.newest()
+	newest := t.r.stores.snaps.Newest()
 	if newest.Index == 0 || a.PrevLogEntry > newest.Index ||
 		a.PrevLogEntry == newest.Index && a.PrevLogTerm != newest.Term {
 		return
@@ -302,9 +309,6 @@ func (t *transport) AppendEntriesPipeline(hraft.ServerID, hraft.ServerAddress) (
 // RequestVote implements hraft.Transport. A vote counts only when it is recorded here.
 func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.RequestVoteRequest, resp *hraft.RequestVoteResponse) error {
-	if !t.r.admitted() {
-		return errHeld
-	}
 	err := t.net.RequestVote(id, dialled(id, addr), args, resp)
 	if err == nil && resp.Granted {
 		err = t.r.rollback.evidence.Voted(id, args.Term)
@@ -314,9 +318,6 @@ func (t *transport) RequestVote(id hraft.ServerID, addr hraft.ServerAddress,
 
 func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.RequestPreVoteRequest, resp *hraft.RequestPreVoteResponse) error {
-	if !t.r.admitted() {
-		return errHeld
-	}
 	return t.net.RequestPreVote(id, dialled(id, addr), args, resp)
 }
 
@@ -328,11 +329,8 @@ func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress,
 // InstallSnapshot implements hraft.Transport. The snapshot is offered, and never sent.
 func (t *transport) InstallSnapshot(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.InstallSnapshotRequest, resp *hraft.InstallSnapshotResponse, _ io.Reader) error {
-	switch {
-	case announced(id):
-		return errAnnounced
-	case t.r.rollback.silent.Awaits(id):
-		return errUnconfirmed
+	if err := t.r.apart(id); err != nil {
+		return err
 	}
 	return t.r.offer(id, addr, args, resp)
 }

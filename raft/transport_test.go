@@ -24,13 +24,13 @@ func heartbeatThatDeposes(t *testing.T) {
 	usual := tr.heartbeat.Load()
 	var past atomic.Bool
 	tr.SetHeartbeatHandler(func(rpc hraft.RPC) {
-		if string(rpc.Command.(*hraft.AppendEntriesRequest).ID) == "next" {
+		if string(rpc.Command.(*hraft.AppendEntriesRequest).ID) == "next/1" {
 			past.Store(true)
 		}
 		(*usual)(rpc)
 	})
 	h := hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax,
-		ID: []byte("next"), Addr: []byte("next 127.0.0.1:1")}
+		ID: []byte("next/1"), Addr: []byte("next/1 127.0.0.1:1")}
 	a := &hraft.AppendEntriesRequest{RPCHeader: h, Term: l.raft.CurrentTerm() + 1}
 	answers := make(chan hraft.RPCResponse, 1)
 	tr.take(hraft.RPC{Command: a, RespChan: answers})

@@ -21,13 +21,6 @@ import (
 // sync.
 type walFS struct{ fsys vfs.FS }
 
-// preallocated is how many zeros are written after the log's end. An fdatasync into blocks that
-// were written before only writes data; into new blocks, of a sparse or an fallocated file, it
-// also commits the file system's journal.
-const preallocated = 256 << 10
-
-var zeros [preallocated]byte
-
 var _ waltypes.VFS = walFS{}
 
 func (w walFS) ListDir(dir string) ([]string, error) { return w.fsys.List(dir) }
@@ -39,11 +32,10 @@ func (w walFS) Create(dir, name string, size uint64) (waltypes.WritableFile, err
 	if err != nil {
 		return nil, err
 	}
-	file := &walFile{File: f, size: int64(size)}
-	if err := errors.Join(f.Truncate(file.size), w.fsys.SyncDir(dir)); err != nil {
+	if err := errors.Join(f.Truncate(int64(size)), w.fsys.SyncDir(dir)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return file, nil
+	return vfs.Prewritten(f, int64(size)), nil
 }
 
 func (w walFS) Delete(dir, name string) error { return vfs.Remove(w.fsys, dir, name) }
@@ -59,33 +51,11 @@ func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	file := &walFile{File: f}
-	file.size, err = f.Size()
+	size, err := f.Size()
 	if err = errors.Join(err, f.Sync(), w.fsys.SyncDir(dir)); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return file, nil
-}
-
-// walFile is a segment that raft-wal appends to. After its end are only zeros: see repairLog.
-type walFile struct {
-	vfs.File
-	size   int64
-	zeroed int64 // blocks up to this offset have been written, with entries or zeros
-}
-
-// WriteAt implements io.WriterAt. An append that reaches blocks which were never written writes
-// zeros into the next ones too, unless it is large: the same sync covers both.
-func (f *walFile) WriteAt(p []byte, off int64) (int, error) {
-	n, err := f.File.WriteAt(p, off)
-	end := off + int64(len(p))
-	if err != nil || end <= f.zeroed || len(p) >= preallocated/2 {
-		return n, err
-	}
-	f.zeroed = max(end, min(end+preallocated, f.size))
-	// Only an optimization: where it fails, the file has holes.
-	_, _ = f.File.WriteAt(zeros[:f.zeroed-end], end)
-	return n, nil
+	return vfs.Prewritten(f, size), nil
 }
 
 // repairLog repairs the Raft log's files before raft-wal opens them, because raft-wal v0.4.1

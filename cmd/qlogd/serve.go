@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/pages"
+	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/raft"
 )
 
@@ -79,7 +81,7 @@ func (a *app) serve(ctx context.Context, c *config) error {
 
 	n, err := startNode(c, logger)
 	if err != nil {
-		return err
+		return advise(err)
 	}
 	go n.announce(a)
 	for {
@@ -113,7 +115,27 @@ func failure(err error) error {
 		return exitf(exitDiverged, "node failed: %w; keep a copy of its data directory for "+
 			"examination, check memory and disk, and start it with an empty one", err)
 	}
-	return fmt.Errorf("node failed: %w", err)
+	return fmt.Errorf("node failed: %w", advise(err))
+}
+
+// advise adds to an error of the disk, or of what is on it, what an operator does about it.
+func advise(err error) error {
+	advice := ""
+	switch {
+	case errors.Is(err, pages.ErrDamaged):
+		advice = "keep the data directory for examination; a member of a cluster starts with an " +
+			"empty one and fetches everything, a single node continues its log with " +
+			"qlogd replay --data-dir OLD --into NEW (docs/operations.md#a-damaged-raft-store)"
+	case errors.Is(err, syscall.ENOSPC):
+		advice = "make room on the disk and start the node again"
+	case errors.Is(err, watchdog.ErrStalled), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):
+		advice = "check the disk; if it is sound, start the node again, else replace it: a member " +
+			"of a cluster starts with an empty data directory and fetches everything, " +
+			"a single node needs a backup (docs/operations.md#a-disk-that-fails)"
+	default:
+		return err
+	}
+	return fmt.Errorf("%w; %s", err, advice)
 }
 
 const (

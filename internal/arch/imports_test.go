@@ -25,7 +25,7 @@ const module = "github.com/qlogd/qlogd/"
 var rooms = []string{
 	"internal/transcode", "internal/certs", "internal/hlog", "internal/pages", "internal/watchdog",
 	"event",
-	"log/vfs", "log/checkpoint", "log/datadir", "log/witness", "log",
+	"log/vfs", "log/checkpoint", "log/datadir", "log/witness", "log/clock", "log",
 	"projections", "projections/store",
 	"fsm",
 	"raft/peer", "raft/fetch", "raft",

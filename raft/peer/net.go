@@ -19,6 +19,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/time/rate"
+
 	"github.com/qlogd/qlogd/internal/certs"
 )
 
@@ -101,8 +103,9 @@ type Net struct {
 	raft     *RaftLayer // nil: no replica runs here
 	// conns are all that are open, in both directions, from before their hello on, the oldest
 	// first. Invariant: one whose hello named an older self than self is not in it.
-	conns  []*conn
-	warned map[string]warning
+	conns []*conn
+
+	warned sync.Map // of messages: their *rate.Sometimes
 }
 
 // New starts to accept connections at once: calls that arrive before Handle are refused.
@@ -121,7 +124,6 @@ func New(o Options) (*Net, error) {
 	}
 	n := &Net{
 		o: o, self: o.Self, handlers: map[string]handling{}, clients: map[Target]*http.Transport{},
-		warned: map[string]warning{},
 	}
 	n.ctx, n.cancel = context.WithCancel(context.Background())
 	n.Handle(n.ctx, callPing, func(context.Context, Identity, []byte) ([]byte, error) {
@@ -330,23 +332,10 @@ func (l *RaftLayer) Close() error {
 	return nil
 }
 
-// warning is logged at most once a minute, with how often there was cause for it since: nobody
-// who can connect must be able to fill the disk.
-type warning struct {
-	last  time.Time
-	count int
-}
-
+// warn logs each message at most once a minute: nobody who can connect must be able to fill the disk.
 func (n *Net) warn(msg string, args ...any) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	w := n.warned[msg]
-	w.count++
-	if now := time.Now(); now.Sub(w.last) >= time.Minute {
-		n.o.Logger.Warn(msg, append(args, "times", w.count)...)
-		w = warning{last: now}
-	}
-	n.warned[msg] = w
+	each, _ := n.warned.LoadOrStore(msg, &rate.Sometimes{Interval: time.Minute})
+	each.(*rate.Sometimes).Do(func() { n.o.Logger.Warn(msg, args...) })
 }
 
 // warnings are what net/http logs.

@@ -1,4 +1,4 @@
-package raft
+package clock
 
 import (
 	"testing"
@@ -63,9 +63,9 @@ func TestClockAmongOthers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				off := c.own
-				c1 := &clock{wall: func() time.Time {
+				c1 := New(func() time.Time {
 					return time.Now().Add(time.Duration(off) * time.Millisecond)
-				}}
+				}, 0)
 				walls := func(of []node) (out []int64) {
 					for _, o := range of {
 						out = append(out, time.Now().UnixMilli()+o)
@@ -73,25 +73,25 @@ func TestClockAmongOthers(t *testing.T) {
 					return out
 				}
 				stamped := time.Now().UnixMilli() - c.slept // the log's clock
-				c1.follow(stamped, 0, time.Time{})
-				c1.lead(stamped, false)
-				c1.agree(walls(c.others), c.voters)
-				if got := c1.stamp(stamped) - stamped; got != c.want {
+				c1.Follow(stamped, 0, time.Time{})
+				c1.Lead(stamped, false)
+				c1.Agree(walls(c.others), c.voters)
+				if got := c1.Stamp(stamped) - stamped; got != c.want {
 					t.Fatalf("at the election time went forward by %d ms, not %d", got, c.want)
 				}
 				off += c.jump
 				time.Sleep(time.Second)
 				known := append(c.others[:len(c.others):len(c.others)], c.late...)
-				c1.agree(walls(known), c.voters)
-				if got := c1.stamp(stamped) - stamped; got != c.want+1000+c.later {
+				c1.Agree(walls(known), c.voters)
+				if got := c1.Stamp(stamped) - stamped; got != c.want+1000+c.later {
 					t.Errorf("a second later it is at %d ms, not %d", got, c.want+1000+c.later)
 				}
-				time.Sleep(clockAsking)
-				c1.agree(walls(known), c.voters)
-				before := c1.stamp(stamped)
+				time.Sleep(asking)
+				c1.Agree(walls(known), c.voters)
+				before := c1.Stamp(stamped)
 				time.Sleep(time.Hour)
-				c1.agree(walls([]node{9 * year, 9 * year}), c.voters)
-				if got := c1.stamp(stamped) - before; got != hour {
+				c1.Agree(walls([]node{9 * year, 9 * year}), c.voters)
+				if got := c1.Stamp(stamped) - before; got != hour {
 					t.Errorf("in an hour time went forward by %d ms", got)
 				}
 			})
@@ -116,28 +116,28 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				k := &clock{wall: func() time.Time {
+				k := New(func() time.Time {
 					return time.Now().Add(time.Duration(c.own) * time.Millisecond)
-				}}
-				k.lead(0, false)
-				assert.NotEqual(t, k.unset(), false, "stamps before anything is known")
+				}, 0)
+				k.Lead(0, false)
+				assert.NotEqual(t, k.Unset(), false, "stamps before anything is known")
 				var walls []int64
 				for _, o := range c.others {
 					walls = append(walls, time.Now().UnixMilli()+o)
 				}
-				k.agree(walls, 3)
-				if waits := k.unset(); waits != c.waits {
+				k.Agree(walls, 3)
+				if waits := k.Unset(); waits != c.waits {
 					t.Errorf("waits: %v", waits)
 				}
 				if c.waits {
-					time.Sleep(clockBlank)
+					time.Sleep(blank)
 					for i := range walls {
-						walls[i] += clockBlank.Milliseconds()
+						walls[i] += blank.Milliseconds()
 					}
-					k.agree(walls, 3)
+					k.Agree(walls, 3)
 				}
-				assert.Equal(t, k.unset(), false, "waits for ever")
-				if got := k.stamp(0) - time.Now().UnixMilli(); got != c.want {
+				assert.Equal(t, k.Unset(), false, "waits for ever")
+				if got := k.Stamp(0) - time.Now().UnixMilli(); got != c.want {
 					t.Errorf("begins %d ms off, not %d", got, c.want)
 				}
 			})
@@ -145,41 +145,55 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 	}
 }
 
-// TestClocksSinceTheElection: what a node told of its clock before the election
-// does not count. A leader whose clock was put right may have died before it told
-// so; together with another one that is off it would be most of them.
-func TestClocksSinceTheElection(t *testing.T) {
-	elected := time.Now()
-	tell := func(seen time.Time, wall int64) MemberStatus {
-		return MemberStatus{Votes: true, Reachable: true, Seen: seen,
-			Status: peerStatus{Wall: wall}}
-	}
-	fresh := elected.Add(time.Nanosecond)
-	stranger, away := tell(fresh, 4), tell(fresh, 5)
-	stranger.Votes, away.Reachable = false, false
-	got := wallsSince([]MemberStatus{tell(elected.Add(-time.Millisecond), 1), tell(time.Time{},
-		2), tell(fresh, 1<<40), stranger, away}, elected)
-	assert.True(t, len(got) == 1 && got[0] >= 1<<40, "counted %v", got)
-}
-
 // A new node's own clock is shown while nothing is known of the log's time; no stamp is
 // based on it.
 func TestClockOfANewNode(t *testing.T) {
 	const years = 5 * 365 * 24 * time.Hour
-	for name, learn := range map[string]func(c *clock, log int64){
-		"applied": func(c *clock, log int64) { c.follow(log, 0, time.Time{}) },
-		"elected": func(*clock, int64) {},
-		"told":    func(c *clock, log int64) { c.follow(0, log, time.Now()) },
+	for name, learn := range map[string]func(c *Clock, log int64){
+		"applied": func(c *Clock, log int64) { c.Follow(log, 0, time.Time{}) },
+		"elected": func(*Clock, int64) {},
+		"told":    func(c *Clock, log int64) { c.Follow(0, log, time.Now()) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			c := &clock{wall: func() time.Time { return time.Now().Add(years) }}
+			c := New(func() time.Time { return time.Now().Add(years) }, 0)
 			log := time.Now().UnixMilli() // what another leader has stamped
 			learn(c, log)
-			c.lead(log, false)
-			c.agree([]int64{log, log}, 3)
-			if ahead := c.stamp(log) - log; ahead > years.Milliseconds()/2 {
+			c.Lead(log, false)
+			c.Agree([]int64{log, log}, 3)
+			if ahead := c.Stamp(log) - log; ahead > years.Milliseconds()/2 {
 				t.Errorf("stamps %d ms ahead of the log", ahead)
 			}
 		})
 	}
+}
+
+func TestClock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wall := time.Now().UnixMilli()
+		c := New(time.Now, 0)
+		c.Lead(0, true)
+		assert.Equal(t, c.Now(), wall, "the wall clock says")
+		// Behind a log that is ahead, time goes on from the log's.
+		c.Lead(wall+5000, true)
+		time.Sleep(time.Second)
+		if got := c.Stamp(wall + 5000); got != wall+6000 {
+			t.Errorf("%d after the log's clock", got-wall-5000)
+		}
+		// An entry of an earlier leader that comes to light later.
+		if got := c.Stamp(wall + 9000); got != wall+9000 {
+			t.Errorf("stamped %d", got-wall)
+		}
+		time.Sleep(time.Second)
+		if got := c.Now(); got != wall+10_000 {
+			t.Errorf("time stood still: %d", got-wall)
+		}
+		// A new leadership on a wall clock that is behind does not go back.
+		c.Lead(0, true)
+		if got := c.Stamp(0); got < wall+9000 {
+			t.Errorf("went back to %d", got-wall)
+		}
+		off := New(time.Now, -3_600_000)
+		off.Lead(0, true)
+		assert.Equal(t, off.Now(), time.Now().UnixMilli()-3_600_000, "offset")
+	})
 }

@@ -380,8 +380,9 @@ func TestWorkerKeepsTheOrderOfABatch(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		assert.Equal(t, strings.Join(handled, " "), "0 1")
-		assert.Equal(t, strings.Join(p.settled(), "; "), "extend 0; extend 0; ack 0; "+
-			"extend 1; extend 1; retry 1: not today; release 2; release 3")
+		settled := p.settled()
+		assert.Equal(t, strings.Join(settled[:5], "; "), "extend 0; extend 0; ack 0; extend 1; extend 1")
+		assert.Equal(t, sorted(settled[5:]), "release 2; release 3; retry 1: not today")
 	})
 }
 

@@ -11,17 +11,36 @@ import (
 
 // intoBatch notes that a message of a partition is leased: as the first, or behind those that the
 // same call has leased. It is not in inFlight yet.
-func (s *State) intoBatch(e *event.Event, b *backlog, h handle) {
+func (s *State) intoBatch(b *backlog, h handle) {
 	m := s.messages.get(h)
 	l := s.partitions.mut(m.partition)
 	ahead := handle(0)
 	if l.leased == 0 {
 		l.leased = h
-	} else if ahead = b.inFlight.tail; s.messages.get(ahead).partition != m.partition {
-		s.impossible(e, "another call leases from the partition of message %s", m.id)
+	} else {
+		ahead = b.inFlight.tail
 	}
 	s.follow(h, ahead)
 	s.refresh(b, m.partition)
+}
+
+// endOthers returns to their places the messages of a partition that another call has leased than
+// the one that leases now, at an index: a salvage has lost how their leases ended.
+func (s *State) endOthers(partition handle, index uint64) {
+	var batch []handle
+	for h := s.partitions.get(partition).leased; h != 0; h = s.nextLeased(h) {
+		if event.RefOf(s.leases.get(s.messages.get(h).lease).id).Index == index {
+			return
+		}
+		batch = append(batch, h)
+	}
+	for _, h := range slices.Backward(batch) {
+		s.open(h)
+		s.endLease(h)
+		s.ready(h, event.PlaceBlock)
+		s.armExpiry(h)
+		s.close(h)
+	}
 }
 
 // nextLeased returns the message leased behind one in its batch, 0 if it is the last.

@@ -8,8 +8,11 @@ func (s *State) leased(e *event.Event) {
 	if m := s.messages.get(h); m.state != event.StateReady {
 		s.impossible(e, "message %s is %s", m.id, m.state)
 	}
+	b := s.backlogs[s.messages.get(h).backlog]
+	if b.ordering != event.Unordered {
+		s.endOthers(s.messages.get(h).partition, event.RefOf(e.ID).Index)
+	}
 	m := s.open(h)
-	b := s.backlogs[m.backlog]
 	s.unready(h)
 	m.state = event.StateLeased
 	m.attempt = e.Attempt
@@ -18,7 +21,7 @@ func (s *State) leased(e *event.Event) {
 	*l = lease{id: e.ID, expires: e.LeaseExpires, page: s.ids.add(e.ID, h)}
 	m.lease = x
 	if b.ordering != event.Unordered {
-		s.intoBatch(e, b, h)
+		s.intoBatch(b, h)
 	}
 	insert[messageOrder](s, &b.inFlight, h, 0)
 	s.armLease(h, m)

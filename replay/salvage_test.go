@@ -490,3 +490,39 @@ func TestPastOfADamagedLog(t *testing.T) {
 		require.Equal(t, log.IsDamage(err), i == len(segments)-1, "%v", err)
 	}
 }
+
+// TestSalvageWithoutTheEndOfALease loses the ack of the first message of a key: it waits before the
+// others again, which were leased after it.
+func TestSalvageWithoutTheEndOfALease(t *testing.T) {
+	l := startLive(t, 4, 1<<20)
+	policy := event.DefaultPolicy()
+	policy.Ordering, policy.LaneBatch = event.PerKey, 2
+	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: policy}})
+	for range 5 {
+		l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
+			{Key: "k", Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{})}}}})
+	}
+	var acks []uint64
+	for range 2 {
+		settle := &event.Settle{}
+		r := l.do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 2, Worker: "w"}})
+		for _, m := range r[0].Leased {
+			settle.Items = append(settle.Items, event.SettleItem{Op: event.OpAck, Lease: m.Lease})
+		}
+		l.do(&event.Command{Settle: settle})
+		acks = append(acks, l.index)
+	}
+	must(t, l.log.Sync())
+	_, losses, to := salvaged(t, damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]),
+		block(acks[0])))
+	require.Equal(t, losses[0].LeftOut, 0)
+	d, err := Open(to)
+	must(t, err)
+	defer d.Close()
+	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+	must(t, err)
+	must(t, state.Check())
+	q, _ := state.Queue("q")
+	require.Equal(t, q.Stats.Ready, 3)
+	require.Equal(t, q.Stats.Acked, 2)
+}

@@ -125,6 +125,7 @@ func (x *explaining) live(v *event.MessageView) error {
 			return err
 		}
 	}
+	x.limits()
 	if len(x.out.Reasons) > 0 {
 		return nil
 	}
@@ -151,6 +152,16 @@ func (x *explaining) live(v *event.MessageView) error {
 	}
 	x.because(r, "it can be leased at once, %s", text)
 	return nil
+}
+
+// limits explains which limits of the policy the queue has reached.
+func (x *explaining) limits() {
+	p, n := &x.queue.Policy, x.queue.Stats.InFlight
+	if p.MaxInFlight > 0 && n >= p.MaxInFlight {
+		x.because(wire.Reason{Code: "max_in_flight"}, "%d messages of the queue are leased, and "+
+			"delivery.max_in_flight is %d: it goes on when one of them is settled or its lease ends",
+			n, p.MaxInFlight)
+	}
 }
 
 // about describes a message: who works on it, or when it is due.

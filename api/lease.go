@@ -199,7 +199,7 @@ func (s *Server) takeLeases(c *event.Command) (woken []*waiter, leases []*event.
 func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 	q, ok := s.deps.State.Queue(p.Queue)
 	ordering := q.Policy.Ordering
-	if !ok || q.Paused || ordering == event.FIFO && q.Stats.Ready+q.Stats.InFlight > 0 {
+	if !ok || q.MayLease == 0 || ordering == event.FIFO && q.Stats.Ready+q.Stats.InFlight > 0 {
 		return nil
 	}
 	now := s.clock(s.deps.State)
@@ -213,7 +213,7 @@ func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 		taken[key] = true
 		kinds = append(kinds, m.Kind)
 	}
-	return kinds
+	return kinds[:min(len(kinds), q.MayLease)]
 }
 
 // releaseAll releases leases that no client has received. The attempts are not counted.

@@ -106,6 +106,16 @@ func TestLeaseGoesAlong(t *testing.T) {
 		})
 		got(a, 1)
 
+		// A full max_in_flight takes no lease along; the waiter gets the next one when a lease ends.
+		h.do("PUT", "/v1/queues/two", `{"delivery":{"max_in_flight":2}}`).want(201)
+		produce("two", `{"payload":1},{"payload":2},{"payload":3}`)()
+		lease := h.do("POST", "/v1/queues/two/lease", `{}`).want(200).get("messages.0.lease_id")
+		a = h.poll(t.Context(), "two", `{"wait_ms":60000}`)
+		want("at the limit", 1, "produce", produce("two", `{"payload":4}`))
+		got(a, -1)
+		h.do("POST", fmt.Sprintf("/v1/leases/%s/ack", lease), "").want(200)
+		got(a, 1)
+
 		// A lane gives one at a time.
 		a = h.poll(t.Context(), "fifo", `{"wait_ms":60000}`)
 		b = h.poll(t.Context(), "fifo", `{"wait_ms":60000}`)

@@ -87,6 +87,7 @@ type Policy struct {
 	OnDead            OnDead
 	DeadLetterQueue   string
 	LaneBatch         uint32 // consecutive messages of a partition per lease call; 0 is 1
+	MaxInFlight       int64  // leases in the whole queue; 0 no limit
 
 	DedupWindowSeconds int64
 	DedupBy            DedupBy
@@ -121,6 +122,7 @@ const (
 	MaxPriority    = 10
 	MinPriority    = 1
 	NormalPriority = 5
+	MaxLimit       = 1_000_000 // of leases, in a delivery limit
 	MaxSchema      = 256 << 10
 	MaxDefinition  = 256 << 10 // of a webhook, and of a queue's push
 )
@@ -183,6 +185,7 @@ func (p *Policy) Validate(name string) *Problem {
 		within("delivery.max_attempts", int64(p.MaxAttempts), 0, 1_000_000),
 		within("delivery.initial_backoff_ms", p.InitialBackoffMS, 0, MaxDelayMS),
 		within("delivery.max_backoff_ms", p.MaxBackoffMS, 0, MaxDelayMS),
+		within("delivery.max_in_flight", p.MaxInFlight, 0, MaxLimit),
 		within("deduplication.window_seconds", p.DedupWindowSeconds, 0, maxSeconds),
 		bad(p.BackoffMultiplier < Million || p.BackoffMultiplier > 1000*Million,
 			"delivery.backoff_multiplier", "must be from 1 to 1000"),

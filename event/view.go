@@ -7,6 +7,7 @@ type QueueView struct {
 	Policy    Policy
 	Revision  uint64 // of the policy: the index of the entry that set it
 	Paused    bool
+	MayLease  int // how many more leases its state and limits allow now
 	CreatedAt int64
 	UpdatedAt int64
 	Stats     Stats

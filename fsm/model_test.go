@@ -882,8 +882,28 @@ func (w *model) byLease(id event.ID) *mmessage {
 	return nil
 }
 
+// mayLease is how many more leases the queue's state and limits allow.
+func (w *model) mayLease(q *mqueue) int64 {
+	most := int64(1 << 40)
+	if p := &q.policy; p.MaxInFlight > 0 {
+		most = p.MaxInFlight
+		for _, m := range q.all {
+			if m.state == event.StateLeased {
+				most--
+			}
+		}
+	}
+	if q.paused {
+		return 0
+	}
+	return max(most, 0)
+}
+
 // candidates are the messages of which any may be leased next.
 func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
+	if w.mayLease(q) == 0 {
+		return nil
+	}
 	var heads []*mmessage
 	if q.policy.Ordering == event.Unordered {
 		heads = q.all
@@ -901,7 +921,7 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 		}
 	}
 	for _, m := range heads {
-		if m.state != event.StateReady || q.paused || (len(kinds) > 0 && !contains(kinds, m.kind)) {
+		if m.state != event.StateReady || (len(kinds) > 0 && !contains(kinds, m.kind)) {
 			continue
 		}
 		if len(out) > 0 {
@@ -982,7 +1002,7 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 		left := int64(0)
 		for n < c.Max {
 			var cands []*mmessage
-			if ahead != nil && left > 0 {
+			if ahead != nil && left > 0 && w.mayLease(q) > 0 {
 				cands = w.follower(ahead, c.Kinds)
 			}
 			if len(cands) == 0 {
@@ -1259,10 +1279,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	if v.Stats != s {
 		w.fatal("queue %q has %+v, the machine says %+v", q.name, s, v.Stats)
 	}
-	can := int(s.Ready - s.Held)
-	if q.paused {
-		can = 0
-	}
+	can := int(min(s.Ready-s.Held, w.mayLease(q)))
 	if n := b.m.Leasable(q.name, nil); n != can {
 		w.fatal("%d of queue %q can be leased, the machine says %d", can, q.name, n)
 	}
@@ -1338,6 +1355,7 @@ func (c *chaos) policy() event.Policy {
 	p.MaxBytes = draw[int64](c, "bytes", 0, 0, 20)
 	p.DedupWindowSeconds = draw[int64](c, "window", 0, 1, 86_400)
 	p.DedupBy = draw(c, "by", event.DedupByKey, event.DedupByKey, event.DedupByContent)
+	p.MaxInFlight = draw[int64](c, "in flight", 0, 0, 0, 1, 3)
 	return p
 }
 

@@ -63,8 +63,8 @@ func (s *State) batched(id event.ID) (h handle, ok bool) {
 }
 
 // NextBehind returns the message that can be leased behind one that the same call has leased: the
-// first that waits in its partition, if it is ready, of one of the kinds (none: of all), and its key
-// is not held.
+// first that waits in its partition, if it is ready, of one of the kinds (none: of all), its key is
+// not held, and the queue's limits allow another lease.
 func (s *State) NextBehind(id event.ID, kinds []string) (v event.MessageView, ok bool) {
 	h, ok := s.batched(id)
 	if !ok {
@@ -73,7 +73,8 @@ func (s *State) NextBehind(id event.ID, kinds []string) (v event.MessageView, ok
 	m := s.messages.get(h)
 	l := s.partitions.get(m.partition)
 	next := l.waiting.head
-	if _, held := s.backlogs[m.backlog].queue.held[l.key]; next == 0 || held {
+	q := s.backlogs[m.backlog].queue
+	if _, held := q.held[l.key]; next == 0 || held || q.mayLease() == 0 {
 		return v, false
 	}
 	m = s.messages.get(next)

@@ -68,6 +68,9 @@ func (s *State) endLease(h handle) {
 		}
 	}
 	remove[messageOrder](s, &b.inFlight, h)
+	if b.queue.policy.MaxInFlight > 0 {
+		s.touch(b.queue)
+	}
 	if b.ordering != event.Unordered {
 		s.refresh(b, m.partition)
 	}

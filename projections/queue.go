@@ -127,6 +127,7 @@ func (s *State) queueUpdated(e *event.Event) {
 	if q.policy.OnDead != event.DeadHoldKey {
 		s.releaseAll(q)
 	}
+	s.touch(q) // a limit may be another now
 }
 
 // releaseAll unblocks all blocked partitions: the policy no longer blocks them.

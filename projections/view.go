@@ -32,7 +32,7 @@ func (s *State) Look(name string) (event.QueueView, bool) {
 	}
 	b := q.backlog
 	v := q.QueueView
-	v.Policy = *q.policy
+	v.Policy, v.MayLease = *q.policy, q.mayLease()
 	v.Stats.Ready, v.Stats.Scheduled, v.Stats.InFlight = b.ready, b.scheduled, int64(b.inFlight.n)
 	v.Stats.Bytes, v.Stats.Partitions = b.bytes, int64(len(b.partitions))
 	if b.ordering != event.Unordered {
@@ -191,7 +191,11 @@ func (s *State) Behind(index uint64, from uint32, n int) (found []event.MessageV
 // kinds given (none: of all).
 func (s *State) Leasable(name string, kinds []string) int {
 	q, ok := s.queues[name]
-	if !ok || q.Paused {
+	if !ok {
+		return 0
+	}
+	most := q.mayLease()
+	if most == 0 {
 		return 0
 	}
 	b, n := q.backlog, 0
@@ -199,7 +203,7 @@ func (s *State) Leasable(name string, kinds []string) int {
 		for i := range b.byPrio {
 			n += int(b.byPrio[i].n)
 		}
-		return n
+		return min(n, most)
 	}
 	for _, k := range kinds {
 		if lists := b.byKind[s.kinds.byName[k]]; lists != nil {
@@ -208,14 +212,14 @@ func (s *State) Leasable(name string, kinds []string) int {
 			}
 		}
 	}
-	return n
+	return min(n, most)
 }
 
 // Next returns the message to lease next: of the kinds given (none: of all), the first by
 // priority and availability, or the head of the partition whose turn it is.
 func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 	q, ok := s.queues[name]
-	if !ok || q.Paused {
+	if !ok || q.mayLease() == 0 {
 		return event.MessageView{}, false
 	}
 	b := q.backlog

@@ -20,7 +20,8 @@ import (
 func TestWhatIfs(t *testing.T) {
 	for _, c := range script.Cases(t, "testdata/whatif.txt") {
 		t.Run(c.Title, func(t *testing.T) {
-			s := &story{world: begin(t, 1), ids: map[string]event.ID{}}
+			s := &story{world: begin(t, 1), ids: map[string]event.ID{},
+				leases: map[string]event.ID{}}
 			var want []string
 			for line := range strings.SplitSeq(c.Lines, "\n") {
 				switch {
@@ -41,8 +42,9 @@ func TestWhatIfs(t *testing.T) {
 // story is a case that is played.
 type story struct {
 	*world
-	ids  map[string]event.ID // by name
-	said []string            // of the last what-if
+	ids    map[string]event.ID // by name
+	leases map[string]event.ID // of take
+	said   []string            // of the last what-if
 }
 
 var settleOps = map[string]event.SettleOp{"ack": event.OpAck, "retry": event.OpRetry,
@@ -81,6 +83,10 @@ func (s *story) play(line string) {
 			s.pass(number(args[1]))
 			s.settle(event.OpAck, r.Leased[i].Lease)
 		}
+	case "take": // a worker begins
+		_, s.leases[args[0]] = s.take("jobs")
+	case "ack":
+		s.settle(event.OpAck, s.leases[args[0]])
 	case "retry_after": // the worker says when
 		_, lease := s.take("jobs")
 		s.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{

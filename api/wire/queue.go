@@ -38,6 +38,7 @@ type DeliveryUpdate struct {
 	OnDead            Opt[string]  `json:"on_dead,omitzero"`           // skip, hold_key, …
 	DeadLetterQueue   Opt[string]  `json:"dead_letter_queue,omitzero"` // "auto" creates <name>.dlq
 	LaneBatch         Opt[int64]   `json:"lane_batch,omitzero"`
+	MaxInFlight       Opt[int64]   `json:"max_in_flight,omitzero"`
 }
 
 // DeduplicationUpdate changes Deduplication.
@@ -77,7 +78,8 @@ type Delivery struct {
 	OnRetry           string  `json:"on_retry"`
 	OnDead            string  `json:"on_dead"`
 	DeadLetterQueue   *string `json:"dead_letter_queue"`
-	LaneBatch         int64   `json:"lane_batch"` // consecutive messages of a key per lease call
+	LaneBatch         int64   `json:"lane_batch"`    // consecutive messages of a key per lease call
+	MaxInFlight       int64   `json:"max_in_flight"` // leases in the whole queue; 0: no limit
 }
 
 // Ints is a list that is null in JSON when there is none.

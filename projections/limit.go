@@ -1,0 +1,14 @@
+package projections
+
+import "math"
+
+// mayLease returns how many more messages the queue's state and limits let workers lease now.
+func (q *queue) mayLease() int {
+	switch most := q.policy.MaxInFlight; {
+	case q.Paused:
+		return 0
+	case most > 0:
+		return int(max(most-int64(q.backlog.inFlight.n), 0))
+	}
+	return math.MaxInt
+}

@@ -18,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/certs"
+	"github.com/qlogd/qlogd/internal/sharedsecret"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/raft"
@@ -38,12 +39,12 @@ type node struct {
 	http      *http.Server
 	httpLis   net.Listener
 	peers     *peer.Net
-	auth      *api.Auth        // nil: everybody may do everything
-	certs     *certs.Keeper    // of the API; nil: no TLS
-	peerCerts *certs.Keeper    // of the connections between nodes; nil: no TLS
-	shared    *peer.Secret     // of all nodes of the cluster; nil: none
-	egress    *webhook.Client  // sends to addresses that users gave
-	secrets   *webhook.Secrets // of webhooks and push
+	auth      *api.Auth            // nil: everybody may do everything
+	certs     *certs.Keeper        // of the API; nil: no TLS
+	peerCerts *certs.Keeper        // of the connections between nodes; nil: no TLS
+	shared    *sharedsecret.Secret // of all nodes of the cluster; nil: none
+	egress    *webhook.Client      // sends to addresses that users gave
+	secrets   *webhook.Secrets     // of webhooks and push
 
 	// now answers requests: the engine's API, or a handler that refuses them.
 	now atomic.Pointer[serving]
@@ -196,7 +197,7 @@ func (n *node) readSecrets() (err error) {
 		}
 	}
 	if c.ClusterSecretFile != "" {
-		if n.shared, err = peer.LoadSecret(c.ClusterSecretFile); err != nil {
+		if n.shared, err = sharedsecret.Load(c.ClusterSecretFile); err != nil {
 			return usagef("cluster-secret-file: %w", err)
 		}
 	}

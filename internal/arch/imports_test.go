@@ -23,7 +23,7 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/transcode", "internal/certs", "internal/hlog", "internal/pages", "internal/watchdog",
+	"internal/transcode", "internal/certs", "internal/sharedsecret", "internal/hlog", "internal/pages", "internal/watchdog",
 	"event",
 	"log/vfs", "log/checkpoint", "log/datadir", "log/witness", "log/clock", "log",
 	"projections", "projections/store",

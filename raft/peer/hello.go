@@ -15,6 +15,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+
+	"github.com/qlogd/qlogd/internal/sharedsecret"
 )
 
 // A connection begins with one HTTP/1.1 request for what it is to carry, and the response. Each of
@@ -24,7 +26,7 @@ import (
 //	GET /raft   101  the stream of hashicorp/raft's NetworkTransport follows
 //	            403  refused; the connection is closed
 //
-// With a shared secret there are two requests, the response to the first being a 401: see proof.go.
+// With a shared secret there are two requests, the response to the first being a 401: see internal/sharedsecret.
 //
 // Only TLS protects what follows the hello. Without it, an attacker on the network path can read
 // and change everything. Relaying a hello from another address does not work: the hello names the
@@ -32,7 +34,7 @@ import (
 const (
 	pathCalls   = "/calls"
 	pathRaft    = "/raft"
-	helloHeader = "Qlogd-Hello"
+	helloHeader = sharedsecret.HelloHeader
 	version     = 1
 	maxHello    = 4 << 10 // bytes of all headers
 )
@@ -169,15 +171,15 @@ func (n *Net) introduce(ctx context.Context, c *conn, to Target) error {
 		return resp.Header, h, err
 	}
 	if n.o.Secret != nil {
-		n.o.Secret.begin(r)
+		n.o.Secret.Begin(r)
 		answer, _, err := ask()
 		if err != nil {
 			return err
 		}
-		n.o.Secret.prove(r, answer, session)
+		n.o.Secret.Prove(r, answer, session)
 	}
 	answer, h, err := ask()
-	if unproven := n.o.Secret.confirmed(r, answer, session); unproven != nil {
+	if unproven := n.o.Secret.Confirmed(r, answer, session); unproven != nil {
 		return cmp.Or(err, unproven) // an unproven identity is ignored
 	}
 	c.peer = h.From
@@ -213,8 +215,8 @@ func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 	} else {
 		a.From = n.Self()
 		a.put(w.Header())
-		if c.challenge == "" && n.o.Secret.begins(r) {
-			c.challenge = n.o.Secret.challenge(w.Header())
+		if c.challenge == "" && n.o.Secret.Begins(r) {
+			c.challenge = n.o.Secret.Challenge(w.Header())
 			w.WriteHeader(http.StatusUnauthorized)
 			// net/http would wait for the second request as long as for a call.
 			time.AfterFunc(greetTimeout, func() {
@@ -222,7 +224,7 @@ func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 			})
 			return
 		}
-		if err = n.o.Secret.check(r, c.challenge, w.Header()); err == nil {
+		if err = n.o.Secret.Check(r, c.challenge, w.Header()); err == nil {
 			proven = n.o.Secret != nil
 			a.From, err = n.admit(c, h, r.URL.Path)
 		}
@@ -236,7 +238,7 @@ func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 	}
 	a.put(w.Header())
 	if proven {
-		n.o.Secret.confirm(r, w.Header())
+		n.o.Secret.Confirm(r, w.Header())
 	}
 	switch {
 	case err != nil:

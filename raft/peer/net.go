@@ -22,6 +22,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/qlogd/qlogd/internal/certs"
+	"github.com/qlogd/qlogd/internal/sharedsecret"
 )
 
 // Identity is what a node says of itself.
@@ -43,8 +44,8 @@ type Options struct {
 	Listener net.Listener
 	// Dial opens a plain connection; nil: TCP.
 	Dial   func(ctx context.Context, addr string) (net.Conn, error)
-	TLS    *certs.Keeper // mutual, on every connection; nil: none
-	Secret *Secret       // that both sides of every connection must have; nil: none
+	TLS    *certs.Keeper        // mutual, on every connection; nil: none
+	Secret *sharedsecret.Secret // that both sides of every connection must have; nil: none
 	// Closed is why this node has no connections to others; "": it has.
 	Closed string
 	Self   Identity

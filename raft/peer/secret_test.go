@@ -3,11 +3,13 @@ package peer
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -15,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/sharedsecret"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -25,7 +28,7 @@ func with(t *testing.T, secret string) func(*Options) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "secret")
 	require.NoError(t, os.WriteFile(file, []byte(secret+"\n"), 0o600))
-	s, err := LoadSecret(file)
+	s, err := sharedsecret.Load(file)
 	require.NoError(t, err)
 	return func(o *Options) { o.Secret = s }
 }
@@ -131,7 +134,7 @@ func TestSecretIsNotReplayed(t *testing.T) {
 		"the proof":        requests[1:],
 		"the proof, twice": {requests[1], requests[1]},
 		// As if this side had given no challenge.
-		"no challenge": {strings.ReplaceAll(requests[1], serverNonce, "X-Other"), requests[2]},
+		"no challenge": {strings.ReplaceAll(requests[1], "Qlogd-Server-Nonce", "X-Other"), requests[2]},
 	} {
 		got := exchange(t, b.Addr(), again...)
 		assert.True(t, strings.Contains(got, "replayed hello") && !strings.Contains(got, "200 OK"),
@@ -139,7 +142,7 @@ func TestSecretIsNotReplayed(t *testing.T) {
 	}
 	// Nor does a proof serve for something else, or come from somebody else.
 	for old, replaced := range map[string]string{
-		pathCalls: pathRaft, `"node":"a"`: `"node":"c"`, clientNonce + ": ": clientNonce + ": 0",
+		pathCalls: pathRaft, `"node":"a"`: `"node":"c"`, "Qlogd-Client-Nonce" + ": ": clientNonce + ": 0",
 	} {
 		c, err := net.Dial("tcp", b.Addr())
 		require.NoError(t, err)
@@ -152,7 +155,7 @@ func TestSecretIsNotReplayed(t *testing.T) {
 		// The attacker has the proof for this very challenge, given in another hello.
 		req, err := http.ReadRequest(bufio.NewReader(strings.NewReader(requests[0])))
 		require.NoError(t, err)
-		a.o.Secret.prove(req, resp.Header, nil)
+		a.o.Secret.Prove(req, resp.Header, nil)
 		var text strings.Builder
 		require.NoError(t, req.Write(&text))
 		_, err = io.WriteString(c, strings.Replace(text.String(), old, replaced, 1))
@@ -184,8 +187,8 @@ func TestSecretIsProvenByBoth(t *testing.T) {
 		func(w http.ResponseWriter, r *http.Request) {
 			h := hello{Version: version, From: Identity{Cluster: "c", Node: "b"}}
 			h.put(w.Header())
-			w.Header().Set(serverNonce, "x")
-			w.Header().Set(proofHeader, r.Header.Get(proofHeader))
+			w.Header().Set("Qlogd-Server-Nonce", "x")
+			w.Header().Set("Qlogd-Proof", r.Header.Get(proofHeader))
 			w.WriteHeader(http.StatusNoContent)
 		})}
 	go impostor.Serve(l) //nolint:errcheck // it is closed
@@ -205,7 +208,7 @@ func TestSecretTakesNoTime(t *testing.T) {
 		c, err := m.Dialer("s")(t.Context(), n.Addr())
 		require.NoError(t, err)
 		begin := time.Now()
-		_, err = io.WriteString(c, "GET /calls HTTP/1.1\r\nHost: x\r\n"+clientNonce+": x\r\n"+
+		_, err = io.WriteString(c, "GET /calls HTTP/1.1\r\nHost: x\r\n"+"Qlogd-Client-Nonce"+": x\r\n"+
 			helloHeader+`: {"version":1,"from":{"node":"s"}}`+"\r\n\r\n")
 		require.NoError(t, err)
 		got, err := io.ReadAll(c)
@@ -214,4 +217,37 @@ func TestSecretTakesNoTime(t *testing.T) {
 		assert.Contains(t, string(got), "401 Unauthorized", "the answer")
 		assert.Equal(t, time.Since(begin), greetTimeout, "it is gone")
 	})
+}
+
+// TestProofIsOfItsSession: a node with a certificate cannot relay a proof to another TLS session.
+func TestProofIsOfItsSession(t *testing.T) {
+	ca := newAuthority(t)
+	var one, two Options
+	ca.with(t, ca, "n1")(&one)
+	ca.with(t, ca, "n2")(&two)
+	session := func() (client, server tls.ConnectionState) {
+		near, far := net.Pipe()
+		defer near.Close()
+		defer far.Close()
+		c, s := tls.Client(near, two.TLS.Client("n1")), tls.Server(far, one.TLS.Server(true))
+		done := make(chan error, 1)
+		go func() { done <- s.HandshakeContext(t.Context()) }()
+		require.NoError(t, c.HandshakeContext(t.Context()))
+		require.NoError(t, <-done)
+		return c.ConnectionState(), s.ConnectionState()
+	}
+	client, server := session()
+	_, other := session()
+	with(t, ours)(&one)
+	s := one.Secret
+	r, answer := httptest.NewRequest("GET", "/calls", nil), http.Header{}
+	s.Begin(r)
+	challenge := s.Challenge(answer)
+	s.Prove(r, answer, &client)
+	r.TLS = &server
+	require.NoError(t, s.Check(r, challenge, answer))
+	s.Confirm(r, answer)
+	require.NoError(t, s.Confirmed(r, answer, &client))
+	r.TLS = &other
+	assert.True(t, s.Check(r, challenge, answer) != nil, "passed on")
 }

@@ -1,11 +1,7 @@
-package peer
+package sharedsecret
 
 import (
-	"crypto/tls"
 	"io/fs"
-	"net"
-	"net/http"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -26,7 +22,7 @@ func TestSecretFile(t *testing.T) {
 		require.NoError(t, os.Chmod(file, mode)) // whatever the umask
 	}
 	put("0123456789abcdef", 0o600)
-	s, err := LoadSecret(file)
+	s, err := Load(file)
 	require.NoError(t, err)
 	was := s.mac("a", "b")
 	for _, c := range []struct {
@@ -44,7 +40,7 @@ func TestSecretFile(t *testing.T) {
 		{strings.Repeat("x", 5000), 0o600, "must have 16 to 4096"},
 	} {
 		put(c.text, c.mode)
-		_, fresh := LoadSecret(file)
+		_, fresh := Load(file)
 		for _, err := range []error{fresh, s.Reload()} {
 			if c.want == "" {
 				require.NoError(t, err, "%q", c.text)
@@ -61,37 +57,4 @@ func TestSecretFile(t *testing.T) {
 	assert.NotEqual(t, s.mac("a", "b"), s.mac("ab", ""), "proofs of other texts")
 	require.NoError(t, os.Remove(file))
 	assert.ErrorIs(t, s.Reload(), fs.ErrNotExist)
-}
-
-// TestProofIsOfItsSession: a node with a certificate cannot relay a proof to another TLS session.
-func TestProofIsOfItsSession(t *testing.T) {
-	ca := newAuthority(t)
-	var one, two Options
-	ca.with(t, ca, "n1")(&one)
-	ca.with(t, ca, "n2")(&two)
-	session := func() (client, server tls.ConnectionState) {
-		near, far := net.Pipe()
-		defer near.Close()
-		defer far.Close()
-		c, s := tls.Client(near, two.TLS.Client("n1")), tls.Server(far, one.TLS.Server(true))
-		done := make(chan error, 1)
-		go func() { done <- s.HandshakeContext(t.Context()) }()
-		require.NoError(t, c.HandshakeContext(t.Context()))
-		require.NoError(t, <-done)
-		return c.ConnectionState(), s.ConnectionState()
-	}
-	client, server := session()
-	_, other := session()
-	with(t, ours)(&one)
-	s := one.Secret
-	r, answer := httptest.NewRequest("GET", "/calls", nil), http.Header{}
-	s.begin(r)
-	challenge := s.challenge(answer)
-	s.prove(r, answer, &client)
-	r.TLS = &server
-	require.NoError(t, s.check(r, challenge, answer))
-	s.confirm(r, answer)
-	require.NoError(t, s.confirmed(r, answer, &client))
-	r.TLS = &other
-	assert.True(t, s.check(r, challenge, answer) != nil, "passed on")
 }

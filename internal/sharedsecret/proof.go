@@ -1,4 +1,4 @@
-package peer
+package sharedsecret
 
 import (
 	"crypto/rand"
@@ -23,34 +23,36 @@ const (
 	clientNonce = "Qlogd-Client-Nonce"
 	serverNonce = "Qlogd-Server-Nonce"
 	proofHeader = "Qlogd-Proof"
+	// HelloHeader has each side's hello, which the proofs cover.
+	HelloHeader = "Qlogd-Hello"
 )
 
-// begin makes a request the first one.
-func (s *Secret) begin(r *http.Request) { r.Header.Set(clientNonce, rand.Text()) }
+// Begin makes a request the first one.
+func (s *Secret) Begin(r *http.Request) { r.Header.Set(clientNonce, rand.Text()) }
 
-// begins reports whether a request is the first one, and is to be answered with a challenge.
-func (s *Secret) begins(r *http.Request) bool {
+// Begins reports whether a request is the first one, and is to be answered with a challenge.
+func (s *Secret) Begins(r *http.Request) bool {
 	return s != nil && r.Header.Get(clientNonce) != "" && r.Header.Get(proofHeader) == ""
 }
 
-// challenge puts a nonce into the response to the first request, and returns it.
-func (s *Secret) challenge(answer http.Header) string {
+// Challenge puts a nonce into the response to the first request, and returns it.
+func (s *Secret) Challenge(answer http.Header) string {
 	nonce := rand.Text()
 	answer.Set(serverNonce, nonce)
 	return nonce
 }
 
-// prove makes a request the second one. answer is the response to the first one, t the session of
+// Prove makes a request the second one. answer is the response to the first one, t the session of
 // TLS, if there is any.
-func (s *Secret) prove(r *http.Request, answer http.Header, t *tls.ConnectionState) {
+func (s *Secret) Prove(r *http.Request, answer http.Header, t *tls.ConnectionState) {
 	r.Header.Set(serverNonce, answer.Get(serverNonce))
 	r.Header.Set(proofHeader, s.proof("client", r, answer, t))
 }
 
-// check returns an error unless the second request proves that the client has the secret.
-// challenge is the nonce it was sent on this connection; answer has this side's hello. If s is nil,
+// Check returns an error unless the second request proves that the client has the secret.
+// Challenge is the nonce it was sent on this connection; answer has this side's hello. If s is nil,
 // the client must not use a secret either.
-func (s *Secret) check(r *http.Request, challenge string, answer http.Header) error {
+func (s *Secret) Check(r *http.Request, challenge string, answer http.Header) error {
 	const which = " (cluster-secret-file)"
 	shown := r.Header.Get(clientNonce) != ""
 	switch {
@@ -68,15 +70,15 @@ func (s *Secret) check(r *http.Request, challenge string, answer http.Header) er
 	return nil
 }
 
-// confirm adds this side's proof to the response to a request that check has accepted. Call it
+// Confirm adds this side's proof to the response to a request that Check has accepted. Call it
 // last: the proof covers the headers that are set before.
-func (s *Secret) confirm(r *http.Request, answer http.Header) {
+func (s *Secret) Confirm(r *http.Request, answer http.Header) {
 	answer.Set(proofHeader, s.proof("server", r, answer, r.TLS))
 }
 
-// confirmed returns an error unless the response to the second request proves that the server has
+// Confirmed returns an error unless the response to the second request proves that the server has
 // the secret. If s is nil, nothing needs to be proven.
-func (s *Secret) confirmed(r *http.Request, answer http.Header, t *tls.ConnectionState) error {
+func (s *Secret) Confirmed(r *http.Request, answer http.Header, t *tls.ConnectionState) error {
 	if s != nil && !same(answer.Get(proofHeader), s.proof("server", r, answer, t)) {
 		return errors.New("the answering node did not prove the shared secret (cluster-secret-file)")
 	}
@@ -90,7 +92,7 @@ func (s *Secret) proof(side string, r *http.Request, answer http.Header,
 		session, _ = t.ExportKeyingMaterial("EXPORTER-qlogd", nil, 32) // no error since TLS 1.3
 	}
 	return s.mac("qlogd", side, r.URL.Path, r.Header.Get(clientNonce), r.Header.Get(serverNonce),
-		r.Header.Get(helloHeader), answer.Get(helloHeader), string(session))
+		r.Header.Get(HelloHeader), answer.Get(HelloHeader), string(session))
 }
 
 func same(a, b string) bool { return subtle.ConstantTimeCompare([]byte(a), []byte(b)) == 1 }

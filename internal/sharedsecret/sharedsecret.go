@@ -1,4 +1,6 @@
-package peer
+// Package sharedsecret lets two sides of a connection that have the same secret file prove it to each
+// other, in the headers of HTTP requests.
+package sharedsecret
 
 import (
 	"bytes"
@@ -24,9 +26,9 @@ type Secret struct {
 	key  atomic.Pointer[[]byte]
 }
 
-// LoadSecret reads a file of at least 16 bytes that only its owner may read. A trailing
+// Load reads a file of at least 16 bytes that only its owner may read. A trailing
 // newline is not part of the secret.
-func LoadSecret(file string) (*Secret, error) {
+func Load(file string) (*Secret, error) {
 	s := &Secret{file: file}
 	return s, s.Reload()
 }

@@ -50,6 +50,7 @@ func UpdatePolicy(
 	set(of(d, d.Value.InitialBackoffMS), &p.InitialBackoffMS, def.InitialBackoffMS)
 	set(of(d, d.Value.MaxBackoffMS), &p.MaxBackoffMS, def.MaxBackoffMS)
 	set(of(d, d.Value.DeadLetterQueue), &p.DeadLetterQueue, "")
+	set(of(d, d.Value.DefaultDelayMS), &p.DefaultDelayMS, def.DefaultDelayMS)
 	set(of(d, d.Value.MaxInFlight), &p.MaxInFlight, def.MaxInFlight)
 	set(of(d, d.Value.BackoffScheduleMS), &p.BackoffScheduleMS, nil)
 	if len(p.BackoffScheduleMS) == 0 {
@@ -176,7 +177,7 @@ func policyOf(p *event.Policy) wire.Policy {
 			BackoffScheduleMS: slices.Clone(p.BackoffScheduleMS),
 			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
 			DeadLetterQueue: unlessZero(p.DeadLetterQueue), LaneBatch: p.Batch(),
-			MaxInFlight: p.MaxInFlight,
+			MaxInFlight: p.MaxInFlight, DefaultDelayMS: p.DefaultDelayMS,
 		},
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),

@@ -117,7 +117,9 @@ func (q *request) metadata(names ...string) *wire.NewMessage {
 	if q.query.Has("priority") {
 		m.Priority = new(q.number("priority", 0, event.MinPriority, event.MaxPriority))
 	}
-	m.DelayMS = q.number("delay_ms", 0, 0, event.MaxDelayMS)
+	if q.query.Has("delay_ms") {
+		m.DelayMS = new(q.number("delay_ms", 0, 0, event.MaxDelayMS))
+	}
 	m.TTLMS = q.number("ttl_ms", 0, 0, event.MaxDelayMS)
 	if v := q.query.Get("deliver_at"); q.query.Has("deliver_at") &&
 		wire.Decode([]byte(strconv.Quote(clip(v, 64))), &m.DeliverAt) != nil {
@@ -178,6 +180,7 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	if err := mediaType("content_type", m.ContentType); err != nil {
 		return err
 	}
+	delay := deref(m.DelayMS)
 	priority := int64(event.NormalPriority)
 	if m.Priority != nil {
 		priority = *m.Priority
@@ -186,11 +189,11 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	case priority < event.MinPriority || priority > event.MaxPriority:
 		return bad("priority", "priority must be from %d to %d, not %d",
 			event.MinPriority, event.MaxPriority, priority)
-	case m.DelayMS < 0 || m.DelayMS > event.MaxDelayMS:
-		return badDelay("delay_ms", m.DelayMS)
+	case delay < 0 || delay > event.MaxDelayMS:
+		return badDelay("delay_ms", delay)
 	case m.TTLMS < 0 || m.TTLMS > event.MaxDelayMS:
 		return badDelay("ttl_ms", m.TTLMS)
-	case m.DeliverAt != 0 && m.DelayMS != 0:
+	case m.DeliverAt != 0 && delay != 0:
 		return bad("deliver_at", "deliver_at and delay_ms exclude each other")
 	case m.DeliverAt != 0 && int64(m.DeliverAt)-s.clock(s.deps.State) > event.MaxDelayMS:
 		return bad("deliver_at", "deliver_at must be at most 10 years from now")
@@ -205,8 +208,11 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	}
 	out := event.NewMessage{
 		Key: m.Key, Kind: m.Kind, Priority: uint8(priority),
-		DelayMS: m.DelayMS, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
+		DelayMS: delay, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
 		Size: uint32(len(p.bytes)),
+	}
+	if m.DelayMS != nil && delay == 0 {
+		out.DelayMS = -1 // not the queue's default
 	}
 	b.contents, out.Content = event.AppendContent(b.contents, &b.content)
 	if m.IdempotencyKey != "" {

@@ -153,6 +153,14 @@ func (p *Produce) DedupWindow(policy *Policy) int64 {
 	return policy.DedupWindowSeconds
 }
 
+// Delay returns how long a message waits in a queue of this policy, 0 not at all.
+func (p *Produce) Delay(m *NewMessage, policy *Policy) int64 {
+	if m.DelayMS == 0 && m.DeliverAt == 0 && !p.Import {
+		return policy.DefaultDelayMS
+	}
+	return max(m.DelayMS, 0)
+}
+
 // DedupHash returns what makes another message of the queue of this policy and number a duplicate
 // of m, zero for nothing.
 func (p *Produce) DedupHash(m *NewMessage, policy *Policy, number uint32) Hash {
@@ -171,7 +179,7 @@ type NewMessage struct {
 	Key         string
 	Kind        string
 	Priority    uint8 // 1 to 10
-	DelayMS     int64
+	DelayMS     int64 // 0: the queue's default_delay_ms, unless DeliverAt is set; -1: none
 	DeliverAt   int64 // Unix ms; 0 none
 	TTLMS       int64
 	DedupKey    Hash // of idempotency_key; zero none

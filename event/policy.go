@@ -87,6 +87,7 @@ type Policy struct {
 	OnDead            OnDead
 	DeadLetterQueue   string
 	LaneBatch         uint32 // consecutive messages of a partition per lease call; 0 is 1
+	DefaultDelayMS    int64  // of what is produced without a delay of its own
 	MaxInFlight       int64  // leases in the whole queue; 0 no limit
 
 	DedupWindowSeconds int64
@@ -185,6 +186,7 @@ func (p *Policy) Validate(name string) *Problem {
 		within("delivery.max_attempts", int64(p.MaxAttempts), 0, 1_000_000),
 		within("delivery.initial_backoff_ms", p.InitialBackoffMS, 0, MaxDelayMS),
 		within("delivery.max_backoff_ms", p.MaxBackoffMS, 0, MaxDelayMS),
+		within("delivery.default_delay_ms", p.DefaultDelayMS, 0, MaxDelayMS),
 		within("delivery.max_in_flight", p.MaxInFlight, 0, MaxLimit),
 		within("deduplication.window_seconds", p.DedupWindowSeconds, 0, maxSeconds),
 		bad(p.BackoffMultiplier < Million || p.BackoffMultiplier > 1000*Million,

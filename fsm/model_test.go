@@ -850,6 +850,8 @@ func (w *model) enqueue(c *event.Produce, p event.Policy, dups []any, got []even
 		due := w.clock
 		if m.DelayMS > 0 {
 			due += m.DelayMS
+		} else if m.DelayMS == 0 && m.DeliverAt == 0 && !c.Import {
+			due += p.DefaultDelayMS
 		} else if m.DeliverAt > due {
 			due = m.DeliverAt
 		}
@@ -1355,6 +1357,7 @@ func (c *chaos) policy() event.Policy {
 	p.MaxBytes = draw[int64](c, "bytes", 0, 0, 20)
 	p.DedupWindowSeconds = draw[int64](c, "window", 0, 1, 86_400)
 	p.DedupBy = draw(c, "by", event.DedupByKey, event.DedupByKey, event.DedupByContent)
+	p.DefaultDelayMS = draw[int64](c, "default delay", 0, 0, 0, 600)
 	p.MaxInFlight = draw[int64](c, "in flight", 0, 0, 0, 1, 3)
 	return p
 }
@@ -1380,7 +1383,7 @@ func (c *chaos) produce() event.Produce {
 			dedup(draw(c, "dedup", "", "", "", "d1", "d2")))
 		switch draw(c, "when", 0, 0, 0, 1, 2) {
 		case 1:
-			m.DelayMS = draw[int64](c, "delay", 1, 300, 700)
+			m.DelayMS = draw[int64](c, "delay", -1, 1, 300, 700)
 		case 2:
 			m.DeliverAt = c.m.Clock() + draw[int64](c, "at", -5, 0, 500)
 		}

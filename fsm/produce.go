@@ -163,8 +163,8 @@ func (d *decision) enqueue(c *event.Produce, known []event.ID) []event.Produced 
 		if c.Import {
 			e.SourceID = m.SourceID
 		}
-		if m.DelayMS > 0 {
-			e.Due = now + m.DelayMS
+		if wait := c.Delay(m, &q.Policy); wait > 0 {
+			e.Due = now + wait
 		} else if m.DeliverAt > now {
 			e.Due = m.DeliverAt
 		}

@@ -286,6 +286,13 @@ func (g *gatherer) enqueued(e *event.Event, at int64) *life {
 		Key: e.Key, Kind: e.Kind, Priority: e.Priority, DeliverAt: e.Due, Size: e.Size,
 		SourceID: e.SourceID,
 	}
+	// A delay as long as the queue's default is taken to be it.
+	switch wait := g.queues[e.Queue].Policy.DefaultDelayMS; {
+	case wait > 0 && e.Due == at+wait:
+		m.DeliverAt = 0
+	case wait > 0 && e.Due == 0:
+		m.DelayMS = -1
+	}
 	if e.Expires > 0 {
 		m.TTLMS = max(e.Expires-at, 1)
 	}

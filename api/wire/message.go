@@ -16,7 +16,7 @@ type NewMessage struct {
 	Priority       *int64            `json:"priority,omitzero"` // 1 to 10, 5 if left out
 	Headers        map[string]string `json:"headers,omitzero"`
 	IdempotencyKey string            `json:"idempotency_key,omitzero"`
-	DelayMS        int64             `json:"delay_ms,omitzero"`
+	DelayMS        *int64            `json:"delay_ms,omitzero"`   // null: the queue's default_delay_ms
 	DeliverAt      Time              `json:"deliver_at,omitzero"` // in place of delay_ms
 	TTLMS          int64             `json:"ttl_ms,omitzero"`
 	Kind           string            `json:"kind,omitzero"`

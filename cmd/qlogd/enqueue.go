@@ -34,7 +34,8 @@ type enqueuer struct {
 
 	Key            string
 	Priority       int64
-	Delay, TTL     time.Duration
+	Delay          *time.Duration
+	TTL            time.Duration
 	Kind           string
 	CorrelationID  string
 	IdempotencyKey string
@@ -257,8 +258,8 @@ func (e *enqueuer) messageOf(v input) (m wire.ImportMessage, err error) {
 	if e.Priority != 0 {
 		m.Priority = cmp.Or(m.Priority, &e.Priority)
 	}
-	if m.DeliverAt == 0 {
-		m.DelayMS = cmp.Or(m.DelayMS, e.Delay.Milliseconds())
+	if m.DeliverAt == 0 && m.DelayMS == nil && e.Delay != nil {
+		m.DelayMS = new(e.Delay.Milliseconds())
 	}
 	if len(e.Header) > 0 {
 		headers := maps.Clone(e.Header)

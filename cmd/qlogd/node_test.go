@@ -323,7 +323,7 @@ func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 	// What waits to be pushed at the copy's instant; the original pushes it later.
 	n.put("outbox", fmt.Sprintf(`{"push":{"url":%q}}`, target.URL))
 	require.NoError(t, n.PauseQueue(ctx, "outbox"))
-	n.produce("outbox", wire.NewMessage{Payload: []byte("1"), DelayMS: 700})
+	n.produce("outbox", wire.NewMessage{Payload: []byte("1"), DelayMS: new(int64(700))})
 
 	var task wire.Task
 	n.call("POST", "/v1/queues/jobs/dead/replay", `{"filter":{},"rate_per_second":10}`, &task)

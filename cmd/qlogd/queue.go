@@ -188,6 +188,7 @@ type policy struct {
 	OnDead                     string `sets:"delivery.on_dead"`
 	DeadLetterQueue            string `sets:"delivery.dead_letter_queue" as:"text or null"`
 	LaneBatch                  string `sets:"delivery.lane_batch" as:"int"`
+	DefaultDelayMS             string `sets:"delivery.default_delay_ms" as:"int"`
 	MaxInFlight                string `sets:"delivery.max_in_flight" as:"int"`
 	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
 	DeduplicationBy            string `sets:"deduplication.by"`

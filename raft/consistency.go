@@ -156,12 +156,12 @@ func (r *Replica) agree() {
 		case <-r.run.stop:
 			return
 		}
-		others, p := r.remotes(), r.fsm.progress()
-		reported, forked, from := map[hraft.ServerID]marks{}, []string(nil), p.head
+		others, p, replaced := r.remotes(), r.fsm.progress(), r.rollback.replaced.Load()
+		reported, forked := map[hraft.ServerID]marks{}, 0
 		for _, m := range others {
 			reported[m.serverID()] = m.Status.Marks
 			if m.forked && m.Votes {
-				forked, from = append(forked, m.ID), min(from, m.Status.Head)
+				forked++
 			}
 		}
 		f := compare(r.id, p.marks, r.voters(), reported)
@@ -171,10 +171,10 @@ func (r *Replica) agree() {
 		r.o.Metrics.Gauge("raft_unconfirmed", float64(len(r.unconfirmed())))
 		switch {
 		// An old directory may have elected a second leader of a term. To Raft the entries of the
-		// two seem to be the same, and no mark is at the same index.
-		case r.rollback.objected.Load() && len(forked) > len(r.voters())/2:
-			r.fatal(fmt.Errorf("%w: %d to %d, and perhaps some before: %s have another chain",
-				ErrAhead, from, p.head, strings.Join(forked, ", ")))
+		// two seem to be the same: those of the second may follow here on those of the first.
+		case replaced > 0 && (f.mustStop || forked > len(r.voters())/2):
+			last := min(p.head, r.rollback.came.Last)
+			r.fatal(fmt.Errorf("%w: %d to %d, or some of these", ErrAhead, min(replaced, last), last))
 			return
 		case f.mustStop:
 			r.fatal(fmt.Errorf("%w: %v", ErrDiverged, f))

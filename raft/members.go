@@ -178,7 +178,7 @@ type MemberStatus struct {
 	// asked is what this node knew to be committed when it asked for Status: under load that
 	// is soon far behind.
 	asked uint64
-	// forked: where its event log ended, that of this node had another chain.
+	// forked: where its event log or this node's ended, the other's had another chain.
 	forked bool
 }
 

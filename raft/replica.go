@@ -106,7 +106,8 @@ type rollback struct {
 	older    string                 // how that ends before its high-water mark; "": it does not
 	free     atomic.Bool            // this node takes part in Raft
 	holding  atomic.Pointer[string] // why it does not
-	objected atomic.Bool            // another node came with an older directory
+	// replaced is the first index that another node's older directory lacks; 0: none came with one.
+	replaced atomic.Uint64
 	// Until a silent voter has answered, no messages of Raft go between it and this node: they are
 	// promises, and would change what it compares with.
 	silent witness.Silent[hraft.ServerID]

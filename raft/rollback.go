@@ -85,7 +85,7 @@ func (r *Replica) object(s peerStatus) (why string) {
 		why = r.rollback.evidence.Get(s.ID).Broken(s.Term, s.Last)
 	}
 	if m := memberOf(s.ID, ""); why != "" {
-		r.rollback.objected.Store(true)
+		r.rollback.replaced.CompareAndSwap(0, s.Last+1)
 		r.o.Logger.Warn("node came back with an older data directory",
 			"node", m.ID, "incarnation", m.Incarnation, "why", why)
 	}

@@ -242,11 +242,12 @@ func among(t *testing.T, apart, elected bool) (c *nodes, back, away, has *member
 
 // Without a mark the two elect, and what was acknowledged is lost. It is reported: when it happens,
 // while the third one is silent, and when that one comes back.
-func oldCopyAmongThoseWhoWereAway(elected bool) func(t *testing.T) {
-	return func(t *testing.T) { oldCopyCounts(t, elected) }
+// instead is how many entries they have written by then.
+func oldCopyAmongThoseWhoWereAway(elected bool, instead int) func(t *testing.T) {
+	return func(t *testing.T) { oldCopyCounts(t, elected, instead) }
 }
 
-func oldCopyCounts(t *testing.T, elected bool) {
+func oldCopyCounts(t *testing.T, elected bool, instead int) {
 	c, back, away, has := among(t, false, elected)
 	silent := func() []string {
 		for _, m := range away.Members() {
@@ -256,7 +257,9 @@ func oldCopyCounts(t *testing.T, elected bool) {
 		}
 		return nil
 	}
-	c.put("instead", has.name)
+	for i := range instead {
+		c.put(fmt.Sprint("instead", i), has.name)
+	}
 	until(t, "the others know who was silent", func() bool {
 		return slices.Equal(silent(), []string{has.name})
 	})

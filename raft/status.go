@@ -49,6 +49,8 @@ type peerStatus struct {
 	Known   configuration  `json:"known"`
 	Marks   marks          `json:"marks,omitempty"` // its newest
 	Health  datadir.Health `json:"health,omitzero"`
+	// Forked is, in an answer, whether another chain is here where the log of the node that asks ends.
+	Forked bool `json:"forked,omitempty"`
 	// Objection is, in an answer, why the node that asks is not admitted: see rollback.go.
 	Objection string `json:"objection,omitempty"`
 	// Unconfirmed are voters that were silent when this node was admitted: see there.
@@ -98,9 +100,7 @@ func (r *Replica) askStatus(ctx context.Context, m MemberStatus) {
 	}
 	r.object(a)
 	seen := MemberStatus{Status: a, Seen: time.Now(), asked: own.Commit}
-	if chain, err := r.o.Machine.ChainAt(a.Head); err == nil && a.Head > 0 {
-		seen.forked = chain != a.Chain // else it is ahead, or that history is deleted
-	}
+	seen.forked = a.Forked || r.forked(a)
 	r.peers.mu.Lock()
 	r.peers.seen[m.serverID()] = seen
 	r.peers.mu.Unlock()
@@ -110,6 +110,13 @@ func (r *Replica) askStatus(ctx context.Context, m MemberStatus) {
 	r.agreeOnTime()
 }
 
+// forked reports whether this node has another chain where the log of another one ends. It does not
+// know if that is ahead, or if that history is deleted.
+func (r *Replica) forked(s peerStatus) bool {
+	chain, err := r.o.Machine.ChainAt(s.Head)
+	return err == nil && s.Head > 0 && chain != s.Chain
+}
+
 func (r *Replica) serveStatus(_ context.Context, from peer.Identity, s peerStatus) (
 	a peerStatus, err error) {
 	if s.ID != serverID(from.Node, from.Incarnation) {
@@ -117,7 +124,7 @@ func (r *Replica) serveStatus(_ context.Context, from peer.Identity, s peerStatu
 	}
 	r.heardOf(s)
 	a = r.statusFor(s.ID)
-	a.Objection = r.object(s)
+	a.Objection, a.Forked = r.object(s), r.forked(s)
 	if r.rollback.silent.Awaits(s.ID) {
 		r.askPeers()
 	}

@@ -369,7 +369,7 @@ func TestWorkerKeepsTheOrderOfABatch(t *testing.T) {
 		}
 		defer running.Add(-1)
 		handled = append(handled, string(m.Bytes()))
-		time.Sleep(2500 * time.Millisecond)
+		time.Sleep(2400 * time.Millisecond)
 		if string(m.Bytes()) == "1" {
 			return errors.New("not today")
 		}

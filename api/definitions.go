@@ -53,7 +53,9 @@ func (s *Server) putDefinitions(q *request) error {
 			return nil, p.refused(q)
 		}
 		c := &event.Command{Define: &p.define}
-		if err := q.mayCreate(c); err != nil {
+		n, err := q.mayCreate(c) // also in a dry run
+		s.creating.Add(-n)
+		if err != nil {
 			return nil, err
 		}
 		if dry || !q.keyed() && !slices.ContainsFunc(p.effect, changed) {

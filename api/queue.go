@@ -88,25 +88,30 @@ func (s *Server) updatePut(q *request, put *event.PutQueue, u *wire.PolicyUpdate
 	return err
 }
 
-// mayCreate refuses a command that would create more queues than there may be. Others may be
-// creating some at this moment, so that there can be a few more.
-func (q *request) mayCreate(c *event.Command) error {
+// mayCreate refuses a command that would create more queues than there may be. Else it adds those to
+// Server.creating, for the requests that are looked at meanwhile, and returns how many they are. Those
+// of other nodes are not seen, so that there can be a few more.
+func (q *request) mayCreate(c *event.Command) (created int64, err error) {
 	if c.Produce == nil && c.Transaction == nil && c.PutQueue == nil && c.Define == nil {
-		return nil
+		return 0, nil
 	}
-	st, most := q.s.deps.State, q.s.opts.MaxQueues
-	created := q.s.creates(c)
-	if created == 0 || st.QueueCount()+created <= most {
-		return nil
+	st, most := q.s.deps.State, int64(q.s.opts.MaxQueues)
+	for looked := false; ; looked = true {
+		created = int64(q.s.creates(c))
+		inFlight := q.s.creating.Add(created) // then the count: no queue is in neither
+		if created == 0 || int64(st.QueueCount())+inFlight <= most {
+			return created, nil
+		}
+		q.s.creating.Add(-created)
+		if looked {
+			return 0, event.Problemf(event.CodeConflict, "queue", "there are %d queues, and the "+
+				"limit is %d (serve --max-queues): %d more are not created", st.QueueCount(), most,
+				created)
+		}
+		if err := q.s.barrier(q.Context()); err != nil {
+			return 0, err
+		}
 	}
-	if err := q.s.barrier(q.Context()); err != nil {
-		return err
-	}
-	if created = q.s.creates(c); created == 0 || st.QueueCount()+created <= most {
-		return nil
-	}
-	return event.Problemf(event.CodeConflict, "queue", "there are %d queues, and the limit is %d "+
-		"(serve --max-queues): %d more are not created", st.QueueCount(), most, created)
 }
 
 // creates returns how many queues a command would create, as far as this node knows.

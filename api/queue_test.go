@@ -1,6 +1,11 @@
 package api
 
-import "testing"
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
 
 // TestMaxQueues: at the limit no way creates a queue, and those that exist can be changed.
 func TestMaxQueues(t *testing.T) {
@@ -28,4 +33,22 @@ func TestMaxQueues(t *testing.T) {
 	h.do("PUT", "/v1/definitions", `{"queues":[{"name":"a","description":"x"}]}`).want(200)
 	h.do("DELETE", "/v1/queues/b", "").want(204)
 	h.do("POST", "/v1/queues/c/messages", message).want(201)
+}
+
+// TestMaxQueuesAtOnce: requests that create queues at the same time do not exceed the limit.
+func TestMaxQueuesAtOnce(t *testing.T) {
+	h, _ := onMachine(t, func(o *Options) { o.MaxQueues = 5 })
+	var all sync.WaitGroup
+	var created atomic.Int32
+	for i := range 50 {
+		all.Go(func() {
+			if h.do("PUT", fmt.Sprint("/v1/queues/q", i), "{}").Code == 201 {
+				created.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if n := created.Load(); n < 1 || n > 5 {
+		t.Errorf("%d queues", n)
+	}
 }

@@ -42,6 +42,7 @@ type Server struct {
 	openapi func() []byte // JSON, made when first asked for
 
 	begun     atomic.Uint64   // requests
+	creating  atomic.Int64    // queues that commands in flight create
 	undrained context.Context // ended by Drain
 	drainNow  context.CancelFunc
 }

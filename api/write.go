@@ -40,10 +40,14 @@ func (q *request) proposeFresh(
 	if err != nil {
 		return res, err
 	}
+	creating := int64(0) // of Server.creating, by this request
+	defer func() { q.s.creating.Add(-creating) }()
 	for range maxStale {
 		c, refusal := build()
+		q.s.creating.Add(-creating)
+		creating = 0
 		if c != nil && refusal == nil {
-			refusal = q.mayCreate(c)
+			creating, refusal = q.mayCreate(c)
 		}
 		// What build refuses may have been caused by the first request. Its effect and its answer
 		// are one entry, so the answer is searched for after build has read the state.

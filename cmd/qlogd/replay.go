@@ -113,7 +113,12 @@ func (r *replayer) run(bar bool) error {
 }
 
 func (r *replayer) parse() (err error) {
+	given := r.flags.Changed
 	switch {
+	case given("into") && r.Into == "":
+		return usagef("--into must name a directory")
+	case r.Into != "" && (given("from") || given("queue") || given("message")):
+		return usagef("--into copies the whole log up to --to: give no --from, --queue or --message")
 	case r.Against != "" && !r.Diff:
 		return usagef("--against goes with --diff")
 	case r.Salvage && r.Into == "":

@@ -23,6 +23,13 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
+// The headers of a proof: internal/sharedsecret.
+const (
+	clientNonce = "Qlogd-Client-Nonce"
+	serverNonce = "Qlogd-Server-Nonce"
+	proofHeader = "Qlogd-Proof"
+)
+
 // with gives a node a shared secret.
 func with(t *testing.T, secret string) func(*Options) {
 	t.Helper()
@@ -134,7 +141,7 @@ func TestSecretIsNotReplayed(t *testing.T) {
 		"the proof":        requests[1:],
 		"the proof, twice": {requests[1], requests[1]},
 		// As if this side had given no challenge.
-		"no challenge": {strings.ReplaceAll(requests[1], "Qlogd-Server-Nonce", "X-Other"), requests[2]},
+		"no challenge": {strings.ReplaceAll(requests[1], serverNonce, "X-Other"), requests[2]},
 	} {
 		got := exchange(t, b.Addr(), again...)
 		assert.True(t, strings.Contains(got, "replayed hello") && !strings.Contains(got, "200 OK"),
@@ -142,7 +149,7 @@ func TestSecretIsNotReplayed(t *testing.T) {
 	}
 	// Nor does a proof serve for something else, or come from somebody else.
 	for old, replaced := range map[string]string{
-		pathCalls: pathRaft, `"node":"a"`: `"node":"c"`, "Qlogd-Client-Nonce" + ": ": clientNonce + ": 0",
+		pathCalls: pathRaft, `"node":"a"`: `"node":"c"`, clientNonce + ": ": clientNonce + ": 0",
 	} {
 		c, err := net.Dial("tcp", b.Addr())
 		require.NoError(t, err)
@@ -187,8 +194,8 @@ func TestSecretIsProvenByBoth(t *testing.T) {
 		func(w http.ResponseWriter, r *http.Request) {
 			h := hello{Version: version, From: Identity{Cluster: "c", Node: "b"}}
 			h.put(w.Header())
-			w.Header().Set("Qlogd-Server-Nonce", "x")
-			w.Header().Set("Qlogd-Proof", r.Header.Get(proofHeader))
+			w.Header().Set(serverNonce, "x")
+			w.Header().Set(proofHeader, r.Header.Get(proofHeader))
 			w.WriteHeader(http.StatusNoContent)
 		})}
 	go impostor.Serve(l) //nolint:errcheck // it is closed
@@ -208,7 +215,7 @@ func TestSecretTakesNoTime(t *testing.T) {
 		c, err := m.Dialer("s")(t.Context(), n.Addr())
 		require.NoError(t, err)
 		begin := time.Now()
-		_, err = io.WriteString(c, "GET /calls HTTP/1.1\r\nHost: x\r\n"+"Qlogd-Client-Nonce"+": x\r\n"+
+		_, err = io.WriteString(c, "GET /calls HTTP/1.1\r\nHost: x\r\n"+clientNonce+": x\r\n"+
 			helloHeader+`: {"version":1,"from":{"node":"s"}}`+"\r\n\r\n")
 		require.NoError(t, err)
 		got, err := io.ReadAll(c)

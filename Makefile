@@ -90,6 +90,10 @@ failover: ## how long writes are away after 100 deaths of the leader, and while 
 story: ## 10,000 messages, every 7th killed, replayed by a task in their order; again with the leader killed meanwhile (STORY_MESSAGES=n)
 	STORY_MESSAGES=$(or $(STORY_MESSAGES),10000) go test -count=1 -v -timeout 1h -run '^TestDeadLetterStory$$' ./internal/simtest/cluster
 
+.PHONY: story-undo
+story-undo: ## 10,000 messages acked without being done come back in order, each once, the leader killed meanwhile (UNDO_MESSAGES=n)
+	UNDO_MESSAGES=$(or $(UNDO_MESSAGES),10000) go test -count=1 -v -timeout 1h -run '^TestUndo$$' ./internal/simtest/cluster
+
 .PHONY: catchup
 catchup: ## a follower that missed 1,000,000 messages comes back while 5,000 a second are offered
 	CATCHUP_TIMED=1 CATCHUP_MESSAGES=$(or $(CATCHUP_MESSAGES),1000000) CATCHUP_RATE=$(or $(CATCHUP_RATE),5000) \

@@ -12,6 +12,7 @@ import (
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/task"
+	"github.com/qlogd/qlogd/background/undo"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
@@ -57,12 +58,15 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	mover := dead.Mover{
 		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: m.log.Head, Wait: m.log.Wait,
 	}
+	undoer := undo.Runner{Finder: m.s.Undoer(), Propose: m.Propose}
 	m.runs = task.New(task.Options{
 		Logger: slog.New(slog.DiscardHandler), Propose: m.Propose, Barrier: m.Barrier,
 		Tasks: m.Tasks, Content: m.log.Content, Leader: func() bool { return true },
 		Run: map[event.TaskKind]task.Run{
-			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge,
-			event.TaskErase: m.eraser.RunTask,
+			event.TaskReplay: task.Counting(mover.Replay).Run,
+			event.TaskPurge:  task.Counting(mover.Purge).Run,
+			event.TaskErase:  task.Counting(m.eraser.RunTask).Run,
+			event.TaskUndo:   undoer.Run,
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -2,6 +2,7 @@ package api
 
 import (
 	"cmp"
+	"context"
 	"net/http"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -24,60 +25,96 @@ func (s *Server) resurrect(q *request) error {
 	}
 	q.barrier()
 	res := q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
-		c, content, err := s.departed(q, id, edit)
+		c := &event.Resurrect{Order: event.OrderAppend, Looked: s.deps.Log.Head(), Strict: true}
+		l, err := s.lastLife(q, id)
 		if err != nil {
 			return nil, err
 		}
-		c.Queue = cmp.Or(body.Queue, c.Queue)
-		v, err := s.current(q, c.Queue)
+		c.To = l.queue()
+		if l.born != nil && l.born.Type == event.DeadLettered {
+			c.To = l.born.Queue // not the dead-letter queue
+		}
+		c.To = cmp.Or(body.Queue, c.To)
+		v, err := s.current(q, c.To)
 		if err != nil {
 			return nil, err
 		}
-		c.Revision = v.Revision
-		return &event.Command{Resurrect: c}, s.Fits(&v, content)
+		item, err := s.departed(q.Context(), l, edit, &v)
+		c.Revision, c.Items = v.Revision, []event.ResurrectItem{item}
+		return &event.Command{Resurrect: c}, err
 	})
-	e := get(q, func() (*event.Event, error) { return s.deps.Log.Event(event.RefOf(res.ID)) })
+	e := get(q, func() (*event.Event, error) {
+		return s.deps.Log.Event(event.RefOf(res.Moved[0].To))
+	})
 	if q.err != nil {
 		return q.err
 	}
 	return q.answer(http.StatusCreated, &wire.Resurrected{
-		MessageID: e.Subject.String(), NewMessageID: res.ID.String(), Queue: e.ToQueue,
+		MessageID: e.Subject.String(), NewMessageID: e.ID.String(), Queue: e.ToQueue,
 	})
 }
 
-// departed reads from the log what a message was that has left its queue.
+// departed returns what a message was that has left its queue, as it comes into target. It is a
+// problem if that cannot be, with the code of a skipped one.
 func (s *Server) departed(
-	q *request, id event.ID, edit *dead.Edit,
-) (*event.Resurrect, *event.Content, error) {
-	l, err := s.lastLife(q, id)
-	if err != nil {
-		return nil, nil, err
-	}
-	c := &event.Resurrect{
-		ID: l.id, Queue: l.queue(), First: l.first, Replays: uint32(l.replays), Edited: edit != nil,
+	ctx context.Context, l *life, edit *dead.Edit, target *event.QueueView,
+) (item event.ResurrectItem, err error) {
+	item = event.ResurrectItem{
+		ID: l.id, First: l.first, Replays: uint32(l.replays), Edited: edit != nil,
 		Last: event.RefOf(l.newest),
 	}
-	if l.born != nil && l.born.Type == event.DeadLettered {
-		c.Queue = l.born.Queue // not the dead-letter queue
-	}
 	if l.set == nil || l.payload == nil {
-		return nil, nil, historyExpired(l.id)
+		return item, historyExpired(l.id)
 	}
-	c.Key, c.Kind, c.Priority = l.set.Key, l.set.Kind, l.set.Priority
+	item.Key, item.Kind, item.Priority = l.set.Key, l.set.Kind, l.set.Priority
+	item.SourceID = l.set.SourceID
+	if target == nil {
+		return item, nil
+	}
+	replaced := edit != nil && edit.HasPayload
+	if l.payload.Content.Damaged && !replaced {
+		return item, event.Problemf(event.CodeConflict, "id", "what was in message %s is damaged: "+
+			"an edit with a payload could take its place", l.id)
+	}
 	content, err := eventContent(l.payload)
-	if err != nil {
-		return nil, nil, err
+	if err != nil && !replaced {
+		return item, err
 	}
 	if content == nil {
-		if edit == nil || !edit.HasPayload {
-			return nil, nil, event.Problemf(event.CodeConflict, "id", "what was in message %s "+
+		if !replaced {
+			return item, event.Problemf(event.CodeConflict, "id", "what was in message %s "+
 				"has been erased: an edit with a payload could take its place", l.id)
 		}
 		content = &event.Content{}
 	}
 	content = cmp.Or(edit, &dead.Edit{}).Apply(content)
-	c.Size, c.Content = uint32(len(content.Payload)), event.EncodeContent(content)
-	return c, content, nil
+	item.Size, item.Content = uint32(len(content.Payload)), event.EncodeContent(content)
+	if err := s.Fits(target, content); err != nil {
+		return item, err
+	}
+	item.Holder = l.set.ID
+	item.Alias = s.aliasIn(target, l.set, content)
+	return item, nil
+}
+
+// aliasIn returns the deduplication hash that a message has in a queue. It keeps its own where it
+// took that; in another queue it has the same of what is known, which is the hash within the
+// incarnation of the queue in which it took it.
+func (s *Server) aliasIn(
+	target *event.QueueView, set *event.Event, content *event.Content,
+) event.Hash {
+	from := cmp.Or(set.ToQueue, set.Queue)
+	switch origin, ok := s.deps.State.Queue(from); {
+	case event.DedupWindow(&target.Policy, set.SourceID != "") == 0:
+		return event.Hash{}
+	case target.Policy.DedupBy == event.DedupByContent && set.SourceID == "":
+		return hash(content.Payload).Of(target.Number)
+	case set.Alias.IsZero(), from == target.Name:
+		return set.Alias
+	case ok:
+		return set.Alias.Of(origin.Number).Of(target.Number)
+	}
+	return event.Hash{}
 }
 
 // lastLife follows a message from any of its ids to the one under which it was acked or
@@ -113,15 +150,10 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 	if st := l.state(); st != event.StateAcked && st != event.StateDiscarded {
 		return conflict("message %s has not left its queue", id)
 	}
-	for _, e := range l.again {
-		t, err := s.follow(q.Context(), e.ID)
-		if err != nil {
-			return nil, err
-		}
-		if v := t.live; v != nil && v.State.Live() {
-			return conflict("message %s was resurrected and is in queue %s as %s, %s",
-				id, v.Queue, v.ID, v.State)
-		}
+	if len(l.again) > 0 {
+		e := l.again[len(l.again)-1]
+		return conflict("message %s was resurrected, as %s: once is all, but that can be resurrected "+
+			"in its turn when it has left", id, e.ID)
 	}
 	return l, nil
 }

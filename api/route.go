@@ -56,6 +56,7 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /v1/queues/{queue}/dead/{message_id}", read, s.getDead)
 	add("DELETE /v1/queues/{queue}/dead/{message_id}", admin, s.deleteDead)
 	add("POST /v1/queues/{queue}/dead/replay", admin, s.replayDead)
+	add("POST /v1/queues/{queue}/resurrect", admin, s.undo)
 	add("POST /v1/queues/{queue}/dead/purge", admin, s.purgeDead)
 	add("POST /v1/messages/{id}/erase", admin, s.eraseMessage)
 	add("POST /v1/queues/{queue}/erase", admin, s.eraseKey)

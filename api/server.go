@@ -187,6 +187,8 @@ type Live interface {
 	// requests; below, the log must be asked. 0: it remembers all.
 	DedupFloor() uint64
 	AnswerFloor() uint64
+	Duplicate(hash event.Hash) (event.ID, bool)
+	Deleting(queue string) bool
 	// Counts returns how many events of each type this node has applied.
 	Counts() [event.NumTypes]uint64
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
+	"github.com/qlogd/qlogd/background/task"
+	"github.com/qlogd/qlogd/background/undo"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -61,6 +63,27 @@ func (s *Server) getTask(q *request) error {
 		}
 		return q.answerTask(http.StatusOK, &t)
 	}
+}
+
+// undoTask adds what an undo does, and what it waits for.
+func (s *Server) undoTask(t *event.TaskView, out *wire.Task) error {
+	c, err := s.content(event.RefOf(t.ID))
+	if err != nil || c == nil {
+		return err
+	}
+	spec, err := undo.DecodeSpec(c.Spec)
+	if err != nil {
+		return err
+	}
+	if spec.Rate > 0 {
+		out.RatePerSecond = &spec.Rate
+	}
+	if q, ok := s.deps.State.Queue(spec.To); ok && t.Status == event.TaskRunning {
+		if count, bytes := task.Room(&q); count <= 0 || bytes <= 0 {
+			out.Waiting = "for room in queue " + spec.To
+		}
+	}
+	return nil
 }
 
 func (q *request) answerTask(status int, t *event.TaskView) error {
@@ -120,9 +143,14 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 			}
 		}
 	}
-	if err == nil && t.Status == event.TaskFailed && !t.End.IsZero() {
+	if err == nil && t.Kind == event.TaskUndo {
+		err = s.undoTask(t, &out)
+	}
+	if err == nil && t.Status.Final() && !t.End.IsZero() {
 		if c, err = s.content(t.End); err == nil && c != nil {
-			out.Error = c.Error
+			if out.Error = c.Error; len(c.Result) > 0 {
+				err = wire.Unmarshal(c.Result, &out.Result)
+			}
 		}
 	}
 	return out, err

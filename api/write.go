@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/cespare/xxhash/v2"
@@ -264,10 +265,12 @@ func (s *Server) since(age int64) (uint64, error) {
 	return from, err
 }
 
-// find returns the newest event of a type with an alias, from an index on; nil if there is none.
-func (s *Server) find(alias event.Hash, from uint64, t event.Type) (*event.Event, error) {
+// find returns the newest event with an alias, if it is of one of these types, from an index on; nil if there is none.
+func (s *Server) find(
+	alias event.Hash, from uint64, types ...event.Type,
+) (*event.Event, error) {
 	e, err := s.deps.Log.Find(alias, from)
-	if err != nil || e == nil || e.Type != t {
+	if err != nil || e == nil || !slices.Contains(types, e.Type) {
 		return nil, err
 	}
 	return e, nil
@@ -309,7 +312,7 @@ func (s *Server) lookForDuplicates(
 func (s *Server) holder(ctx context.Context, hash event.Hash, from uint64) (
 	took *event.Event, now event.ID, err error,
 ) {
-	took, err = s.find(hash, from, event.Enqueued)
+	took, err = s.find(hash, from, event.Enqueued, event.Resurrected)
 	if err != nil || took == nil {
 		return nil, now, err
 	}

@@ -235,6 +235,13 @@ func (c *Client) PurgeDead(ctx context.Context, queue string, r wire.PurgeReques
 	return doOrTask[wire.DeadMoved](ctx, c, q, opts)
 }
 
+// Undo brings back what was acked, purged, deleted or expired; for task see Replay. The task's Result
+// is what is answered otherwise.
+func (c *Client) Undo(ctx context.Context, queue string, r wire.UndoRequest,
+	opts ...CallOption) (done *wire.Undone, task *wire.Task, err error) {
+	return doOrTask[wire.Undone](ctx, c, newCall(post, queuePath(queue, "/resurrect"), r), opts)
+}
+
 // doOrTask sends a call that is answered with a T, or with the task that carries it out.
 func doOrTask[T any](ctx context.Context, c *Client, q *call,
 	opts []CallOption) (*T, *wire.Task, error) {

@@ -52,8 +52,9 @@ func (c *Command) Class() Class {
 	case c.Lease != nil:
 		return ClassLease
 	case c.Carry != nil, c.Retain != nil, c.Erase != nil,
-		c.Replay != nil && !c.Replay.Task.IsZero(), c.PurgeDead != nil &&
-			!c.PurgeDead.Task.IsZero():
+		c.Replay != nil && !c.Replay.Task.IsZero(),
+		c.Resurrect != nil && !c.Resurrect.Task.IsZero(),
+		c.PurgeDead != nil && !c.PurgeDead.Task.IsZero():
 		return ClassBackground
 	}
 	return ClassSettle
@@ -80,6 +81,8 @@ func (c *Command) Weight() int {
 		return len(c.Replay.Items)
 	case c.PurgeDead != nil:
 		return len(c.PurgeDead.IDs)
+	case c.Resurrect != nil:
+		return len(c.Resurrect.Items)
 	case c.Erase != nil:
 		return len(c.Erase.Items)
 	case c.Define != nil:
@@ -146,8 +149,11 @@ type Produce struct {
 const importWindowSeconds = 24 * 3600
 
 // DedupWindow returns how many seconds a queue of this policy remembers the messages.
-func (p *Produce) DedupWindow(policy *Policy) int64 {
-	if p.Import {
+func (p *Produce) DedupWindow(policy *Policy) int64 { return DedupWindow(policy, p.Import) }
+
+// DedupWindow returns how many seconds a queue of this policy remembers messages, imported or not.
+func DedupWindow(policy *Policy, imported bool) int64 {
+	if imported {
 		return max(policy.DedupWindowSeconds, importWindowSeconds)
 	}
 	return policy.DedupWindowSeconds
@@ -293,19 +299,34 @@ type PurgeDead struct {
 	IDs    []ID // in the dead-letter queue
 }
 
-// Resurrect enqueues a message again that has left its queue (acked or
-// discarded). The proposing node reads from the log what it was.
+// Resurrect enqueues messages again that have left their queues (acked or discarded), each once in
+// its life. The proposing node reads from the log what they were.
 type Resurrect struct {
-	ID       ID  // under which it left
-	Last     Ref // its newest event
-	Queue    string
-	Revision uint64 // of the queue's policy against which the payload was checked
+	To       string // the queue
+	Order    Order
+	Revision uint64 // of To's policy against which the payloads were checked
+	// Looked is the index up to which the log was asked whether they were resurrected or erased
+	// since, and whether others have taken their deduplication hashes.
+	Looked uint64
+	Strict bool // one that is passed over refuses the whole
+	Task   ID   // that does it, zero none: a task that is not running does nothing
+	Items  []ResurrectItem
+}
+
+// ResurrectItem is one message, by the id under which it left.
+type ResurrectItem struct {
+	ID       ID
+	Skip     string // why the proposing node found that it must be passed over; else:
+	Last     Ref    // its newest event
+	First    ID     // under which it was first enqueued
+	Replays  uint32
 	Key      string
 	Kind     string
+	SourceID string
+	Alias    Hash // its deduplication hash in To, and the id under which it took that
+	Holder   ID
 	Priority uint8
 	Size     uint32
-	First    ID // under which it was first enqueued
-	Replays  uint32
 	Edited   bool
 	Content  Blob
 }
@@ -337,7 +358,7 @@ type UpdateTask struct {
 	Op      TaskOp
 	Node    string // TaskOpReport
 	Skipped int64  // TaskOpComplete: messages passed over
-	Content Blob   // TaskOpFail: Error
+	Content Blob   // TaskOpFail: Error; TaskOpComplete: Result
 }
 
 // Erase removes all that users wrote in messages: live ones are discarded,

@@ -175,9 +175,10 @@ const (
 	TaskReplay
 	TaskPurge
 	TaskErase
+	TaskUndo
 )
 
-var taskKindNames = [...]string{"", "replay", "purge", "erase"}
+var taskKindNames = [...]string{"", "replay", "purge", "erase", "undo"}
 
 func (k TaskKind) String() string { return nameOf(taskKindNames[:], k) }
 
@@ -218,7 +219,7 @@ type Event struct {
 	Type    Type
 	Subject ID     // the message it is about; zero for queues and answers
 	Prev    Ref    // the subject's event before this one
-	Alias   Hash   // enqueued: deduplication hash; answer_kept: hash of the Idempotency-Key
+	Alias   Hash   // enqueued, resurrected: deduplication hash; answer_kept: hash of the Idempotency-Key
 	Queue   string // the queue's name
 	Actor   string // who asked, where it is known
 
@@ -231,7 +232,7 @@ type Event struct {
 	Due      int64
 	Expires  int64 // enqueued: when its ttl ends; 0 never
 	Size     uint32
-	Until    int64 // enqueued: end of its deduplication window; answer_kept: how long it is kept
+	Until    int64 // enqueued, resurrected: end of its deduplication window; answer_kept: how long it is kept
 	SourceID string
 
 	// Leases and how they end. lease_extended, lease_expired, acked, retried, released, returned,
@@ -250,7 +251,7 @@ type Event struct {
 	TakesKey bool // dead_lettered: all that waits in its partition follows
 	// replayed; discarded from a dead-letter queue by its purge: the queue that it had died in
 	DiedIn string
-	Order  Order // replayed: where it takes its place
+	Order  Order // replayed, resurrected: where it takes its place
 	Edited bool  // replayed, resurrected: Content and Size are the message's from now on
 	// resurrected: under which it was first enqueued; Count says how often it was replayed
 	First ID
@@ -262,7 +263,7 @@ type Event struct {
 	// about how many; task_ended: passed over
 	Count int64
 
-	// Tasks. Task is also set in what a task did: replayed, discarded, erased.
+	// Tasks. Task is also set in what a task did: replayed, resurrected, discarded, erased.
 	Task     ID
 	TaskKind TaskKind // task_created
 	Failed   bool     // task_ended
@@ -323,7 +324,7 @@ type Content struct {
 	Headers       []Header
 	CorrelationID string
 	Error         string
-	Result        []byte // JSON, of an ack
+	Result        []byte // JSON, of an ack or of a task_ended
 	Answer        []byte // an encoded Result, of answer_kept
 	Spec          []byte // JSON, what a task is to do, of task_created
 	Original      []byte // JSON, the body as it came, where a webhook mapped the payload from it

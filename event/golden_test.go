@@ -168,10 +168,13 @@ func TestGoldenCommands(t *testing.T) {
 			Items: []ReplayItem{{ID: idOf(2)}, {ID: idOf(3), Edited: true, Size: 1, Content: EncodeContent(&Content{Payload: []byte("1")})}},
 		}},
 		"purge_dead": {PurgeDead: &PurgeDead{Queue: "q", Strict: true, Task: idOf(1), IDs: []ID{idOf(2), idOf(3)}}},
-		"resurrect": {Resurrect: &Resurrect{
-			ID: idOf(1), Last: Ref{42, 1}, Queue: "q", Revision: 7, Key: "k", Kind: "red", Priority: 5, Size: 1, First: idOf(0), Replays: 2, Edited: true,
-			Content: EncodeContent(&Content{Payload: []byte("1")}),
-		}},
+		"resurrect": {Resurrect: &Resurrect{To: "q", Order: OrderOriginal, Revision: 7, Looked: 41, Strict: true, Task: idOf(7), Items: []ResurrectItem{
+			{
+				ID: idOf(1), Last: Ref{42, 1}, First: idOf(0), Replays: 2, Key: "k", Kind: "red", SourceID: "s", Alias: hashOf(1), Holder: idOf(2), Priority: 5,
+				Size: 1, Edited: true, Content: EncodeContent(&Content{Payload: []byte("1")}),
+			},
+			{ID: idOf(3), Skip: SkipErased},
+		}}},
 		"create_task": {CreateTask: &CreateTask{Kind: TaskReplay, Queue: "q", Total: 10_000, Content: EncodeContent(&Content{Spec: []byte(`{"filter":{}}`)})}},
 		"update_task": {UpdateTask: &UpdateTask{ID: idOf(1), Op: TaskOpFail, Node: "n1", Skipped: 3, Content: EncodeContent(&Content{Error: "e"})}},
 		"erase": {Erase: &Erase{
@@ -211,6 +214,7 @@ func TestGoldenHeaders(t *testing.T) {
 		},
 		"resurrected":       {Type: Resurrected, Queue: "q", ToQueue: "p", Key: "k", Kind: "red", Priority: 5, Size: 7, Edited: true},
 		"resurrected_first": {Type: Resurrected, Queue: "q", ToQueue: "q", Priority: 5, Size: 7, First: idOf(3), Count: 2},
+		"resurrected_task":  {Type: Resurrected, Queue: "q", ToQueue: "q", Priority: 5, Size: 7, SourceID: "s", Until: 9, Order: OrderOriginal, Task: idOf(4)},
 		"task_created":      {Type: TaskCreated, Queue: "q", Task: idOf(7), TaskKind: TaskErase, Count: 12},
 		"task_cancelled":    {Type: TaskCancelled, Task: idOf(7)},
 		"task_resumed":      {Type: TaskResumed, Task: idOf(7)},

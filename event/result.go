@@ -126,8 +126,8 @@ type Result struct {
 	Produced []Produced
 	Leased   []LeasedMessage
 	Settled  []Settled
-	Moved    []Moved // Replay, PurgeDead: as they were asked for
-	ID       ID      // Resurrect: the new message's; CreateTask: the task's
+	Moved    []Moved // Replay, PurgeDead, Resurrect: as they were asked for
+	ID       ID      // CreateTask: the task's
 
 	// Digest is the state's after the entry: Mark.
 	Digest [16]byte
@@ -149,19 +149,25 @@ type Produced struct {
 	Duplicate bool // ID is the first one's
 }
 
-// Moved answers one dead message of a Replay or a PurgeDead.
+// Moved answers one message of a Replay, a PurgeDead or a Resurrect.
 type Moved struct {
-	ID   ID     // in the dead-letter queue
+	ID   ID     // in the dead-letter queue, or under which it had left
 	To   ID     // its new id; zero: purged, or passed over
 	Code string // why it was passed over: one of the Skip constants
 }
 
-// Why a dead message is passed over.
+// Why a message is passed over.
 const (
 	SkipGone       = "message_not_found" // not dead in that queue (any more)
 	SkipLeased     = "leased"            // somebody works on it in the dead-letter queue
 	SkipMaxReplays = "max_replays"
 	SkipTask       = "task_not_running"
+	SkipKeyTaken   = "key_taken" // another message has its idempotency_key or source_id
+	// These the proposing node finds in the log.
+	SkipResurrected = "resurrected" // once before, whatever became of that
+	SkipErased      = "erased"
+	SkipDamaged     = "damaged"
+	SkipHistory     = "history_expired"
 )
 
 // Settled answers one SettleItem.

@@ -112,7 +112,8 @@ type TaskView struct {
 	Total     int64 // about how many messages, when it began
 	Done      int64
 	Skipped   int64
-	End       Ref // task_ended, whose content has the error of a failed one
+	KeepFrom  uint64 // undo: the first index that may still be read when it begins
+	End       Ref    // task_ended, whose content has the error of a failed one
 	Nodes     []TaskNode
 }
 

@@ -21,20 +21,6 @@ func (w *model) underway(id event.ID) bool {
 	return false
 }
 
-// brought tells whether a message that had left was resurrected behind an event,
-// and is still what it became.
-func (w *model) brought(id event.ID, behind event.Ref) bool {
-	back := func(m *mmessage) bool {
-		return m.raised && !m.gone && m.origin.From == id && event.RefOf(m.id).Compare(behind) > 0
-	}
-	for _, q := range w.queues {
-		if slices.ContainsFunc(q.all, back) {
-			return true
-		}
-	}
-	return slices.ContainsFunc(w.pending, func(p *mburial) bool { return slices.ContainsFunc(p.list, back) })
-}
-
 func (w *model) erase(c *event.Erase, got event.Result) {
 	w.t.Helper()
 	if t := w.tasks[c.Task]; t == nil || t.Kind != event.TaskErase || t.Status != event.TaskRunning || t.Sealed {
@@ -50,10 +36,10 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 	for i := range c.Items {
 		it := &c.Items[i]
 		m := w.find(it.ID)
-		if told[it.ID] || w.underway(it.ID) || m == nil && (it.Last.IsZero() || w.brought(it.ID, it.Last)) {
+		if told[it.ID] || w.underway(it.ID) || m == nil && it.Last.IsZero() {
 			continue
 		}
-		if r := w.raisedFrom(it.ID); r != nil && event.RefOf(r.id).Compare(it.Last) > 0 {
+		if now, ok := w.raised[it.ID]; ok && event.RefOf(now).Compare(it.Last) > 0 {
 			continue
 		}
 		told[it.ID] = true
@@ -74,6 +60,7 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 			w.fatal("%+v should be erased behind %v, the machine tells %+v", it, prev, e)
 		}
 		w.did(c.Task, event.TaskErase)
+		w.erased = w.index
 	}
 	if got.Problem != nil || got.Count != int64(len(told)) {
 		w.fatal("%d are told of, the machine says %+v", len(told), got)

@@ -309,71 +309,123 @@ func (c *chaos) purgeDead() *event.PurgeDead {
 
 func (w *model) resurrect(c *event.Resurrect, got event.Result) {
 	w.t.Helper()
-	q, ok := w.queues[c.Queue]
+	q, ok := w.queues[c.To]
 	if !ok {
 		w.problem(got, event.CodeQueueNotFound, -1)
 		return
 	}
-	if m := w.find(c.ID); m != nil && m.over(w.clock) {
-		w.die(m, event.ReasonExpired, event.ID{})
+	if c.Looked < w.erased {
+		w.problem(got, event.CodeStaleRevision, -1)
+		return
 	}
-	live := w.find(c.ID) != nil
-	for _, g := range w.pending {
-		for _, m := range g.list {
-			live = live || m.id == c.ID && !m.gone
+	ids, codes, news := make([]event.ID, len(c.Items)), make([]string, len(c.Items)), make([]event.ID, len(c.Items))
+	for i := range c.Items {
+		ids[i], codes[i] = c.Items[i].ID, c.Items[i].Skip
+		if !w.runs(c.Task) {
+			codes[i] = event.SkipTask
+		} else if slices.Contains(ids[:i], ids[i]) {
+			codes[i] = event.SkipResurrected
+		} else if m := w.find(ids[i]); m != nil && m.over(w.clock) {
+			w.die(m, event.ReasonExpired, event.ID{})
 		}
 	}
-	live = live || w.raisedFrom(c.ID) != nil
-	size := int64(c.Size)
+	depth, more, size, bytes := int64(len(q.all)), int64(0), int64(0), int64(0)
 	for _, m := range q.all {
 		size += int64(m.size)
 	}
-	switch p := q.policy; {
-	case live:
-		w.problem(got, event.CodeConflict, -1)
-		return
-	case p.MaxDepth > 0 && int64(len(q.all))+1 > p.MaxDepth, p.MaxBytes > 0 && c.Size > 0 && size > p.MaxBytes:
+	var turns []int
+	taken := map[event.Hash]bool{}
+	for i := range c.Items {
+		it := &c.Items[i]
+		if codes[i] != "" {
+			continue
+		}
+		live := w.find(it.ID) != nil
+		for _, g := range w.pending {
+			for _, m := range g.list {
+				live = live || m.id == it.ID && !m.gone
+			}
+		}
+		if live {
+			w.problem(got, event.CodeConflict, -1)
+			return
+		}
+		if _, back := w.raised[it.ID]; back {
+			w.problem(got, event.CodeStaleRevision, -1)
+			return
+		}
+		holder := it.Holder
+		for _, d := range q.dedup {
+			if d.hash.Of(q.number) == it.Alias && d.until > w.clock {
+				holder = d.id
+			}
+		}
+		if holder != it.Holder || taken[it.Alias] {
+			if c.Strict {
+				w.problem(got, event.CodeConflict, -1)
+				return
+			}
+			codes[i] = event.SkipKeyTaken
+			continue
+		}
+		taken[it.Alias] = it.Alias != event.Hash{}
+		more, bytes, turns = more+1, bytes+int64(it.Size), append(turns, i)
+	}
+	if p := q.policy; more > 0 && (p.MaxDepth > 0 && depth+more > p.MaxDepth || p.MaxBytes > 0 && bytes > 0 && size+bytes > p.MaxBytes) {
 		w.problem(got, event.CodeQueueFull, -1)
 		return
 	}
-	e := w.emit(event.Event{Type: event.Resurrected, Subject: c.ID, Queue: c.Queue, ToQueue: c.Queue})
-	if got.ID != e.ID {
-		w.fatal("%s was resurrected as %s, the answer is %+v", c.ID, e.ID, got)
+	order := c.Order.In(q.policy.Ordering)
+	if order == event.OrderOriginal {
+		slices.SortStableFunc(turns, func(a, b int) int { return c.Items[a].First.Compare(c.Items[b].First) })
 	}
-	m := &mmessage{
-		q: q, id: e.ID, key: c.Key, kind: c.Kind, priority: c.Priority, size: c.Size, came: w.clock, available: w.clock,
-		origin: &event.OriginView{First: c.First, From: c.ID, Replays: c.Replays}, behind: true, raised: true,
-	}
-	q.resurrected++
-	q.all = append(q.all, m)
-	w.wait(m, w.clock, event.PlaceTail)
-}
-
-// raisedFrom finds the live message that was resurrected from an id; also one that
-// was decided to be gone and is not carried out yet.
-func (w *model) raisedFrom(id event.ID) *mmessage {
-	lists := [][]*mmessage{}
-	for _, q := range w.queues {
-		lists = append(lists, q.all)
-	}
-	for _, g := range w.pending {
-		lists = append(lists, g.list)
-	}
-	for _, l := range lists {
-		for _, m := range l {
-			if m.raised && m.origin.From == id && !m.gone {
-				return m
-			}
+	for _, i := range turns {
+		it := &c.Items[i]
+		e := w.emit(event.Event{Type: event.Resurrected, Subject: it.ID, Queue: c.To, ToQueue: c.To})
+		w.did(c.Task, event.TaskUndo)
+		news[i], w.raised[it.ID] = e.ID, e.ID
+		m := &mmessage{
+			q: q, id: e.ID, key: it.Key, kind: it.Kind, priority: it.Priority, size: it.Size, came: w.clock, available: w.clock, state: event.StateReady,
+			source: it.SourceID, origin: &event.OriginView{First: it.First, From: it.ID, Replays: it.Replays}, behind: order == event.OrderAppend,
 		}
+		if window := event.DedupWindow(&q.policy, it.SourceID != ""); window > 0 && it.Alias != (event.Hash{}) {
+			for _, d := range q.dedup {
+				if d.hash.Of(q.number) == it.Alias {
+					d.until = 0
+				}
+			}
+			m.took = &mdedup{it.Alias.Of(q.number), m.id, w.clock + window*1000}
+			q.dedup = append(q.dedup, m.took)
+		}
+		q.resurrected++
+		q.all = append(q.all, m)
+		w.replayedTo(m, order)
 	}
-	return nil
+	w.moved(got, ids, codes, news)
 }
 
 func (c *chaos) resurrect() *event.Resurrect {
-	r := &event.Resurrect{Queue: c.queueName(), Key: draw(c, "key", "", "k1", "k2"), Kind: draw(c, "kind", "", "red"), Priority: 5, Size: 3, Replays: draw[uint32](c, "replays", 0, 1)}
-	if len(c.ids) > 0 {
-		r.ID = c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]
+	r := &event.Resurrect{
+		To: c.queueName(), Order: draw(c, "order", event.OrderDefault, event.OrderOriginal, event.OrderAppend), Strict: draw(c, "strict", false, false, true),
+		Task: c.task(), Looked: draw(c, "looked", 1<<40, 1<<40, 1<<40, uint64(0)),
 	}
-	r.First, r.Last = r.ID, event.RefOf(r.ID)
+	q, _ := c.m.Queue(r.To)
+	for range rapid.IntRange(1, 3).Draw(c.t, "n") {
+		it := event.ResurrectItem{
+			Key: draw(c, "key", "", "k1", "k2"), Kind: draw(c, "kind", "", "red"), Priority: 5, Size: 3, Replays: draw[uint32](c, "replays", 0, 1),
+			Skip: draw(c, "skip", "", "", "", event.SkipErased), SourceID: draw(c, "source", "", "", "s1"),
+		}
+		if d := draw(c, "dedup", "", "d1", "d2"); d != "" {
+			var h event.Hash
+			copy(h[:], d)
+			it.Alias = h.Of(q.Number)
+		}
+		if len(c.ids) > 0 {
+			it.ID = c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]
+			it.First = draw(c, "first", it.ID, c.ids[0])
+		}
+		it.Last, it.Holder = event.RefOf(it.ID), draw(c, "holder", it.ID, event.ID{})
+		r.Items = append(r.Items, it)
+	}
 	return r
 }

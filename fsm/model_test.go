@@ -30,6 +30,8 @@ type model struct {
 	answers map[event.Hash]manswer
 	hooks   map[string]*mhook
 	tasks   map[event.ID]*event.TaskView
+	raised  map[event.ID]event.ID  // what was resurrected, as what
+	erased  uint64                 // the index of the newest erasure
 	ended   []event.ID             // the tasks that ended, in that order
 	sent    map[event.ID]*mmessage // by the leases that this command sent back
 	rules   uint16                 // in force
@@ -41,6 +43,7 @@ type model struct {
 
 type mqueue struct {
 	name       string
+	number     uint32
 	policy     event.Policy
 	revision   uint64
 	paused     bool
@@ -72,7 +75,6 @@ type mmessage struct {
 	ttlEnds   int64
 	from      *event.DeadView
 	origin    *event.OriginView
-	raised    bool // it was resurrected
 	source    string
 	behind    bool     // it was replayed behind those that waited
 	follows   event.ID // the order of one that it was leased behind, if that is higher
@@ -101,7 +103,7 @@ type manswer struct {
 }
 
 func newModel(t tb) *model {
-	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}, hooks: map[string]*mhook{}, tasks: map[event.ID]*event.TaskView{}}
+	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}, hooks: map[string]*mhook{}, tasks: map[event.ID]*event.TaskView{}, raised: map[event.ID]event.ID{}}
 }
 
 func (w *model) fatal(format string, args ...any) {
@@ -617,8 +619,8 @@ func (w *model) decide(c *event.Command, got event.Result) {
 }
 
 func (w *model) createQueue(name string, p event.Policy) {
-	w.emit(event.Event{Type: event.QueueCreated, Queue: name})
-	w.queues[name] = &mqueue{name: name, policy: p, revision: w.index, partitions: map[string][]*mmessage{}, held: map[string][]*mmessage{}}
+	e := w.emit(event.Event{Type: event.QueueCreated, Queue: name})
+	w.queues[name] = &mqueue{name: name, number: e.Number, policy: p, revision: w.index, partitions: map[string][]*mmessage{}, held: map[string][]*mmessage{}}
 }
 
 // usedBy counts the queues that name this one as their dead-letter queue.

@@ -130,6 +130,16 @@ func (f *frozen) Release() {
 // for deduplication hashes and for answers to requests.
 func (m *Machine) DedupFloor() uint64 { return view(m, (*projections.State).DedupFloor) }
 
+// Duplicate returns the message that has taken a deduplication hash.
+func (m *Machine) Duplicate(hash event.Hash) (event.ID, bool) {
+	return find(m, (*projections.State).Duplicate, hash)
+}
+
+// Deleting reports whether the events of messages that were deleted from a queue are pending.
+func (m *Machine) Deleting(queue string) bool {
+	return view(m, func(s *projections.State) bool { return s.Deleting(queue) })
+}
+
 // AnswerFloor: see DedupFloor.
 func (m *Machine) AnswerFloor() uint64 { return view(m, (*projections.State).AnswerFloor) }
 

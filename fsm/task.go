@@ -8,8 +8,8 @@ const mostTasks = 1000
 // createTask creates a task, work that takes many entries. Its description is for the
 // runner; the answer is its id.
 func (d *decision) createTask(c *event.CreateTask) event.Result {
-	if c.Kind == event.TaskNone || c.Kind > event.TaskErase {
-		return problem(invalid("kind", "kind must be replay, purge or erase"))
+	if c.Kind == event.TaskNone || c.Kind > event.TaskUndo {
+		return problem(invalid("kind", "kind must be replay, purge, erase or undo"))
 	}
 	if p := d.roomForTask(); p != nil {
 		return problem(p)
@@ -77,7 +77,7 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 		}
 		e.Type, e.Node = event.TaskReported, c.Node
 	case event.TaskOpComplete:
-		e.Type, e.Count = event.TaskEnded, c.Skipped
+		e.Type, e.Count, e.Content = event.TaskEnded, c.Skipped, c.Content
 	case event.TaskOpFail:
 		e.Type, e.Failed, e.Content = event.TaskEnded, true, c.Content
 	default:

@@ -34,6 +34,7 @@ func (s *State) Freeze() *Frozen {
 		partitions: s.partitions.freeze(), kinds: kindTable{slab: s.kinds.slab.freeze()},
 		dedup:   table{slab: s.dedup.slab.freeze(), ends: s.dedup.ends},
 		answers: table{slab: s.answers.slab.freeze(), ends: s.answers.ends},
+		raised:  table{slab: s.raised.slab.freeze(), ends: s.raised.ends},
 	}}
 	encode := func(part func(*coder)) []byte {
 		var b bytes.Buffer
@@ -63,6 +64,7 @@ func (f *Frozen) Release() {
 	s.kinds.slab.thaw()
 	s.dedup.slab.thaw()
 	s.answers.slab.thaw()
+	s.raised.slab.thaw()
 }
 
 // WriteTo writes the state's bytes (docs/formats-checkpoint.md, body), in small pieces.
@@ -124,6 +126,7 @@ func (s *State) reindex() {
 	})
 	s.dedup.reindex(true)
 	s.answers.reindex(false)
+	s.raised.reindex(false)
 	var listed []handle // in lists by id
 	s.messages.index(func(m *message) bool { return m.state != event.StateNone },
 		func(h handle, m *message) {
@@ -160,9 +163,6 @@ func (s *State) reindexMessage(h handle, m *message) (listed bool) {
 	if m.extra != 0 {
 		x := s.extras.get(m.extra)
 		listed = x.dead != nil || x.sourceID != ""
-		if x.origin != nil && x.origin.raised {
-			s.raised[x.origin.From] = h
-		}
 	}
 	if m.id.Compare(s.lastID) > 0 {
 		s.lastID = m.id

@@ -292,7 +292,7 @@ func (c *coder) extra(x *extra) {
 			x.origin = &origin{}
 		}
 		o := x.origin
-		c.do(&o.First, &o.From, &o.Replays, &o.behind, &o.raised)
+		c.do(&o.First, &o.From, &o.Replays, &o.behind)
 	}
 	if follows {
 		c.do(&x.follows)
@@ -312,7 +312,7 @@ func (c *coder) table(t *table) {
 
 func (c *coder) task(t *task) {
 	c.do(&t.ID, (*uint8)(&t.Kind), (*uint8)(&t.Status), &t.Sealed, &t.Queue, &t.Actor, &t.CreatedAt,
-		&t.UpdatedAt, &t.EndedAt, &t.Total, &t.Done, &t.Skipped, &t.End, &t.last)
+		&t.UpdatedAt, &t.EndedAt, &t.Total, &t.Done, &t.Skipped, &t.KeepFrom, &t.End, &t.last)
 	several(c, &t.Nodes, func(n *event.TaskNode) { c.do(&n.Node, &n.At) })
 }
 
@@ -364,6 +364,7 @@ func (c *coder) slabs(s *State) {
 		func(k *kind) { c.do(&k.name, &k.refs) })
 	c.table(&s.dedup)
 	c.table(&s.answers)
+	c.table(&s.raised)
 }
 
 // tail codes the part of a state behind its slabs.

@@ -84,6 +84,20 @@ func (s *State) nextDeleted() Due {
 	return Due{}
 }
 
+// Deleting reports whether the events of messages that were deleted from a queue are pending.
+func (s *State) Deleting(queue string) bool {
+	for _, g := range s.tombstones {
+		if g.queue != queue {
+			continue
+		}
+		if g.partition != 0 && s.partitions.get(g.partition).waiting.head != 0 ||
+			g.partition == 0 && s.backlogs[g.backlog].all.head != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // sweep removes empty tombstones, oldest first. It is part of every entry, so that it
 // happens at the same index on every node.
 func (s *State) sweep() {

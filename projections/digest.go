@@ -66,7 +66,7 @@ func (s *State) Digest() [16]byte {
 	}
 	u(s.index, uint64(s.clock), uint64(s.next), s.history, uint64(s.messages.live))
 	u(s.dedup.floor, s.answers.floor, s.sum.lo, s.sum.hi, s.dedup.sum.lo, s.dedup.sum.hi,
-		s.answers.sum.lo, s.answers.sum.hi)
+		s.answers.sum.lo, s.answers.sum.hi, s.raised.floor, s.raised.sum.lo, s.raised.sum.hi)
 	if s.rules > 1 { // rules 1 add nothing: checkpoints hold that digest
 		u(uint64(s.rules))
 	}

@@ -8,4 +8,5 @@ func (s *State) erased(e *event.Event) {
 	if _, ok := s.find(e.Subject); ok {
 		s.impossible(e, "message %s is still in a queue", e.Subject)
 	}
+	s.raised.floor = s.index // who read the log before may have read what is erased
 }

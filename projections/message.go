@@ -50,7 +50,6 @@ type origin struct {
 	event.OriginView
 	// it was put behind those that waited: ordered by its own id, not by its first one
 	behind bool
-	raised bool // it was resurrected
 }
 
 // lease is the current lease of a message.
@@ -266,7 +265,6 @@ func (s *State) drop(h handle) {
 		if x.sourceID != "" {
 			s.unlistSource(b, h)
 		}
-		s.lower(h, x.origin)
 		if x.holdsIn != 0 {
 			s.releaseKey(x.holdsIn, x.holds, m.id)
 		}
@@ -305,9 +303,9 @@ func (s *State) Needed() uint64 {
 	for k := range s.contents { // order does not matter: the minimum is the same
 		lowest = min(lowest, k<<bucketBits)
 	}
-	for id, t := range s.tasks { // order does not matter: as above
+	for _, t := range s.tasks { // order does not matter: as above
 		if !t.ended() {
-			lowest = min(lowest, bucket(event.RefOf(id).Index)<<bucketBits)
+			lowest = min(lowest, s.keeps(t))
 		}
 	}
 	return lowest

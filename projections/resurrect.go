@@ -1,9 +1,16 @@
 package projections
 
-import "github.com/qlogd/qlogd/event"
+import (
+	"math"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+// raisedMost bounds how many resurrections are remembered: about 8 MB.
+const raisedMost = 1 << 16
 
 // resurrected enqueues a message that had left its queue again, under a new id, with its
-// content rewritten, behind those that wait.
+// content rewritten.
 func (s *State) resurrected(e *event.Event) {
 	q := s.mustQueue(e, e.ToQueue)
 	if _, ok := s.find(e.Subject); ok {
@@ -11,28 +18,30 @@ func (s *State) resurrected(e *event.Event) {
 	}
 	h, m := s.add(e, q.backlog, e.Key, e.Kind)
 	m.priority, m.size = e.Priority, e.Size
-	s.extraOf(h).origin = &origin{
+	x := s.extraOf(h)
+	x.sourceID = e.SourceID
+	x.origin = &origin{
 		OriginView: event.OriginView{First: e.First, From: e.Subject, Replays: uint32(e.Count)},
-		behind:     true, raised: true,
+		behind:     e.Order != event.OrderOriginal,
 	}
-	s.raised[e.Subject] = h
+	s.raised.add(remembered{key: event.Hash(e.Subject), id: e.ID, until: math.MaxInt64}, s.clock)
+	s.remember(e)
 	q.Stats.Resurrected++
-	s.arrive(h, 0)
+	s.count(h)
+	s.take(h, e.Order)
+	s.close(h)
 }
 
-// lower removes a message that leaves its queue from the index of resurrected ones.
-func (s *State) lower(h handle, o *origin) {
-	if o != nil && o.raised && s.raised[o.From] == h {
-		delete(s.raised, o.From)
-	}
-}
-
-// Raised returns the live message that was resurrected from one that had left its
-// queue under this id.
+// Raised returns the message that was resurrected from one that had left its queue under this id,
+// if that was at RaisedFloor or later.
 func (s *State) Raised(from event.ID) (event.ID, bool) {
-	h, ok := s.raised[from]
+	r, ok := s.raised.find(event.Hash(from), s.clock)
 	if !ok {
 		return event.ID{}, false
 	}
-	return s.messages.get(h).id, true
+	return r.id, true
 }
+
+// RaisedFloor is the index up to which the log must be read to know whether a message that has left
+// was resurrected or erased.
+func (s *State) RaisedFloor() uint64 { return s.raised.floor }

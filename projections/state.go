@@ -29,7 +29,6 @@ type State struct {
 	// where messages lie that died in the queue of this name. Invariant: all backlogs that list
 	// such, but for deleted ones
 	died     map[string][]*backlog
-	raised   map[event.ID]handle          // live messages by the id they were resurrected from
 	webhooks map[string]event.WebhookView // by name
 	tasks    map[event.ID]*task           // running ones, and the newest that ended
 	ended    []*task                      // in the order in which they ended
@@ -51,6 +50,7 @@ type State struct {
 
 	dedup   table
 	answers table
+	raised  table // resurrections, by the id under which the message had left
 	// number of live messages by the bucket of log indexes that holds their content
 	contents map[uint64]int64
 	history  uint64 // history below it may be deleted
@@ -65,11 +65,11 @@ func New() *State {
 		rules:  1,
 		queues: map[string]*queue{}, numbers: map[uint32]*queue{}, backlogs: map[uint32]*backlog{},
 		webhooks: map[string]event.WebhookView{}, died: map[string][]*backlog{},
-		raised: map[event.ID]handle{},
-		tasks:  map[event.ID]*task{}, contents: map[uint64]int64{},
+		tasks: map[event.ID]*task{}, contents: map[uint64]int64{},
 	}
 	s.kinds.byName = map[string]handle{}
-	s.ids, s.dedup, s.answers = newIDs(), newTable(), newTable()
+	s.ids, s.dedup, s.answers, s.raised = newIDs(), newTable(), newTable(), newTable()
+	s.raised.most = raisedMost
 	return s
 }
 

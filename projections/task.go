@@ -37,7 +37,23 @@ func (s *State) mustTask(e *event.Event, status event.TaskStatus) *task {
 }
 
 func (s *State) taskCreated(e *event.Event) {
-	s.tasks[e.ID] = &task{TaskView: event.TaskOf(e), last: event.RefOf(e.ID)}
+	t := &task{TaskView: event.TaskOf(e), last: event.RefOf(e.ID)}
+	if t.Kind == event.TaskUndo {
+		t.KeepFrom = s.history
+	}
+	s.tasks[e.ID] = t
+}
+
+// keepsHistoryMS is how long an undo keeps the history that it may still have to read.
+const keepsHistoryMS = 24 * 3600 * 1000
+
+// keeps returns the first index of the history that a running task needs: its creation, and for an
+// undo for some time all that there was.
+func (s *State) keeps(t *task) uint64 {
+	if t.Kind == event.TaskUndo && s.clock < t.CreatedAt+keepsHistoryMS {
+		return t.KeepFrom
+	}
+	return bucket(event.RefOf(t.ID).Index) << bucketBits
 }
 
 // taskChanged folds the later events of a task.
@@ -95,7 +111,8 @@ func (s *State) taskDid(e *event.Event) {
 	case !ok: // its end is long ago; nothing but the count depends on it
 	case e.Type == event.Replayed && t.Kind == event.TaskReplay,
 		e.Type == event.Discarded && t.Kind == event.TaskPurge,
-		e.Type == event.Erased && t.Kind == event.TaskErase:
+		e.Type == event.Erased && t.Kind == event.TaskErase,
+		e.Type == event.Resurrected && t.Kind == event.TaskUndo:
 		t.Done++
 		t.UpdatedAt = s.clock
 	}

@@ -290,10 +290,13 @@ func (s *stage) produce(l *life, m event.NewMessage) {
 	q, _ := s.machine.Queue(l.queue)
 	s.bring(l, &event.Command{Produce: &event.Produce{
 		Queue: l.queue, Messages: []event.NewMessage{m}, Import: m.SourceID != "",
-		Looked:   math.MaxUint64 >> 8, // the machine forgets nothing
+		Looked:   forgetsNothing,
 		Revision: q.Revision,
 	}})
 }
+
+// forgetsNothing is how far the log was searched: the machine remembers all.
+const forgetsNothing = math.MaxUint64 >> 8
 
 // bring carries out a command that brings the message of a life to its queue.
 func (s *stage) bring(l *life, c *event.Command) {
@@ -333,8 +336,11 @@ func (s *stage) bringBack(e *event.Event, of, n *life) {
 		n.assumed = n.assumed || of.assumed && !n.playID.IsZero()
 	case of.gone:
 		s.bring(n, &event.Command{Resurrect: &event.Resurrect{
-			ID: of.playID, Last: of.last, Queue: e.ToQueue, Revision: q.Revision, Key: e.Key,
-			Kind: e.Kind, Priority: e.Priority, Size: e.Size, Edited: e.Edited,
+			To: e.ToQueue, Order: e.Order, Revision: q.Revision, Looked: forgetsNothing,
+			Items: []event.ResurrectItem{{
+				ID: of.playID, Last: of.last, First: of.playID, Key: e.Key, Kind: e.Kind,
+				SourceID: e.SourceID, Priority: e.Priority, Size: e.Size, Edited: e.Edited,
+			}},
 		}})
 	}
 }

@@ -102,11 +102,13 @@ func (s *story) play(line string) {
 	case "resurrect":
 		history, err := s.log.History(s.t.Context(), s.ids[args[0]])
 		must(s.t, err)
-		r := s.do(&event.Command{Resurrect: &event.Resurrect{ID: s.ids[args[0]], Queue: "jobs",
-			Last: event.RefOf(history[len(history)-1].ID), Key: "k", Priority: 5, Size: 10,
-			First: s.ids[args[0]]}})[0]
+		r := s.do(&event.Command{Resurrect: &event.Resurrect{To: "jobs", Order: event.OrderAppend,
+			Items: []event.ResurrectItem{{
+				ID: s.ids[args[0]], Last: event.RefOf(history[len(history)-1].ID), Key: "k",
+				Priority: 5, Size: 10, First: s.ids[args[0]],
+			}}}})[0]
 		require.True(s.t, r.Problem == nil, "%+v", r)
-		s.ids[args[1]] = r.ID
+		s.ids[args[1]] = r.Moved[0].To
 	case "whatif":
 		o := WhatIfOptions{}
 		if ms, ok := set["tolerance"]; ok {

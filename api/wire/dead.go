@@ -105,6 +105,37 @@ type Edits struct {
 	Edits []MessageEdit `json:"edits"`
 }
 
+// UndoRequest is the body of POST /v1/queues/{queue}/resurrect.
+type UndoRequest struct {
+	Filter        *UndoFilter `json:"filter,omitzero"`
+	Order         string      `json:"order,omitzero"` // original, append
+	To            string      `json:"to,omitzero"`    // "": the queue that they left
+	DryRun        bool        `json:"dry_run,omitzero"`
+	RatePerSecond int64       `json:"rate_per_second,omitzero"` // 0: no limit
+}
+
+// UndoFilter selects messages that left a queue. State and From are needed.
+type UndoFilter struct {
+	State  string  `json:"state,omitzero"` // acked, discarded
+	From   string  `json:"from,omitzero"`  // instants, inclusive
+	To     string  `json:"to,omitzero"`
+	Worker *string `json:"worker,omitzero"` // that acked it
+	Reason string  `json:"reason,omitzero"` // it was discarded for
+	Key    *string `json:"key,omitzero"`
+	Kind   *string `json:"kind,omitzero"`
+}
+
+// Undone answers it, and is the result of a task.
+type Undone struct {
+	DryRun      bool  `json:"dry_run,omitzero"` // how many it would be
+	Matched     int64 `json:"matched"`
+	BroughtBack int64 `json:"brought_back"`
+	// by reason: resurrected, key_taken, erased, damaged, history_expired, schema_mismatch
+	Skipped map[string]int64 `json:"skipped"`
+	// where history begins, if the filter's from is before that
+	HistoryBeginsAt *Time `json:"history_begins_at,omitzero"`
+}
+
 // MessageEdit is one change of a message's content, by a replay or a resurrection.
 type MessageEdit struct {
 	EventID      string   `json:"event_id"`
@@ -163,7 +194,7 @@ type Erasable struct {
 type Task struct {
 	ID            string     `json:"id"`
 	TaskID        string     `json:"task_id"` // the same
-	Type          string     `json:"type"`    // replay, purge, erase
+	Type          string     `json:"type"`    // replay, purge, erase, undo
 	Queue         string     `json:"queue"`   // "" none
 	Status        string     `json:"status"`  // running, cancelled, completed, failed
 	Total         int64      `json:"total"`   // about how many messages, when it began
@@ -174,8 +205,10 @@ type Task struct {
 	CreatedAt     Time       `json:"created_at"`
 	UpdatedAt     Time       `json:"updated_at"`
 	EndedAt       Time       `json:"ended_at"`
-	Error         string     `json:"error"` // of a failed one
-	Nodes         []TaskNode `json:"nodes"` // of an erasure: the members, and who is done
+	Error         string     `json:"error"`            // of a failed one
+	Waiting       string     `json:"waiting,omitzero"` // what a running one waits for
+	Result        *Undone    `json:"result,omitzero"`  // of an undo
+	Nodes         []TaskNode `json:"nodes"`            // of an erasure: the members, and who is done
 }
 
 // TaskNode is a node that has carried an erasure out, or is to.

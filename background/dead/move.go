@@ -5,13 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
-	"time"
 
 	"github.com/go-json-experiment/json"
-	"golang.org/x/time/rate"
 
+	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -93,9 +91,6 @@ func (x Finder) Item(v *event.MessageView, edit *Edit, target *event.QueueView) 
 	return item, x.Fits(target, c)
 }
 
-// perSecond is how often a second a task with a rate proposes, if its rate allows.
-const perSecond = 10
-
 // Replay carries out a replay.
 func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 	skipped int64, err error) {
@@ -109,12 +104,7 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 	if ok && c.Order.In(target.Policy.Ordering) != event.OrderAppend {
 		slices.SortStableFunc(left, func(a, b letter) int { return a.first.Compare(b.first) })
 	}
-	pace, most := rate.NewLimiter(rate.Inf, 0), chunkItems
-	if s.Rate > 0 {
-		most = int(min(max(s.Rate/perSecond, 1), chunkItems))
-		pace = rate.NewLimiter(rate.Limit(s.Rate), most)
-		pace.AllowN(time.Now(), most) // the first chunk goes at once, each other one in its time
-	}
+	pace, most := task.Pace(s.Rate, chunkItems)
 	for moved := 0; len(left) > 0; {
 		if err := pace.WaitN(ctx, moved); err != nil {
 			return 0, err
@@ -166,13 +156,8 @@ func (m *Mover) replay(
 // content does not fit the target.
 func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int) (
 	took int, misfits int64, err error) {
-	bytes, st := int64(math.MaxInt64), &target.Stats
-	if limit := target.Policy.MaxDepth; limit > 0 {
-		most = int(min(int64(most), limit-st.Messages()))
-	}
-	if limit := target.Policy.MaxBytes; limit > 0 {
-		bytes = limit - st.Bytes
-	}
+	room, bytes := task.Room(target)
+	most = int(min(int64(most), room))
 	size := 0
 	for took < len(left) && len(c.Items) < most && bytes > 0 && size < chunkBytes {
 		v, ok := m.State.Message(left[took].id)

@@ -239,16 +239,18 @@ func (w *world) resurrect() {
 	must(w.t, err)
 	last := e
 	for i := range history {
-		if history[i].Type == event.Erased {
-			return // there is nothing to bring back
+		if history[i].Type == event.Erased || history[i].Type == event.Resurrected && history[i].Subject == e.Subject {
+			return // there is nothing to bring back, or it is back
 		}
 		if history[i].Subject == e.Subject {
 			last = history[i]
 		}
 	}
 	w.do(&event.Command{Resurrect: &event.Resurrect{
-		ID: e.Subject, Last: event.RefOf(last.ID), Queue: w.some("a", "b"), Key: w.some("k", "l"),
-		Priority: 5, First: history[0].ID, Content: w.text(event.Content{}),
+		To: w.some("a", "b"), Looked: w.log.Head(), Items: []event.ResurrectItem{{
+			ID: e.Subject, Last: event.RefOf(last.ID), Key: w.some("k", "l"), Priority: 5,
+			First: history[0].ID, Content: w.text(event.Content{}),
+		}},
 	}})
 }
 

@@ -8,21 +8,62 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"math"
 	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/time/rate"
 
 	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
 
-// Run runs a task until nothing of it is left, and returns how many messages it skipped. spec is
+// Run runs a task until nothing of it is left, and returns how many messages it skipped, and its
+// result as JSON, nil for none. spec is
 // what the task's creation said (Content.Spec). It is called again after a change of leader and
 // after each error, and may run on two nodes for a moment: every proposal must be safe to repeat.
 // ctx ends when the task is cancelled or this node no longer leads. A final error ends the task as
 // failed.
-type Run func(ctx context.Context, t event.TaskView, spec []byte) (skipped int64, err error)
+type Run func(ctx context.Context, t event.TaskView, spec []byte) (
+	skipped int64, result []byte, err error)
+
+// Counting is a Run without a result.
+type Counting func(ctx context.Context, t event.TaskView, spec []byte) (skipped int64, err error)
+
+// Run is c as a Run.
+func (c Counting) Run(ctx context.Context, t event.TaskView, spec []byte) (int64, []byte, error) {
+	skipped, err := c(ctx, t, spec)
+	return skipped, nil, err
+}
+
+// perSecond is how often a second a task with a rate proposes, if its rate allows.
+const perSecond = 10
+
+// Pace returns what spaces out the commands of a task: each waits for as many messages as the one
+// before has moved, at most the number returned. Rate 0 is no limit.
+func Pace(perSec int64, chunk int) (pace *rate.Limiter, most int) {
+	if perSec == 0 {
+		return rate.NewLimiter(rate.Inf, 0), chunk
+	}
+	most = int(min(max(perSec/perSecond, 1), int64(chunk)))
+	pace = rate.NewLimiter(rate.Limit(perSec), most)
+	pace.AllowN(time.Now(), most) // the first chunk goes at once, each other one in its time
+	return pace, most
+}
+
+// Room returns how many messages and bytes more fit into a queue.
+func Room(q *event.QueueView) (count, bytes int64) {
+	count, bytes = math.MaxInt64, math.MaxInt64
+	if limit := q.Policy.MaxDepth; limit > 0 {
+		count = max(limit-q.Stats.Messages(), 0)
+	}
+	if limit := q.Policy.MaxBytes; limit > 0 {
+		bytes = limit - q.Stats.Bytes
+	}
+	return count, bytes
+}
 
 // Propose decides a command, as raft.Replica's does.
 type Propose func(context.Context, *event.Command) (event.Result, error)
@@ -173,7 +214,11 @@ func (r *Runner) try(ctx context.Context, t event.TaskView) (failed bool, err er
 	c, err := r.o.Content(event.RefOf(t.ID))
 	switch {
 	case err == nil:
-		end.Skipped, err = r.o.Run[t.Kind](ctx, t, c.Spec)
+		var result []byte
+		end.Skipped, result, err = r.o.Run[t.Kind](ctx, t, c.Spec)
+		if err == nil && result != nil {
+			end.Content = event.EncodeContent(&event.Content{Result: result})
+		}
 	case errors.Is(err, log.ErrErased), errors.Is(err, log.ErrGone):
 		err = event.Problemf(event.CodeHistoryExpired, "",
 			"what the task was to do has been erased, or has gone with the history")

@@ -84,7 +84,7 @@ func (w *world) ends() []event.UpdateTask {
 }
 
 // inWorld runs a test with a runner whose replays do what c does.
-func inWorld(t *testing.T, c Run, do func(t *testing.T, w *world)) {
+func inWorld(t *testing.T, c Counting, do func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{leads: true}
 		w.r = New(Options{
@@ -98,7 +98,7 @@ func inWorld(t *testing.T, c Run, do func(t *testing.T, w *world)) {
 				defer w.mu.Unlock()
 				return w.leads
 			},
-			Run: map[event.TaskKind]Run{event.TaskReplay: c},
+			Run: map[event.TaskKind]Run{event.TaskReplay: c.Run},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})

@@ -98,6 +98,68 @@ var deadCommands = group("dead",
 	}, (*app).destroyFlags),
 )
 
+var undoCommand = remote("undo", func(c request, f *struct {
+	wire.UndoFilter
+	Order, ToQueue string
+	Rate           int64
+	Wait           bool
+}) error {
+	r := wire.UndoRequest{Filter: &f.UndoFilter, Order: f.Order, To: f.ToQueue, RatePerSecond: f.Rate}
+	what := "undo what left " + c.args[0]
+	if c.dryRun || !c.yes && terminal(c.stdin) {
+		dry := r
+		dry.DryRun = true
+		would, _, err := c.Undo(c.ctx, c.args[0], dry)
+		if err != nil {
+			return err
+		}
+		what = fmt.Sprintf("bring back %s of %d that left %s", messages(would.BroughtBack),
+			would.Matched, c.args[0])
+		if c.dryRun {
+			err := c.say(would, "would %s", what)
+			c.passedOver(would)
+			return err
+		}
+	}
+	if err := c.confirmed(what); err != nil {
+		return err
+	}
+	done, task, err := c.Undo(c.ctx, c.args[0], r)
+	switch {
+	case err != nil:
+		return err
+	case task != nil:
+		return c.begun(task, f.Wait)
+	}
+	err = c.say(done, "%s brought back", messages(done.BroughtBack))
+	c.passedOver(done)
+	return err
+}, (*app).destroyFlags)
+
+// passedOver prints on stderr what an undo left out, and where history begins.
+func (a *app) passedOver(d *wire.Undone) {
+	if a.output == "json" {
+		return
+	}
+	for _, code := range sortedKeys(d.Skipped) {
+		fmt.Fprintf(a.stderr, "%s passed over: %s\n", messages(d.Skipped[code]), code)
+	}
+	if d.HistoryBeginsAt != nil {
+		fmt.Fprintf(a.stderr, "history begins at %s\n", a.when(*d.HistoryBeginsAt))
+	}
+}
+
+// begun reports a task that was begun, once it has ended if that is wanted.
+func (c request) begun(task *wire.Task, wait bool) error {
+	if wait {
+		return c.watchTask(task.ID)
+	}
+	if c.output != "json" {
+		fmt.Fprintf(c.stderr, "task %s does it: qlogd task watch %[1]s\n", task.ID)
+	}
+	return c.say(task, "%s", task.ID)
+}
+
 // deadChoice selects dead letters for a command that moves them.
 type deadChoice struct {
 	wire.DeadFilter
@@ -164,13 +226,8 @@ func (c request) move(verb string, wait bool,
 	switch {
 	case err != nil:
 		return err
-	case task != nil && wait:
-		return c.watchTask(task.ID)
 	case task != nil:
-		if c.output != "json" {
-			fmt.Fprintf(c.stderr, "task %s does it: qlogd task watch %[1]s\n", task.ID)
-		}
-		return c.say(task, "%s", task.ID)
+		return c.begun(task, wait)
 	case c.output == "json":
 		return c.wire(done)
 	case verb == "purge":
@@ -237,7 +294,13 @@ func (a *app) task(t *wire.Task, err error) error {
 		{"ended", a.when(t.EndedAt)},
 		{"rate", onlyIf(t.RatePerSecond != nil,
 			fmt.Sprintf("%d a second", *cmp.Or(t.RatePerSecond, new(int64))))},
-		{"error", optional(short(t.Error, 200))},
+		{"error", optional(short(t.Error, 200))}, {"waits", optional(t.Waiting)},
+	}
+	if r := t.Result; r != nil {
+		rows = append(rows, []any{"brought back", fmt.Sprintf("%d of %d", r.BroughtBack, r.Matched)})
+		for _, code := range sortedKeys(r.Skipped) {
+			rows = append(rows, []any{"passed over", fmt.Sprintf("%d: %s", r.Skipped[code], code)})
+		}
 	}
 	for _, n := range t.Nodes {
 		if n.Complete {

@@ -20,6 +20,7 @@ import (
 	"github.com/qlogd/qlogd/background/retention"
 	"github.com/qlogd/qlogd/background/scrub"
 	"github.com/qlogd/qlogd/background/task"
+	"github.com/qlogd/qlogd/background/undo"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log"
@@ -307,12 +308,15 @@ func (e *engine) newTasks() *task.Runner {
 		Finder:  e.api.DeadLetters(),
 		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait,
 	}
+	undoer := undo.Runner{Finder: e.api.Undoer(), Propose: mover.Propose}
 	return task.New(task.Options{
 		Propose: e.replica.Propose, Barrier: e.replica.Barrier, Leader: e.replica.Leader,
 		Tasks: e.machine.Tasks, Content: e.log.Content, Logger: e.logger,
 		Run: map[event.TaskKind]task.Run{
-			event.TaskReplay: mover.Replay, event.TaskPurge: mover.Purge,
-			event.TaskErase: e.eraser.RunTask,
+			event.TaskReplay: task.Counting(mover.Replay).Run,
+			event.TaskPurge:  task.Counting(mover.Purge).Run,
+			event.TaskErase:  task.Counting(e.eraser.RunTask).Run,
+			event.TaskUndo:   undoer.Run,
 		},
 	})
 }

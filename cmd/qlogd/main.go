@@ -116,7 +116,7 @@ func rescue(err error) string {
 func (a *app) rootCmd() *cobra.Command {
 	root := group("qlogd", slices.Concat([]command{
 		serveCommand, configCommands, replayCommand, logCommands, projectionsCommands,
-		queueCommands, enqueueCommand, leaseCommand, messageCommands, deadCommands,
+		queueCommands, enqueueCommand, leaseCommand, messageCommands, deadCommands, undoCommand,
 		taskCommands, eventsCommand, webhookCommands, applyCommand, exportCommands,
 		clusterCommands, readyCommand, benchCommand, tokenCommands, versionCommand,
 	}, settleCommands)...)(a)

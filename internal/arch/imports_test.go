@@ -23,7 +23,8 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/transcode", "internal/certs", "internal/sharedsecret", "internal/hlog", "internal/pages", "internal/watchdog",
+	"internal/transcode", "internal/certs", "internal/sharedsecret", "internal/hlog",
+	"internal/pages", "internal/watchdog",
 	"event",
 	"log/vfs", "log/checkpoint", "log/datadir", "log/witness", "log/clock", "log",
 	"projections", "projections/store",
@@ -31,8 +32,8 @@ var rooms = []string{
 	"raft/peer", "raft/fetch", "raft",
 	"api/wire", "client", "examples/worker",
 	"webhook",
-	"background/loop", "background/archive", "background/dead", "background/erasure",
-	"background/push", "background/retention", "background/scrub", "background/task",
+	"background/loop", "background/task", "background/undo", "background/archive", "background/dead",
+	"background/erasure", "background/push", "background/retention", "background/scrub",
 	"replay",
 	"api",
 	"cmd/qlogd",

@@ -1,0 +1,256 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/undo"
+	"github.com/qlogd/qlogd/event"
+)
+
+// undoAll is what selects all that was acked, for those who mean it.
+const undoAll = `{"filter": {"state": "acked", "from": "start"}}`
+
+// Undoer finds what left a queue, in the log.
+func (s *Server) Undoer() undo.Finder {
+	return undo.Finder{Log: s.deps.Log, State: s.deps.State, Item: s.undoItem}
+}
+
+// undoItem returns a message's part of an undo: see undo.Finder.
+func (s *Server) undoItem(ctx context.Context, id event.ID, target *event.QueueView) (
+	item event.ResurrectItem, content event.Ref, err error,
+) {
+	l, err := s.born(ctx, id)
+	if err != nil {
+		return item, content, err
+	}
+	if l.payload != nil {
+		content = event.RefOf(l.payload.ID)
+	}
+	if target != nil && l.payload != nil {
+		switch c := &l.payload.Content; {
+		case c.Damaged:
+			item.Skip = event.SkipDamaged
+		case l.payload.Erased():
+			item.Skip = event.SkipErased
+		}
+		if item.Skip != "" {
+			return item, content, nil
+		}
+	}
+	item, err = s.departed(ctx, l, nil, target)
+	if p, ok := err.(*event.Problem); ok {
+		item, err = event.ResurrectItem{ID: id, First: item.First, Skip: p.Code}, nil
+	}
+	if err == nil && item.Skip == "" && !item.Alias.IsZero() && s.deps.State.DedupFloor() > 0 {
+		err = s.lookForHolder(ctx, &item, target)
+	}
+	return item, content, err
+}
+
+// lookForHolder searches the log for another message that has taken the deduplication hash.
+func (s *Server) lookForHolder(
+	ctx context.Context, item *event.ResurrectItem, target *event.QueueView,
+) error {
+	from, err := s.since(event.DedupWindow(&target.Policy, item.SourceID != "") * 1000)
+	if err != nil {
+		return err
+	}
+	took, _, err := s.holder(ctx, item.Alias, from)
+	if err == nil && took != nil && took.ID != item.Holder &&
+		took.Until > s.clock(s.deps.State) {
+		item.Skip = event.SkipKeyTaken
+	}
+	return err
+}
+
+// born returns what the event says that brought a message into its queue, or its whole history
+// where that event has not all.
+func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
+	e, err := s.deps.Log.Event(event.RefOf(id))
+	whole := err == nil && e.ID == id &&
+		(e.Type == event.Enqueued || e.Type == event.Resurrected)
+	switch {
+	case whole:
+		l := &life{id: id, first: id, born: e, last: e, payload: e, set: e, newest: id}
+		if e.Type == event.Resurrected {
+			l.first, l.replays = e.First, e.Count
+		}
+		return l, nil
+	case err != nil && !gone(err) && !notFound(err):
+		return nil, err
+	}
+	history, err := s.deps.Log.History(ctx, id)
+	return cmp.Or(lifeOf(history, id), &life{id: id, first: id}), err
+}
+
+// undo answers POST /v1/queues/{queue}/resurrect: what left a queue is brought back, at once or by
+// a task.
+func (s *Server) undo(q *request) error {
+	var body wire.UndoRequest
+	queue := q.read().queue()
+	q.body(&body)
+	q.barrier()
+	spec := q.undoSpec(&body)
+	spec.To = cmp.Or(body.To, queue)
+	field := "queue"
+	if body.To != "" {
+		field = "to"
+		q.do(func() error { return validName("to", body.To) })
+	}
+	target := func() (event.QueueView, error) {
+		v, ok := s.deps.State.Queue(spec.To)
+		if !ok {
+			p := queueNotFound(spec.To)
+			p.Field = field
+			return v, p
+		}
+		return v, nil
+	}
+	search := func() (found *undo.Search, v event.QueueView, err error) {
+		if v, err = target(); err != nil {
+			return nil, v, err
+		}
+		q.unhurried()
+		if err := s.deleted(q.Context(), queue); err != nil {
+			return nil, v, err
+		}
+		f := s.Undoer()
+		found, err = f.Search(q.Context(), queue, spec, event.ID{})
+		return found, v, err
+	}
+	f := s.Undoer()
+	if body.DryRun {
+		out := get(q, func() (*wire.Undone, error) {
+			found, v, err := search()
+			if err != nil {
+				return nil, err
+			}
+			return found.Count(q.Context(), &v)
+		})
+		if out != nil {
+			out.DryRun = true
+		}
+		return q.answer(http.StatusOK, out)
+	}
+	res := q.commitFresh(field, "the queue's policy", func() (*event.Command, error) {
+		found, v, err := search()
+		if err != nil || found.Matched() == 0 && !q.keyed() {
+			return nil, err
+		}
+		items, ok, err := found.Chunk(q.Context(), &v)
+		if err != nil {
+			return nil, err
+		}
+		if !ok || spec.Rate > 0 && found.Matched() > spec.Rate {
+			raw, err := spec.Encode()
+			return &event.Command{CreateTask: &event.CreateTask{
+				Kind: event.TaskUndo, Queue: queue, Total: found.Matched(),
+				Content: event.EncodeContent(&event.Content{Spec: raw}),
+			}}, err
+		}
+		return &event.Command{Resurrect: &event.Resurrect{
+			To: spec.To, Order: spec.Order, Revision: v.Revision, Looked: found.Looked(),
+			Items: items,
+		}}, nil
+	})
+	if q.err == nil && !res.ID.IsZero() {
+		return q.accepted(res.ID)
+	}
+	out := f.Undone(spec)
+	for _, m := range res.Moved {
+		undo.Add(out, m.Code)
+	}
+	return q.answer(http.StatusOK, out)
+}
+
+// deleted waits for the events of what a purge has deleted: they come in the next entries.
+func (s *Server) deleted(ctx context.Context, queue string) error {
+	waiting, cancel := context.WithTimeout(ctx, listWithin)
+	defer cancel()
+	for {
+		head := s.deps.Log.Head() // before the state is read
+		if !s.deps.State.Deleting(queue) {
+			return nil
+		}
+		if s.deps.Log.Wait(waiting, head) != nil {
+			p := event.Problemf(event.CodeConflict, "queue",
+				"messages of queue %s are still being deleted", queue)
+			p.RetryAfterMS = 1000
+			return cmp.Or(ctx.Err(), error(p))
+		}
+	}
+}
+
+// undoSpec checks what an undo is asked to do.
+func (q *request) undoSpec(body *wire.UndoRequest) *undo.Spec {
+	spec := &undo.Spec{Rate: body.RatePerSecond}
+	in := cmp.Or(body.Filter, &wire.UndoFilter{})
+	if *in == (wire.UndoFilter{}) {
+		q.refuse("filter", "filter is needed, with state and from; all that was ever acked is %s",
+			undoAll)
+		return spec
+	}
+	f := &spec.Filter
+	f.Worker, f.Key, f.Kind = in.Worker, in.Key, in.Kind
+	f.Discarded = in.State == event.StateDiscarded.String()
+	var known bool
+	f.Reason, known = event.Parse[event.Reason](in.Reason)
+	switch {
+	case !f.Discarded && in.State != event.StateAcked.String():
+		q.refuse("filter.state", "filter.state must be acked or discarded, not %s", echo(in.State))
+	case in.From == "":
+		q.refuse("filter.from", "filter.from is needed: since when; all that was ever acked is %s",
+			undoAll)
+	case in.Worker != nil && f.Discarded:
+		q.refuse("filter.worker", "filter.worker goes with state acked")
+	case in.Reason != "" && !f.Discarded:
+		q.refuse("filter.reason", "filter.reason goes with state discarded")
+	case !known:
+		q.refuse("filter.reason", "filter.reason must be purged, deleted, expired, queue_deleted, "+
+			"max_attempts, rejected or key_dead, not %s", echo(in.Reason))
+	}
+	q.do(func() error {
+		return cmp.Or(within("filter.worker", deref(in.Worker), event.MaxKeyBytes),
+			within("filter.key", deref(in.Key), event.MaxKeyBytes),
+			within("filter.kind", deref(in.Kind), maxKind))
+	})
+	instant := func(name, value string) (at event.Instant) {
+		if value != "" {
+			at = get(q, func() (event.Instant, error) { return q.parseInstant(name, value) })
+		}
+		return at
+	}
+	from, to := instant("filter.from", in.From), instant("filter.to", in.To)
+	f.From = get(q, func() (uint64, error) {
+		index, err := q.s.deps.Log.From(from)
+		if from.Kind == event.InstantStart || err != nil && gone(err) {
+			return 0, nil // from where history begins
+		}
+		return index, err
+	})
+	if in.To != "" {
+		f.To = get(q, func() (uint64, error) {
+			index, err := q.s.deps.Log.To(to)
+			if err != nil && gone(err) {
+				err = nil // all of it has gone
+			}
+			times := from.Kind == event.InstantTime && to.Kind == event.InstantTime
+			if index+1 < f.From || times && to.Time < from.Time {
+				err = bad("filter.to", "filter.to is before filter.from")
+			}
+			return max(index, 1), err // 0 is no bound, and entry 1 has no message
+		})
+	}
+	var ok bool
+	if spec.Order, ok = event.Parse[event.Order](body.Order); !ok || spec.Order > event.OrderAppend {
+		q.refuse("order", "order must be original or append, not %s", echo(body.Order))
+	}
+	if r := body.RatePerSecond; r < 0 || r > maxRate {
+		q.refuse("rate_per_second", "rate_per_second must be from 0 (no limit) to %d, not %d",
+			maxRate, r)
+	}
+	return spec
+}

@@ -1,0 +1,392 @@
+// Package undo brings back what left a queue and should not have: acked by a bad deploy, purged,
+// deleted, expired. It finds it in the log, and resurrects each message once in its life. The API
+// counts and brings back a few with it, a task many.
+package undo
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+
+	"github.com/go-json-experiment/json"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/task"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
+)
+
+// Filter selects what left a queue. Instants are resolved to indexes of the log, so that they mean
+// the same whenever a task goes on.
+type Filter struct {
+	Discarded bool         `json:"discarded,omitzero"` // else acked
+	From      uint64       `json:"from_index,omitzero"`
+	To        uint64       `json:"to_index,omitzero"` // inclusive; 0: no bound
+	Worker    *string      `json:"worker,omitzero"`   // that acked it
+	Reason    event.Reason `json:"reason,omitzero"`   // it was discarded for
+	Key       *string      `json:"key,omitzero"`
+	Kind      *string      `json:"kind,omitzero"`
+}
+
+// Spec says what an undo does, as a task keeps it (Content.Spec).
+type Spec struct {
+	Filter Filter      `json:"filter"`
+	To     string      `json:"to"` // the queue that it goes to
+	Order  event.Order `json:"order,omitzero"`
+	Rate   int64       `json:"rate_per_second,omitzero"` // 0: no limit
+}
+
+// Encode returns the bytes of a spec.
+func (s *Spec) Encode() ([]byte, error) { return json.Marshal(s, json.Deterministic(true)) }
+
+// DecodeSpec reads what Encode wrote.
+func DecodeSpec(b []byte) (*Spec, error) {
+	s := &Spec{}
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, event.Problemf(event.CodeInvalidArgument, "", "decode the task's spec: %s", err)
+	}
+	return s, nil
+}
+
+// Log is the part of the event log that is read. *log.Log describes the methods.
+type Log interface {
+	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
+		*event.Block, error]
+	Event(ref event.Ref) (*event.Event, error)
+	Head() uint64
+	Begins() (index uint64, clock int64)
+	Wait(ctx context.Context, index uint64) error
+}
+
+// State is the part of the live state that is read. *fsm.Machine describes the methods.
+type State interface {
+	Queue(name string) (event.QueueView, bool)
+	Duplicate(hash event.Hash) (event.ID, bool)
+}
+
+// Finder finds what left a queue.
+type Finder struct {
+	Log   Log
+	State State
+	// Item returns a message's part of an undo into target, and where its content is: Skip says why
+	// it cannot be brought back. Without a target it has what does not depend on one, without Skip.
+	Item func(ctx context.Context, id event.ID, target *event.QueueView) (
+		item event.ResurrectItem, content event.Ref, err error)
+}
+
+// What one entry brings back at most: contents are written again.
+const (
+	ChunkItems = 500
+	ChunkBytes = 1 << 20
+)
+
+// left is what is kept of each message while it is brought back: there may be millions.
+type left struct {
+	id, first event.ID
+	last      event.Ref // the event with which it left
+}
+
+// Search has read the log: what left a queue, and what happened to it since.
+type Search struct {
+	f      *Finder
+	queue  string
+	spec   *Spec
+	before event.ID // what left after it does not count; zero: no bound
+	next   uint64   // the log is read below it
+	// searched: what leaves from now on does not count
+	searched bool
+	found    []left
+	back     map[event.ID]event.ID // what was resurrected, by which task
+	erased   map[event.Ref]bool
+	taken    map[event.Hash]bool // in a count
+}
+
+// Search finds what left a queue and a spec selects, in the order in which it is brought back.
+func (f *Finder) Search(ctx context.Context, queue string, spec *Spec, before event.ID) (
+	*Search, error) {
+	s := &Search{
+		f: f, queue: queue, spec: spec, before: before, next: spec.Filter.From,
+		back: map[event.ID]event.ID{}, erased: map[event.Ref]bool{},
+		taken: map[event.Hash]bool{},
+	}
+	if err := s.read(ctx); err != nil {
+		return nil, err
+	}
+	if q, ok := f.State.Queue(spec.To); ok &&
+		spec.Order.In(q.Policy.Ordering) == event.OrderOriginal {
+		slices.SortStableFunc(s.found, func(a, b left) int { return a.first.Compare(b.first) })
+	}
+	return s, nil
+}
+
+// Matched is how many messages left the queue.
+func (s *Search) Matched() int64 { return int64(len(s.found)) }
+
+// Looked is the index up to which the log was read.
+func (s *Search) Looked() uint64 { return s.next - 1 }
+
+// read reads the log from where it was read to its head.
+func (s *Search) read(ctx context.Context) error {
+	gone := event.Acked
+	if s.spec.Filter.Discarded {
+		gone = event.Discarded
+	}
+	before, _ := s.f.Log.Begins()
+	from, head := max(s.next, before+1), s.f.Log.Head()
+	for b, err := range s.f.Log.Blocks(ctx, from, head, gone, event.Resurrected, event.Erased) {
+		if err != nil {
+			return err
+		}
+		for i := range b.Events {
+			switch e := &b.Events[i]; e.Type {
+			case event.Resurrected:
+				s.back[e.Subject] = e.Task
+			case event.Erased:
+				for _, ref := range e.Refs {
+					s.erased[ref] = true
+				}
+			case gone:
+				if s.searched {
+					break
+				}
+				if err := s.take(ctx, e); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	s.next, s.searched = head+1, true
+	return nil
+}
+
+// take notes a message that left, if the filter selects it.
+func (s *Search) take(ctx context.Context, e *event.Event) error {
+	f := &s.spec.Filter
+	if e.Queue != s.queue || f.To > 0 && event.RefOf(e.ID).Index > f.To ||
+		!s.before.IsZero() && e.ID.Compare(s.before) > 0 ||
+		f.Reason != event.ReasonNone && e.Reason != f.Reason {
+		return nil
+	}
+	if f.Worker != nil {
+		lease, err := s.f.Log.Event(event.RefOf(e.Lease))
+		if errors.Is(err, log.ErrGone) || errors.Is(err, log.ErrNotFound) {
+			return nil // nobody knows any more
+		}
+		if err != nil {
+			return err
+		}
+		if lease.Worker != *f.Worker {
+			return nil
+		}
+	}
+	m, _, err := s.f.Item(ctx, e.Subject, nil)
+	if err != nil {
+		return err
+	}
+	if (f.Key == nil || *f.Key == m.Key) && (f.Kind == nil || *f.Kind == m.Kind) {
+		s.found = append(s.found, left{e.Subject, cmp.Or(m.First, e.Subject), event.RefOf(e.ID)})
+	}
+	return nil
+}
+
+// item returns a message's part of an undo.
+func (s *Search) item(ctx context.Context, l left, target *event.QueueView) (
+	item event.ResurrectItem, err error) {
+	skip := func(code string) (event.ResurrectItem, error) {
+		return event.ResurrectItem{ID: l.id, Skip: code}, nil
+	}
+	if _, back := s.back[l.id]; back {
+		return skip(event.SkipResurrected)
+	}
+	item, content, err := s.f.Item(ctx, l.id, target)
+	switch {
+	case err != nil:
+		return item, err
+	case s.erased[content]:
+		return skip(event.SkipErased)
+	case item.Skip != "":
+		return skip(item.Skip)
+	}
+	item.Last = l.last
+	return item, nil
+}
+
+// Count says what an undo would do now.
+func (s *Search) Count(ctx context.Context, target *event.QueueView) (*wire.Undone, error) {
+	out := s.f.Undone(s.spec)
+	for _, l := range s.found {
+		item, err := s.item(ctx, l, target)
+		if err != nil {
+			return nil, err
+		}
+		if holder, ok := s.f.State.Duplicate(item.Alias); item.Skip == "" &&
+			(ok && holder != item.Holder || s.taken[item.Alias]) {
+			item.Skip = event.SkipKeyTaken
+		}
+		if item.Skip == "" && !item.Alias.IsZero() {
+			s.taken[item.Alias] = true
+		}
+		Add(out, item.Skip)
+	}
+	return out, nil
+}
+
+// Chunk returns all parts of an undo for one command; ok is false if they are too many, too large,
+// or have no room.
+func (s *Search) Chunk(ctx context.Context, target *event.QueueView) (
+	items []event.ResurrectItem, ok bool, err error) {
+	if len(s.found) > ChunkItems {
+		return nil, false, nil
+	}
+	took, items, err := s.fill(ctx, s.found, target, ChunkItems)
+	return items, took == len(s.found), err
+}
+
+// fill returns the parts of the next messages, as many as the target has room for, but at most the
+// number given. took is how many it has examined.
+func (s *Search) fill(ctx context.Context, todo []left, target *event.QueueView, most int) (
+	took int, items []event.ResurrectItem, err error) {
+	room, bytes := task.Room(target)
+	size := 0
+	for n := 0; took < len(todo) && n < most && took < ChunkItems && size < ChunkBytes; took++ {
+		item, err := s.item(ctx, todo[took], target)
+		if err != nil {
+			return 0, nil, err
+		}
+		if item.Skip == "" {
+			if bytes -= int64(item.Size); bytes < 0 || int64(n) == room {
+				break
+			}
+			n++
+		}
+		size += len(item.Content.Bytes)
+		items = append(items, item)
+	}
+	return took, items, nil
+}
+
+// Undone returns an answer in which nothing is counted yet.
+func (f *Finder) Undone(spec *Spec) *wire.Undone {
+	out := &wire.Undone{Skipped: map[string]int64{}}
+	if before, clock := f.Log.Begins(); before > 0 && spec.Filter.From <= before {
+		out.HistoryBeginsAt = new(wire.Time(clock))
+	}
+	return out
+}
+
+// Add counts one message, which was brought back if there is no code.
+func Add(out *wire.Undone, code string) {
+	if out.Matched++; code == "" {
+		out.BroughtBack++
+	} else {
+		out.Skipped[code]++
+	}
+}
+
+// Runner carries out what a Spec says, in as many entries as it takes. It may start again at any
+// time, on any node: what was brought back is in the log.
+type Runner struct {
+	Finder
+	// Propose decides a command, as raft.Replica's does.
+	Propose task.Propose
+}
+
+var errNotRunning = errors.New("the task was not running")
+
+// Run is a task.Run.
+func (r *Runner) Run(ctx context.Context, t event.TaskView, raw []byte) (
+	skipped int64, result []byte, err error) {
+	spec, err := DecodeSpec(raw)
+	if err != nil {
+		return 0, nil, err
+	}
+	s, err := r.Search(ctx, t.Queue, spec, t.ID)
+	if err != nil {
+		return 0, nil, err
+	}
+	out := r.Undone(spec)
+	todo := slices.DeleteFunc(s.found, func(l left) bool {
+		by, back := s.back[l.id]
+		if back && by == t.ID { // by an earlier run
+			Add(out, "")
+		}
+		return back && by == t.ID
+	})
+	pace, most := task.Pace(spec.Rate, ChunkItems)
+	for moved := 0; len(todo) > 0; {
+		if err := pace.WaitN(ctx, moved); err != nil {
+			return 0, nil, err
+		}
+		took := 0
+		if took, moved, err = r.step(ctx, &t, s, todo, most, out); err != nil {
+			return 0, nil, err
+		}
+		todo = todo[took:]
+	}
+	if result, err = json.Marshal(out, json.Deterministic(true)); err != nil {
+		return 0, nil, fmt.Errorf("encode the task's result: %w", err)
+	}
+	return out.Matched - out.BroughtBack, result, nil
+}
+
+// step brings the next messages back, at most the number given. took is how many it has dealt with,
+// moved how many are back.
+func (r *Runner) step(ctx context.Context, t *event.TaskView, s *Search, todo []left, most int,
+	out *wire.Undone) (took, moved int, err error) {
+	head := r.Log.Head() // before the state is read, so that Wait misses nothing
+	if err := s.read(ctx); err != nil {
+		return 0, 0, err
+	}
+	target, ok := r.State.Queue(s.spec.To)
+	if !ok {
+		return 0, 0, event.Problemf(event.CodeQueueNotFound, "to",
+			"queue %s does not exist any more", s.spec.To)
+	}
+	took, items, err := s.fill(ctx, todo, &target, most)
+	switch {
+	case err != nil:
+		return 0, 0, err
+	case took == 0 && target.Stats.Messages() == 0:
+		return 0, 0, event.Problemf(event.CodeConflict, "to",
+			"message %s is larger than the max_bytes of queue %s", todo[0].id, target.Name)
+	case took == 0:
+		return 0, 0, r.Log.Wait(ctx, head)
+	}
+	codes := make([]string, len(items))
+	c := &event.Resurrect{
+		To: target.Name, Order: s.spec.Order, Revision: target.Revision, Looked: s.Looked(),
+		Task: t.ID, Items: items,
+	}
+	live := slices.ContainsFunc(items, func(it event.ResurrectItem) bool { return it.Skip == "" })
+	var res event.Result
+	if live {
+		res, err = r.Propose(ctx, &event.Command{Actor: t.Actor, Resurrect: c})
+		if err == nil && res.Problem != nil {
+			err = res.Problem
+		}
+	}
+	p, refused := errors.AsType[*event.Problem](err)
+	if refused && (p.Code == event.CodeQueueFull || p.Code == event.CodeStaleRevision) {
+		return 0, 0, nil // others were faster: the log and the state say what there is to do
+	}
+	if err != nil {
+		return 0, 0, err
+	}
+	for i := range items {
+		if codes[i] = items[i].Skip; live {
+			codes[i] = res.Moved[i].Code
+		}
+		if codes[i] == event.SkipTask {
+			return 0, 0, errNotRunning
+		}
+	}
+	for _, code := range codes {
+		if Add(out, code); code == "" {
+			moved++
+		}
+	}
+	return took, moved, nil
+}

@@ -19,6 +19,7 @@ import (
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
+	"github.com/qlogd/qlogd/projections"
 )
 
 // seedPlain writes the checkpoint without a Raft store.
@@ -240,12 +241,9 @@ func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
 				ids = append(ids, id.String())
 			}
 			assert.True(t, slices.Equal(ids, tt.affected), "affected: %v", ids)
-			d, err := Open(to)
-			must(t, err)
+			d, state := opened(t, to)
 			defer d.Close()
 			assert.Equal(t, len(d.Node.Fork.Lost) == 0, tt.kept)
-			state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
-			must(t, err)
 			live := []string{}
 			views, _ := state.Messages("q", event.MessageFilter{Limit: 10})
 			for _, m := range views {
@@ -327,11 +325,8 @@ func TestSalvageCreatesQueues(t *testing.T) {
 				}
 				_, losses, to := salvaged(t, dir)
 				require.Equal(t, len(losses), len(tt.created))
-				d, err := Open(to)
-				must(t, err)
+				d, state := opened(t, to)
 				defer d.Close()
-				state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
-				must(t, err)
 				for i, loss := range losses {
 					names := []string{}
 					for _, c := range loss.Created {
@@ -388,12 +383,8 @@ func TestSalvageOfAnOrderedQueue(t *testing.T) {
 	dir := damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]), block(created))
 	_, losses, to := salvaged(t, dir)
 	require.Equal(t, losses[0].LeftOut, 0)
-	d, err := Open(to)
-	must(t, err)
+	d, state := opened(t, to)
 	defer d.Close()
-	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
-	must(t, err)
-	must(t, state.Check())
 	q, _ := state.Queue("q")
 	require.Equal(t, q.Stats.Messages(), 2)
 }
@@ -431,10 +422,7 @@ func TestSalvageWithoutSegments(t *testing.T) {
 		blocks, losses, to := salvaged(t, dir)
 		assert.True(t, len(losses) > 0 && len(blocks) > 0, "%d losses, %d blocks", len(losses), len(blocks))
 		// A message of the checkpoint may have lost its content.
-		d, err := Open(to)
-		must(t, err)
-		state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
-		must(t, err)
+		d, state := opened(t, to)
 		for m := range state.All {
 			if _, err := d.Log.Content(m.Content); err != nil && !errors.Is(err, log.ErrGone) {
 				require.ErrorIs(t, err, log.ErrDamaged)
@@ -516,13 +504,20 @@ func TestSalvageWithoutTheEndOfALease(t *testing.T) {
 	_, losses, to := salvaged(t, damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]),
 		block(acks[0])))
 	require.Equal(t, losses[0].LeftOut, 0)
-	d, err := Open(to)
-	must(t, err)
+	d, state := opened(t, to)
 	defer d.Close()
-	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
-	must(t, err)
-	must(t, state.Check())
 	q, _ := state.Queue("q")
 	require.Equal(t, q.Stats.Ready, 3)
 	require.Equal(t, q.Stats.Acked, 2)
+}
+
+// opened opens a data directory and folds it up to now. The caller closes it.
+func opened(t *testing.T, dir string) (*Dir, *projections.State) {
+	t.Helper()
+	d, err := Open(dir)
+	must(t, err)
+	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+	must(t, err)
+	must(t, state.Check())
+	return d, state
 }

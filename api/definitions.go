@@ -53,10 +53,12 @@ func (s *Server) putDefinitions(q *request) error {
 			return nil, p.refused(q)
 		}
 		c := &event.Command{Define: &p.define}
-		n, err := q.mayCreate(c) // also in a dry run
-		s.creating.Add(-n)
-		if err != nil {
-			return nil, err
+		if dry { // else it is asked with the proposal
+			n, err := q.mayCreate(c)
+			s.creating.Add(-n)
+			if err != nil {
+				return nil, err
+			}
 		}
 		if dry || !q.keyed() && !slices.ContainsFunc(p.effect, changed) {
 			q.setAppliedIndex()

@@ -65,23 +65,37 @@ func (s *Server) getTask(q *request) error {
 	}
 }
 
-// undoTask adds what an undo does, and what it waits for.
-func (s *Server) undoTask(t *event.TaskView, out *wire.Task) error {
+// addSpec adds what a task does, and what it waits for.
+func (s *Server) addSpec(t *event.TaskView, out *wire.Task) error {
+	if t.Kind != event.TaskReplay && t.Kind != event.TaskUndo {
+		return nil
+	}
 	c, err := s.content(event.RefOf(t.ID))
 	if err != nil || c == nil {
 		return err
 	}
-	spec, err := undo.DecodeSpec(c.Spec)
-	if err != nil {
-		return err
-	}
-	if spec.Rate > 0 {
-		out.RatePerSecond = &spec.Rate
-	}
-	if q, ok := s.deps.State.Queue(spec.To); ok && t.Status == event.TaskRunning {
-		if count, bytes := task.Room(&q); count <= 0 || bytes <= 0 {
-			out.Waiting = "for room in queue " + spec.To
+	var rate int64
+	switch t.Kind {
+	case event.TaskReplay:
+		spec, err := dead.DecodeSpec(c.Spec)
+		if err != nil {
+			return err
 		}
+		rate = spec.Rate
+	case event.TaskUndo:
+		spec, err := undo.DecodeSpec(c.Spec)
+		if err != nil {
+			return err
+		}
+		rate = spec.Rate
+		if q, ok := s.deps.State.Queue(spec.To); ok && t.Status == event.TaskRunning {
+			if count, bytes := task.Room(&q); count <= 0 || bytes <= 0 {
+				out.Waiting = "for room in queue " + spec.To
+			}
+		}
+	}
+	if rate > 0 {
+		out.RatePerSecond = &rate
 	}
 	return nil
 }
@@ -130,23 +144,12 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 		CreatedAt: wire.Time(t.CreatedAt), UpdatedAt: wire.Time(t.UpdatedAt),
 		EndedAt: wire.Time(t.EndedAt),
 	}
-	var c *event.Content
-	var err error
-	switch t.Kind {
-	case event.TaskErase:
+	if t.Kind == event.TaskErase {
 		out.Nodes = s.erasedOn(t)
-	case event.TaskReplay:
-		if c, err = s.content(event.RefOf(t.ID)); err == nil && c != nil {
-			var spec *dead.Spec
-			if spec, err = dead.DecodeSpec(c.Spec); err == nil && spec.Rate > 0 {
-				out.RatePerSecond = &spec.Rate
-			}
-		}
 	}
-	if err == nil && t.Kind == event.TaskUndo {
-		err = s.undoTask(t, &out)
-	}
+	err := s.addSpec(t, &out)
 	if err == nil && t.Status.Final() && !t.End.IsZero() {
+		var c *event.Content
 		if c, err = s.content(t.End); err == nil && c != nil {
 			if out.Error = c.Error; len(c.Result) > 0 {
 				err = wire.Unmarshal(c.Result, &out.Result)

@@ -100,35 +100,28 @@ func (s *Server) undo(q *request) error {
 		field = "to"
 		q.do(func() error { return validName("to", body.To) })
 	}
-	target := func() (event.QueueView, error) {
-		v, ok := s.deps.State.Queue(spec.To)
+	f := s.Undoer()
+	search := func() (found *undo.Search, target event.QueueView, err error) {
+		target, ok := s.deps.State.Queue(spec.To)
 		if !ok {
 			p := queueNotFound(spec.To)
 			p.Field = field
-			return v, p
-		}
-		return v, nil
-	}
-	search := func() (found *undo.Search, v event.QueueView, err error) {
-		if v, err = target(); err != nil {
-			return nil, v, err
+			return nil, target, p
 		}
 		q.unhurried()
 		if err := s.deleted(q.Context(), queue); err != nil {
-			return nil, v, err
+			return nil, target, err
 		}
-		f := s.Undoer()
 		found, err = f.Search(q.Context(), queue, spec, event.ID{})
-		return found, v, err
+		return found, target, err
 	}
-	f := s.Undoer()
 	if body.DryRun {
 		out := get(q, func() (*wire.Undone, error) {
-			found, v, err := search()
+			found, target, err := search()
 			if err != nil {
 				return nil, err
 			}
-			return found.Count(q.Context(), &v)
+			return found.Count(q.Context(), &target)
 		})
 		if out != nil {
 			out.DryRun = true
@@ -136,11 +129,11 @@ func (s *Server) undo(q *request) error {
 		return q.answer(http.StatusOK, out)
 	}
 	res := q.commitFresh(field, "the queue's policy", func() (*event.Command, error) {
-		found, v, err := search()
+		found, target, err := search()
 		if err != nil || found.Matched() == 0 && !q.keyed() {
 			return nil, err
 		}
-		items, ok, err := found.Chunk(q.Context(), &v)
+		items, ok, err := found.Chunk(q.Context(), &target)
 		if err != nil {
 			return nil, err
 		}
@@ -152,7 +145,7 @@ func (s *Server) undo(q *request) error {
 			}}, err
 		}
 		return &event.Command{Resurrect: &event.Resurrect{
-			To: spec.To, Order: spec.Order, Revision: v.Revision, Looked: found.Looked(),
+			To: spec.To, Order: spec.Order, Revision: target.Revision, Looked: found.Looked(),
 			Items: items,
 		}}, nil
 	})

@@ -18,8 +18,7 @@ import (
 // start again at any time, on any node.
 type Mover struct {
 	Finder
-	// Propose decides a command, as raft.Replica's does.
-	Propose func(context.Context, *event.Command) (event.Result, error)
+	Propose task.Propose
 	// Head is the newest block's index, Wait returns when it is above index.
 	Head func() uint64
 	Wait func(ctx context.Context, index uint64) error
@@ -33,10 +32,6 @@ const (
 
 // letter is what is kept of each message while a task runs: there may be millions.
 type letter struct{ id, first event.ID }
-
-// errNotRunning ends a run: the task was cancelled. The runner knows that as well,
-// unless it was resumed already; then it starts again.
-var errNotRunning = errors.New("the task was not running")
 
 // start decodes a task's spec and lists what it selects, of what was dead when the
 // task was created: what dies again while it runs must not come around again.
@@ -128,8 +123,7 @@ func (m *Mover) replay(
 	to := cmp.Or(c.To, c.Queue)
 	target, ok := m.State.Queue(to)
 	if !ok {
-		return 0, 0, 0, event.Problemf(event.CodeQueueNotFound, "to",
-			"queue %s does not exist any more", to)
+		return 0, 0, 0, task.NoQueue(to)
 	}
 	c.Revision = target.Revision
 	took, misfits, err := m.fill(&c, s, left, &target, most)
@@ -137,16 +131,14 @@ func (m *Mover) replay(
 	case err != nil:
 		return 0, 0, 0, err
 	case took == 0 && target.Stats.Messages() == 0:
-		return 0, 0, 0, event.Problemf(event.CodeConflict, "to",
-			"message %s is larger than the max_bytes of queue %s", left[0].id, to)
+		return 0, 0, 0, task.TooLarge(left[0].id, to)
 	case took == 0:
 		return 0, 0, 0, m.Wait(ctx, head)
 	case len(c.Items) > 0:
 		skipped, err = m.propose(ctx, &event.Command{Actor: t.Actor, Replay: &c})
 	}
-	p, refused := errors.AsType[*event.Problem](err)
-	if refused && (p.Code == event.CodeQueueFull || p.Code == event.CodeStaleRevision) {
-		return 0, 0, 0, nil // others were faster: the state, as it is now, says what there is to do
+	if task.Outrun(err) {
+		return 0, 0, 0, nil
 	}
 	return took, len(c.Items) - int(skipped), skipped + misfits, err
 }
@@ -190,16 +182,9 @@ func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.Queu
 // propose returns how many messages of a command were passed over, but for what is gone: that was
 // most likely done by an earlier run. A refusal is an error.
 func (m *Mover) propose(ctx context.Context, c *event.Command) (skipped int64, err error) {
-	res, err := m.Propose(ctx, c)
-	if err == nil && res.Problem != nil {
-		err = res.Problem
-	}
-	for i := range res.Moved {
-		switch res.Moved[i].Code {
-		case "", event.SkipGone:
-		case event.SkipTask:
-			return 0, errNotRunning
-		default:
+	moved, err := m.Propose.Move(ctx, c)
+	for i := range moved {
+		if code := moved[i].Code; code != "" && code != event.SkipGone {
 			skipped++
 		}
 	}

@@ -21,11 +21,10 @@ import (
 )
 
 // Run runs a task until nothing of it is left, and returns how many messages it skipped, and its
-// result as JSON, nil for none. spec is
-// what the task's creation said (Content.Spec). It is called again after a change of leader and
-// after each error, and may run on two nodes for a moment: every proposal must be safe to repeat.
-// ctx ends when the task is cancelled or this node no longer leads. A final error ends the task as
-// failed.
+// result as JSON, nil for none. spec is what the task's creation said (Content.Spec). It is called
+// again after a change of leader and after each error, and may run on two nodes for a moment: every
+// proposal must be safe to repeat. ctx ends when the task is cancelled or this node no longer
+// leads. A final error ends the task as failed.
 type Run func(ctx context.Context, t event.TaskView, spec []byte) (
 	skipped int64, result []byte, err error)
 
@@ -67,6 +66,46 @@ func Room(q *event.QueueView) (count, bytes int64) {
 
 // Propose decides a command, as raft.Replica's does.
 type Propose func(context.Context, *event.Command) (event.Result, error)
+
+// errNotRunning ends a run: the task was cancelled. The runner knows that as well, unless the task
+// was resumed already; then it starts again.
+var errNotRunning = errors.New("the task was not running")
+
+// Move decides a command that names a task, and returns what became of each message. A refusal is
+// an error, and so is that the task does not run.
+func (p Propose) Move(ctx context.Context, c *event.Command) ([]event.Moved, error) {
+	res, err := p(ctx, c)
+	switch {
+	case err != nil:
+		return nil, err
+	case res.Problem != nil:
+		return nil, res.Problem
+	}
+	for i := range res.Moved {
+		if res.Moved[i].Code == event.SkipTask {
+			return nil, errNotRunning
+		}
+	}
+	return res.Moved, nil
+}
+
+// Outrun reports whether a command was refused because others were faster: the state, as it is now,
+// says what there is to do.
+func Outrun(err error) bool {
+	p, refused := errors.AsType[*event.Problem](err)
+	return refused && (p.Code == event.CodeQueueFull || p.Code == event.CodeStaleRevision)
+}
+
+// NoQueue returns why a task whose target is gone ends.
+func NoQueue(name string) error {
+	return event.Problemf(event.CodeQueueNotFound, "to", "queue %s does not exist any more", name)
+}
+
+// TooLarge returns why a task ends whose next message does not even fit into the empty target.
+func TooLarge(id event.ID, target string) error {
+	return event.Problemf(event.CodeConflict, "to",
+		"message %s is larger than the max_bytes of queue %s", id, target)
+}
 
 // Options are what a Runner works with.
 type Options struct {

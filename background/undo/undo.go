@@ -290,11 +290,8 @@ func Add(out *wire.Undone, code string) {
 // time, on any node: what was brought back is in the log.
 type Runner struct {
 	Finder
-	// Propose decides a command, as raft.Replica's does.
 	Propose task.Propose
 }
-
-var errNotRunning = errors.New("the task was not running")
 
 // Run is a task.Run.
 func (r *Runner) Run(ctx context.Context, t event.TaskView, raw []byte) (
@@ -342,49 +339,36 @@ func (r *Runner) step(ctx context.Context, t *event.TaskView, s *Search, todo []
 	}
 	target, ok := r.State.Queue(s.spec.To)
 	if !ok {
-		return 0, 0, event.Problemf(event.CodeQueueNotFound, "to",
-			"queue %s does not exist any more", s.spec.To)
+		return 0, 0, task.NoQueue(s.spec.To)
 	}
 	took, items, err := s.fill(ctx, todo, &target, most)
 	switch {
 	case err != nil:
 		return 0, 0, err
 	case took == 0 && target.Stats.Messages() == 0:
-		return 0, 0, event.Problemf(event.CodeConflict, "to",
-			"message %s is larger than the max_bytes of queue %s", todo[0].id, target.Name)
+		return 0, 0, task.TooLarge(todo[0].id, target.Name)
 	case took == 0:
 		return 0, 0, r.Log.Wait(ctx, head)
 	}
-	codes := make([]string, len(items))
 	c := &event.Resurrect{
 		To: target.Name, Order: s.spec.Order, Revision: target.Revision, Looked: s.Looked(),
 		Task: t.ID, Items: items,
 	}
-	live := slices.ContainsFunc(items, func(it event.ResurrectItem) bool { return it.Skip == "" })
-	var res event.Result
-	if live {
-		res, err = r.Propose(ctx, &event.Command{Actor: t.Actor, Resurrect: c})
-		if err == nil && res.Problem != nil {
-			err = res.Problem
+	if !slices.ContainsFunc(items, func(it event.ResurrectItem) bool { return it.Skip == "" }) {
+		for i := range items {
+			Add(out, items[i].Skip)
 		}
+		return took, 0, nil
 	}
-	p, refused := errors.AsType[*event.Problem](err)
-	if refused && (p.Code == event.CodeQueueFull || p.Code == event.CodeStaleRevision) {
-		return 0, 0, nil // others were faster: the log and the state say what there is to do
+	result, err := r.Propose.Move(ctx, &event.Command{Actor: t.Actor, Resurrect: c})
+	if task.Outrun(err) {
+		return 0, 0, nil
 	}
 	if err != nil {
 		return 0, 0, err
 	}
-	for i := range items {
-		if codes[i] = items[i].Skip; live {
-			codes[i] = res.Moved[i].Code
-		}
-		if codes[i] == event.SkipTask {
-			return 0, 0, errNotRunning
-		}
-	}
-	for _, code := range codes {
-		if Add(out, code); code == "" {
+	for i := range result {
+		if Add(out, result[i].Code); result[i].Code == "" {
 			moved++
 		}
 	}

@@ -126,12 +126,12 @@ func (e *FieldError) Unwrap() error { return e.Err }
 // Program is a compiled expression. It is safe for concurrent use.
 type Program struct {
 	program cel.Program
-	gives   *cel.Type
+	gives   []*cel.Type
 }
 
-// Compile checks an expression's syntax and types. gives is the type of its result: any
-// (cel.DynType), bool, string or int. An error has line and column, from 1.
-func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
+// Compile checks an expression's syntax and types. gives are the types that its result may have:
+// any (cel.DynType), or some of those in typeNames. An error has line and column, from 1.
+func (e *Env) Compile(text string, gives ...*cel.Type) (*Program, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, errors.New("is empty")
 	}
@@ -145,8 +145,10 @@ func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 			max(at.Line(), 1), max(at.Column(), 0)+1, event.Line(list[0].Message, maxError))
 	}
 	t := ast.OutputType()
-	if gives != cel.DynType && !t.IsExactType(cel.DynType) && !t.IsExactType(gives) {
-		return nil, fmt.Errorf("must give %s, this gives %s", typeNames[gives], t)
+	if !t.IsExactType(cel.DynType) && !slices.ContainsFunc(gives, func(want *cel.Type) bool {
+		return want == cel.DynType || t.IsExactType(want)
+	}) {
+		return nil, fmt.Errorf("must give %s, this gives %s", namesOf(gives), t)
 	}
 	// OptOptimize compiles constant patterns and builds constant lists once.
 	p, err := e.env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
@@ -158,25 +160,38 @@ func (e *Env) Compile(text string, gives *cel.Type) (*Program, error) {
 
 var typeNames = map[*cel.Type]string{
 	cel.BoolType: "true or false", cel.StringType: "a string (string(…) makes one)",
-	cel.IntType: "a whole number",
+	cel.IntType: "a whole number", cel.UintType: "a whole number",
 }
 
-// Value evaluates an expression that gives a bool, a string or, as an int64, a whole number. A
-// number in place of a string is refused: whether 1 and 1.0 are the same would depend on how the
-// JSON was written.
+// namesOf names types for people.
+func namesOf(all []*cel.Type) string {
+	var names []string
+	for _, t := range all {
+		if name := typeNames[t]; !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return strings.Join(names, " or ")
+}
+
+// maxExact is the largest float up to which every whole number is one.
+const maxExact = 1 << 53
+
+// Value evaluates an expression that gives a bool, a string or a whole number, an int64 or uint64.
 func (p *Program) Value(vars map[string]any) (any, error) {
 	v, err := p.eval(vars)
 	if err != nil {
 		return nil, err
 	}
 	f, ok := v.(types.Double)
+	whole := ok && math.Abs(float64(f)) <= maxExact && float64(f) == math.Trunc(float64(f))
 	switch {
-	case v.Type() == p.gives:
+	case slices.ContainsFunc(p.gives, func(t *cel.Type) bool { return v.Type() == t }):
 		return v.Value(), nil
-	case ok && p.gives == cel.IntType && float64(int64(f)) == float64(f):
+	case whole && slices.Contains(p.gives, cel.IntType):
 		return int64(f), nil // a whole number as some JSON writers write it: 5.0
 	}
-	return nil, fmt.Errorf("it must give %s, and gave %s", typeNames[p.gives], kindOf(v))
+	return nil, fmt.Errorf("it must give %s, and gave %s", namesOf(p.gives), kindOf(v))
 }
 
 // errMissing is wrapped by the error of an expression that reads a field that an object lacks.

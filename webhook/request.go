@@ -58,8 +58,13 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 	if pass, ok := value("filter").(bool); ok && !pass || errors.Is(err, errMissing) {
 		return Message{Filtered: true}, nil
 	}
-	m.IdempotencyKey, _ = value("idempotency_key").(string)
-	m.Key, _ = value("key").(string)
+	key := func(field string) string {
+		if v := value(field); v != nil {
+			return fmt.Sprint(v) // a whole number in decimal
+		}
+		return ""
+	}
+	m.IdempotencyKey, m.Key = key("idempotency_key"), key("key")
 	m.Kind, _ = value("kind").(string)
 	if n, ok := value("priority").(int64); ok {
 		if m.Priority = &n; n < event.MinPriority || n > event.MaxPriority {

@@ -132,6 +132,9 @@ func (w *Webhook) checkVerify() error {
 	return CheckSources("verify_hmac.", v.SecretEnv, v.SecretFile, maxSources)
 }
 
+// keyTypes are what a key may be given as. A whole number counts as its decimal string.
+var keyTypes = []*cel.Type{cel.StringType, cel.IntType, cel.UintType}
+
 func (w *Webhook) compile() error {
 	d := &w.Definition
 	priority, err := w.priority()
@@ -140,16 +143,17 @@ func (w *Webhook) compile() error {
 	}
 	for _, f := range [...]struct {
 		name, text string
-		gives      *cel.Type
+		gives      []*cel.Type
 	}{
-		{"filter", d.Filter, cel.BoolType}, {"idempotency_key", d.IdempotencyKey, cel.StringType},
-		{"key", d.Key, cel.StringType}, {"kind", d.Kind, cel.StringType},
-		{"priority", priority, cel.IntType},
+		{"filter", d.Filter, []*cel.Type{cel.BoolType}},
+		{"idempotency_key", d.IdempotencyKey, keyTypes}, {"key", d.Key, keyTypes},
+		{"kind", d.Kind, []*cel.Type{cel.StringType}},
+		{"priority", priority, []*cel.Type{cel.IntType}},
 	} {
 		if f.text == "" {
 			continue
 		}
-		if w.programs[f.name], err = env().Compile(f.text, f.gives); err != nil {
+		if w.programs[f.name], err = env().Compile(f.text, f.gives...); err != nil {
 			return bad(f.name, "is not an expression that can be used: %v", err)
 		}
 	}

@@ -19,8 +19,8 @@ type WebhookDefinition struct {
 	MaxAgeSeconds  *int64         `json:"max_age_seconds,omitzero"` // of signatures; nil: 300
 	AllowIPs       []string       `json:"allow_ips,omitzero"`       // networks; none: all
 	Filter         string         `json:"filter,omitzero"`          // false drops the message
-	IdempotencyKey string         `json:"idempotency_key,omitzero"` // gives a string; "" is none
-	Key            string         `json:"key,omitzero"`             // a string, the message's key
+	IdempotencyKey string         `json:"idempotency_key,omitzero"` // gives a string, "" for none, or a whole number
+	Key            string         `json:"key,omitzero"`             // a string or a whole number, the message's key
 	Kind           string         `json:"kind,omitzero"`            // a string, the message's kind
 	Priority       jsontext.Value `json:"priority,omitzero"`        // 1 to 10, or an expression
 	PayloadSchema  jsontext.Value `json:"payload_schema,omitzero"`  // JSON Schema for the body

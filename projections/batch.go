@@ -63,23 +63,18 @@ func (s *State) batched(id event.ID) (h handle, ok bool) {
 }
 
 // NextBehind returns the message that can be leased behind one that the same call has leased: the
-// first that waits in its partition, if it is ready, of one of the kinds (none: of all), its key is
-// not held, and the queue's limits allow another lease.
+// first that waits in its partition, if that is offered and of one of the kinds (none: of all), and the
+// queue's limits allow another lease.
 func (s *State) NextBehind(id event.ID, kinds []string) (v event.MessageView, ok bool) {
 	h, ok := s.batched(id)
 	if !ok {
 		return v, false
 	}
 	m := s.messages.get(h)
-	l := s.partitions.get(m.partition)
-	next := l.waiting.head
 	q := s.backlogs[m.backlog].queue
-	if _, held := q.held[l.key]; next == 0 || held || q.mayLease() == 0 {
-		return v, false
-	}
-	m = s.messages.get(next)
-	if m.state != event.StateReady ||
-		len(kinds) > 0 && !slices.Contains(kinds, s.kinds.name(m.kind)) {
+	next := s.offered(q, s.partitions.get(m.partition))
+	if next == 0 || q.mayLease() == 0 || len(kinds) > 0 &&
+		!slices.Contains(kinds, s.kinds.name(s.messages.get(next).kind)) {
 		return v, false
 	}
 	return s.viewMessage(next), true

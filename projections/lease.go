@@ -5,14 +5,15 @@ import "github.com/qlogd/qlogd/event"
 // leased leases a message.
 func (s *State) leased(e *event.Event) {
 	h := s.subject(e)
-	if m := s.messages.get(h); m.state != event.StateReady {
+	m := s.messages.get(h)
+	if m.state != event.StateReady {
 		s.impossible(e, "message %s is %s", m.id, m.state)
 	}
-	b := s.backlogs[s.messages.get(h).backlog]
+	b := s.backlogs[m.backlog]
 	if b.ordering != event.Unordered {
-		s.endOthers(s.messages.get(h).partition, event.RefOf(e.ID).Index)
+		s.endOthers(m.partition, event.RefOf(e.ID).Index)
 	}
-	m := s.open(h)
+	m = s.open(h)
 	s.unready(h)
 	m.state = event.StateLeased
 	m.attempt = e.Attempt
@@ -66,13 +67,11 @@ func (s *State) endLease(h handle) {
 		if l := s.partitions.mut(m.partition); l.leased == h {
 			l.leased = s.nextLeased(h)
 		}
+		s.refresh(b, m.partition)
 	}
 	remove[messageOrder](s, &b.inFlight, h)
 	if b.queue.policy.MaxInFlight > 0 {
 		s.touch(b.queue)
-	}
-	if b.ordering != event.Unordered {
-		s.refresh(b, m.partition)
 	}
 }
 

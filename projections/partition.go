@@ -135,6 +135,17 @@ func (s *State) outOfPartition(b *backlog, h handle) {
 	s.refresh(b, lh)
 }
 
+// offered returns the first message that waits in a partition, if it is ready and its key is not
+// held, else 0: it can be leased unless others of the partition are.
+func (s *State) offered(q *queue, l *partition) handle {
+	head := l.waiting.head
+	if _, held := q.held[l.key]; head == 0 || held ||
+		s.messages.get(head).state != event.StateReady {
+		return 0
+	}
+	return head
+}
+
 // refresh restores the second half of I9 after any change of a partition.
 func (s *State) refresh(b *backlog, lh handle) {
 	l := s.partitions.mut(lh)
@@ -143,11 +154,9 @@ func (s *State) refresh(b *backlog, lh handle) {
 	}
 	var prio uint8
 	var kind handle
-	if head := l.waiting.head; head != 0 && l.leased == 0 {
+	if head := s.offered(b.queue, l); head != 0 && l.leased == 0 {
 		m := s.messages.get(head)
-		if _, held := b.queue.held[l.key]; m.state == event.StateReady && !held {
-			prio, kind = m.priority, m.kind
-		}
+		prio, kind = m.priority, m.kind
 	}
 	if prio == l.listed && kind == l.kind {
 		return

@@ -2,7 +2,9 @@ package api
 
 import (
 	"container/list"
+	"context"
 	"crypto/tls"
+	"io"
 	"net"
 	"net/http"
 	"sync"
@@ -11,10 +13,10 @@ import (
 // Conns bounds the open connections of all HTTPServers that share it, and those of one address to
 // half of that.
 //
-// Over a bound, the connection that has been idle longest is closed. A connection is idle
-// between requests and until the headers of a request are complete. A busy one is never closed for
-// another: if all are busy, the newcomer is closed. So clients that connect and stay silent cannot
-// keep others out, nor use up the file descriptors that the log needs.
+// Over a bound, the connection that has been idle longest is closed. A connection is busy while a
+// request is handled that has arrived, with its body. A busy one is never closed for another: if
+// all are busy, the newcomer is closed. So clients that connect and stay silent, or send half a
+// request, cannot keep others out, nor use up the file descriptors that the log needs.
 type Conns struct {
 	max int
 
@@ -29,9 +31,17 @@ type Conns struct {
 
 type conn struct {
 	net.Conn
-	host   string
-	idle   *list.Element // nil: it is busy, or closed
-	closed bool          // for room
+	host    string
+	working int           // requests that have arrived and are being handled
+	idle    *list.Element // nil: it is busy, or closed
+	closed  bool          // for room
+}
+
+type connKey struct{} // of the net.Conn in a request's context
+
+// connContext is an http.Server's ConnContext hook.
+func connContext(ctx context.Context, raw net.Conn) context.Context {
+	return context.WithValue(ctx, connKey{}, raw)
 }
 
 // MaxConns is how many connections a node needs at most.
@@ -62,14 +72,64 @@ func (l *Conns) changed(raw net.Conn, state http.ConnState) {
 		}
 		return
 	}
-	switch c := l.conns[raw]; {
-	case state == http.StateClosed || state == http.StateHijacked:
-		l.leave(c)
+	if state == http.StateClosed || state == http.StateHijacked {
+		l.leave(l.conns[raw])
 		delete(l.conns, raw)
 		l.gone.Broadcast()
-	case c.closed: // just when a request came
-	default:
-		l.setIdle(c, state == http.StateIdle)
+	}
+}
+
+// wrap returns a handler that passes on to h, and makes connections busy meanwhile.
+func (l *Conns) wrap(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, _ := r.Context().Value(connKey{}).(net.Conn)
+		if r.ContentLength == 0 {
+			l.work(conn, 1)
+			defer l.work(conn, -1)
+			h.ServeHTTP(w, r)
+			return
+		}
+		l.work(conn, 0)
+		body := &arriving{ReadCloser: r.Body, conns: l, conn: conn}
+		r = r.WithContext(r.Context()) // net/http looks at the Body of its own
+		r.Body = body
+		defer body.handled()
+		h.ServeHTTP(w, r)
+	})
+}
+
+// arriving is a request's body. Its connection becomes busy when all of it has been read.
+type arriving struct {
+	io.ReadCloser
+	conns   *Conns
+	conn    net.Conn
+	arrived bool
+}
+
+// Read implements io.Reader.
+func (a *arriving) Read(p []byte) (int, error) {
+	n, err := a.ReadCloser.Read(p)
+	if err == io.EOF && !a.arrived {
+		a.arrived = true
+		a.conns.work(a.conn, 1)
+	}
+	return n, err
+}
+
+func (a *arriving) handled() {
+	if a.arrived {
+		a.conns.work(a.conn, -1)
+	}
+}
+
+// work counts n more requests of a connection that have arrived. One that has none was used just
+// now.
+func (l *Conns) work(raw net.Conn, n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.conns[raw]; c != nil && !c.closed { // HTTP/2 may still handle requests of one that is
+		c.working += n
+		l.setIdle(c, c.working == 0)
 	}
 }
 

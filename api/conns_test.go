@@ -25,6 +25,9 @@ func TestConns(t *testing.T) {
 func testConns(t *testing.T, protocol string) {
 	answer := make(chan bool)
 	served := func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == "POST" {
+			_, _ = io.Copy(io.Discard, r.Body)
+		}
 		if r.URL.Path == "/wait" {
 			<-answer
 			_, _ = io.WriteString(w, r.Proto)
@@ -99,13 +102,17 @@ func testConns(t *testing.T, protocol string) {
 	assert.False(t, one() || two(), "closed at the bound of an address")
 	three := dial("e", "")
 	assert.True(t, one() && !two() && !three(), "the idlest of the address is closed")
+	part := " /wait HTTP/1.1\r\nHost: 1.2.3.4\r\nContent-Length: 2\r\n\r\n{"
+	stalled := []func() bool{dial("h0", "POST"+part), dial("h1", "POST"+part), dial("h2", "GET"+part)}
 	wait := "GET /wait HTTP/1.1\r\nHost: 1.2.3.4\r\n\r\n"
-	for i := range 3 {
-		dial(fmt.Sprint("f", i), wait)
-	}
+	dial("f0", wait)
+	assert.True(t, stalled[0]() && !stalled[1]() && !stalled[2](), "the idlest body gives way")
+	dial("f1", "POST"+part+"}")
+	dial("f2", wait)
+	assert.True(t, stalled[1]() && stalled[2](), "whose body stalls gives way")
 	assert.True(t, dial("g", request)(), "a newcomer is closed where all are busy")
 	open, closed := conns.counts()
-	require.True(t, open == 4 && closed == 10, "%d open, %d closed", open, closed)
+	require.True(t, open == 4 && closed == 13, "%d open, %d closed", open, closed)
 	close(answer)
 	assert.Equal(t, <-got, protocol)
 	assert.False(t, dial("g", request)(), "closed although others are idle")

@@ -132,6 +132,10 @@ func (q *request) problemPage() error {
 	return nil
 }
 
+// unread is how long the rest of a refused request's body may take to arrive: a client that is
+// sending it would take the closed connection for the answer.
+const unread = time.Second
+
 // fail answers with a problem, whose code has a status.
 func (q *request) fail(p *event.Problem) {
 	st := statuses()[p.Code]
@@ -164,8 +168,12 @@ func (q *request) fail(p *event.Problem) {
 		}
 		q.w.Header().Set("Retry-After", strconv.FormatInt((out.RetryAfterMS+999)/1000, 10))
 	}
-	if p.Code == codeRequestTimeout || p.Code == event.CodePayloadTooLarge {
-		q.w.Header().Set("Connection", "close") // the rest of the body is not wanted
+	if q.ProtoMajor == 1 && q.ContentLength != 0 && q.raw == nil {
+		// net/http would read the rest of the body before it sends the answer.
+		q.w.Header().Set("Connection", "close")
+		if p.Code != event.CodePayloadTooLarge {
+			_ = http.NewResponseController(q.w).SetReadDeadline(time.Now().Add(unread))
+		}
 	}
 	b, err := wire.Marshal(&out)
 	if err != nil { // only where a detail is not UTF-8, which clip prevents

@@ -108,12 +108,13 @@ func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *htt
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:   g.wrap(h, opts.BodyTimeout),
+		Handler:   opts.Conns.wrap(g.wrap(h, opts.BodyTimeout)),
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000,
 			SendPingTimeout:      30 * time.Second, PingTimeout: 15 * time.Second,
 		},
+		ConnContext:       connContext,
 		ConnState:         opts.Conns.changed,
 		ReadHeaderTimeout: 5 * time.Second, // slow headers
 		// From the end of the headers to the end of the answer: body, the longest wait, commit, and

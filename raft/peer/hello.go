@@ -26,7 +26,8 @@ import (
 //	GET /raft   101  the stream of hashicorp/raft's NetworkTransport follows
 //	            403  refused; the connection is closed
 //
-// With a shared secret there are two requests, the response to the first being a 401: see internal/sharedsecret.
+// With a shared secret there are two requests, the response to the first being a 401: see
+// internal/sharedsecret.
 //
 // Only TLS protects what follows the hello. Without it, an attacker on the network path can read
 // and change everything. Relaying a hello from another address does not work: the hello names the
@@ -243,6 +244,7 @@ func (n *Net) greet(w http.ResponseWriter, r *http.Request, c *conn) {
 	switch {
 	case err != nil:
 		w.Header().Set("Connection", "close")
+		_ = c.SetReadDeadline(allowed(0)) // net/http waits for a body before it closes
 		w.WriteHeader(http.StatusForbidden)
 	case c.layer == nil:
 		w.WriteHeader(http.StatusNoContent)

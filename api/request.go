@@ -87,6 +87,9 @@ func (q *request) check() error {
 	default:
 		media, params, err := mime.ParseMediaType(ct[0])
 		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
+			if q.ContentLength == 0 {
+				break // the type of nothing
+			}
 			return event.Problemf(codeUnsupportedMedia, "Content-Type",
 				"Content-Type %s cannot be understood", echo(ct[0]))
 		}
@@ -183,12 +186,20 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 }
 
 // decode reads the body into v, strictly: it is JSON or, where the route accepts it, MessagePack or
-// one of these other media types. An empty body is refused, unless it is optional.
+// one of these other media types. An empty body is refused, unless it is optional: then it may have
+// any type.
 func (q *request) decode(v any, optional bool, also ...string) error {
 	packed := isMsgpack(q.media)
 	ok := q.media == "" || q.media == typeJSON || q.packed && packed ||
 		slices.Contains(also, q.media)
-	if !ok || q.charset != "" && !strings.EqualFold(q.charset, "utf-8") {
+	ok = ok && (q.charset == "" || strings.EqualFold(q.charset, "utf-8"))
+	if !ok && optional {
+		b, err := q.bytes(q.s.opts.MaxRequest)
+		if err != nil || len(b) == 0 {
+			return err
+		}
+	}
+	if !ok {
 		want := typeJSON
 		if q.packed {
 			want += " or " + typeMsgpack

@@ -49,6 +49,8 @@ func (noModels) MessagesPerMinute(string, int64) (int64, error) {
 	return 0, errors.New("not counted")
 }
 
+func (noModels) Wait(context.Context, uint64) error { return nil }
+
 func (noModels) OperationsWith([]byte) ([]store.Operation, error) { return nil, nil }
 
 func (noModels) Replayed(string, event.ID, int) ([]store.Replayed, error) { return nil, nil }

@@ -120,6 +120,13 @@ func (t *tracker) begin(key string, c *event.Command) *operation {
 	return op
 }
 
+// drop forgets a write that has had no effect.
+func (t *tracker) drop(op *operation) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	delete(t.pending, op)
+}
+
 // end records how a write ended and returns how long it took.
 func (t *tracker) end(op *operation, index uint64, err error) time.Duration {
 	took := time.Since(op.begun)

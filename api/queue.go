@@ -273,6 +273,16 @@ func StatsOf(t *event.Stats, clock int64) wire.Stats {
 	return s
 }
 
+// countWithin bounds the wait for the read models, which may be counting all of a log anew.
+const countWithin = 5 * time.Second
+
+// countAll waits until the read models have counted what the log holds, or for countWithin.
+func (s *Server) countAll(q *request) {
+	ctx, cancel := context.WithTimeout(q.Context(), countWithin)
+	defer cancel()
+	_ = s.deps.Models.Wait(ctx, s.deps.Log.Head()) // the answer has the index up to which they did
+}
+
 // queueStats answers GET /v1/queues/{queue}/stats?minutes=&consistency=.
 func (s *Server) queueStats(q *request) error {
 	name := q.read("minutes", "consistency").queue()
@@ -282,6 +292,9 @@ func (s *Server) queueStats(q *request) error {
 	v := found(q, name, s.deps.State.Queue, queueNotFound)
 	if q.err != nil {
 		return q.err
+	}
+	if !q.stale() {
+		s.countAll(q)
 	}
 	stats := s.queueOf(&v, s.deps.State).Stats
 	out := wire.QueueStats{

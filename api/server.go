@@ -230,6 +230,7 @@ type Models interface {
 	Replayed(queue string, after event.ID, limit int) ([]store.Replayed, error)
 	OperationsWith(prefix []byte) ([]store.Operation, error)
 	Position() (index uint64, clock int64)
+	Wait(ctx context.Context, index uint64) error
 	Rebuild() error
 }
 

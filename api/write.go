@@ -41,10 +41,12 @@ func (q *request) proposeFresh(
 	if err != nil {
 		return res, err
 	}
+	var c *event.Command
 	creating := int64(0) // of Server.creating, by this request
 	defer func() { q.s.creating.Add(-creating) }()
 	for range maxStale {
-		c, refusal := build()
+		var refusal error
+		c, refusal = build()
 		q.s.creating.Add(-creating)
 		creating = 0
 		if c != nil && refusal == nil {
@@ -54,7 +56,7 @@ func (q *request) proposeFresh(
 		// are one entry, so the answer is searched for after build has read the state.
 		if r != nil && (refusal != nil || c != nil && q.s.deps.State.AnswerFloor() > 0) {
 			if ref, err := q.s.lookForAnswer(r); err != nil {
-				return res, err
+				return res, q.failed(c, err)
 			} else if !ref.IsZero() {
 				return q.kept(ref)
 			}
@@ -78,7 +80,18 @@ func (q *request) proposeFresh(
 			return res, err
 		}
 	}
-	return res, event.Problemf(event.CodeConflict, field, "%s changed concurrently; retry", what)
+	return res, q.failed(c, event.Problemf(event.CodeConflict, field,
+		"%s changed concurrently; retry", what))
+}
+
+// failed records a write that failed without a proposal for /v1/operations; c is nil where it has
+// none.
+func (q *request) failed(c *event.Command, err error) error {
+	if c != nil {
+		c.Actor = q.actor()
+		q.s.ops.end(q.s.ops.begin(first(q.Header["Idempotency-Key"]), c), 0, err)
+	}
+	return err
 }
 
 func isStale(err error) bool {
@@ -163,7 +176,11 @@ func (s *Server) track(
 	case err == nil && res.Problem != nil:
 		err = res.Problem
 	}
-	s.metrics.committed(s.ops.end(op, res.Index, err), c.Class())
+	if isStale(err) { // it is checked and proposed again, as one write
+		s.ops.drop(op)
+	} else {
+		s.metrics.committed(s.ops.end(op, res.Index, err), c.Class())
+	}
 	return res, err
 }
 

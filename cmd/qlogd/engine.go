@@ -42,6 +42,7 @@ type engine struct {
 	machine *fsm.Replica
 	replica *raft.Replica
 	models  *store.Store
+	follows *loop.Loop // models
 	api     *api.Server
 	push    *push.Engine
 	tasks   *task.Runner
@@ -58,7 +59,7 @@ type engine struct {
 // on disk has been harmed.
 func openEngine(n *node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
-	e := &engine{node: n}
+	e := &engine{node: n, follows: loop.New(followEvery, followAgain)}
 	e.begin()
 	defer e.closeAfter(&err)
 	registry := prometheus.NewRegistry()
@@ -123,7 +124,8 @@ func openEngine(n *node) (_ *engine, err error) {
 	e.push = e.newPush(registry)
 	past := replay.NewPast(history, 4)
 	e.api = api.New(api.Deps{
-		Node: e.replica, State: e.machine, Log: e.log, Models: e.models,
+		Node: e.replica, State: e.machine, Log: e.log,
+		Models: hurriedModels{e.models, e.follows},
 		Past: func(ctx context.Context, at event.Instant) (api.State, error) {
 			return past.At(ctx, at)
 		},
@@ -282,8 +284,20 @@ func (e *engine) follow(ctx context.Context) {
 	work := func(ctx context.Context) error {
 		return e.models.CatchUp(ctx, e.log, func(uint64) {})
 	}
-	loop.New(followEvery, followAgain).Run(ctx, work, e.logger.Error,
-		"projection store stopped, retrying")
+	e.follows.Run(ctx, work, e.logger.Error, "projection store stopped, retrying")
+}
+
+// hurriedModels are read models that catch up at once when a reader waits for them.
+type hurriedModels struct {
+	*store.Store
+	follows *loop.Loop
+}
+
+func (m hurriedModels) Wait(ctx context.Context, index uint64) error {
+	if at, _ := m.Position(); at < index {
+		m.follows.Wake()
+	}
+	return m.Store.Wait(ctx, index)
 }
 
 // newPush returns the engine that delivers for queues with push. It leases and settles through the

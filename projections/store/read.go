@@ -1,6 +1,7 @@
 package store
 
 import (
+	"context"
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/qlogd/qlogd/event"
@@ -30,6 +31,23 @@ func (s *Store) Position() (index uint64, clock int64) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.at.Position, s.at.Clock
+}
+
+// Wait returns nil once the log is counted up to index, or the context's error.
+func (s *Store) Wait(ctx context.Context, index uint64) error {
+	for {
+		s.mu.RLock()
+		at, changed := s.at.Position, s.changed
+		s.mu.RUnlock()
+		if at >= index {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // MessagesPerMinute returns how many messages were enqueued into a queue during

@@ -81,9 +81,10 @@ type Store struct {
 
 	// mu is held for reading inside a transaction, and for writing while the file is exchanged or
 	// at changes.
-	mu sync.RWMutex
-	db *bolt.DB // nil after Close; another one after Rebuild
-	at state    // what the file holds
+	mu      sync.RWMutex
+	db      *bolt.DB      // nil after Close; another one after Rebuild
+	at      state         // what the file holds
+	changed chan struct{} // closed when at changes
 }
 
 // waitForFile is how long Open waits for another process that has the file open.
@@ -95,7 +96,7 @@ const waitForFile = time.Second
 func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 	s := &Store{
 		path: path, cluster: cluster, logger: logger,
-		maxEvents: 500_000, maxRows: 200_000,
+		maxEvents: 500_000, maxRows: 200_000, changed: make(chan struct{}),
 	}
 	err := s.open()
 	if errors.Is(err, errCorrupt) {
@@ -268,6 +269,8 @@ func (s *Store) commit(b *batch) (err error) {
 	defer s.mu.Unlock()
 	if s.db == b.db {
 		s.at = b.state
+		close(s.changed)
+		s.changed = make(chan struct{})
 	}
 	return nil
 }

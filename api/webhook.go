@@ -227,6 +227,9 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 		}
 		return "", event.Problemf(codeInvalidJSON, "", "%s", detail)
 	}
+	if errors.Is(err, webhook.ErrStale) {
+		return "", event.Problemf(codeStaleTimestamp, "", "%s", clip(err.Error(), 200))
+	}
 	if failed, ok := errors.AsType[*webhook.FieldError](err); ok {
 		field := clip(failed.Field, 120)
 		return "", bad(field, "%s failed on this request: %s", field, clip(failed.Err.Error(), 200))

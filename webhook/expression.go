@@ -161,6 +161,7 @@ func (e *Env) Compile(text string, gives ...*cel.Type) (*Program, error) {
 var typeNames = map[*cel.Type]string{
 	cel.BoolType: "true or false", cel.StringType: "a string (string(…) makes one)",
 	cel.IntType: "a whole number", cel.UintType: "a whole number",
+	cel.DoubleType: "a number", cel.TimestampType: "a timestamp",
 }
 
 // namesOf names types for people.
@@ -196,6 +197,28 @@ func (p *Program) Value(vars map[string]any) (any, error) {
 
 // errMissing is wrapped by the error of an expression that reads a field that an object lacks.
 var errMissing = errors.New("no such key")
+
+// timeOf reads an RFC 3339 string, a Unix time in seconds or a timestamp.
+func timeOf(v ref.Val) (at time.Time, ok bool) {
+	seconds := 0.0
+	switch v := v.(type) {
+	case types.String:
+		at, err := time.Parse(time.RFC3339, string(v))
+		return at, err == nil
+	case types.Timestamp:
+		return v.Time, true
+	case types.Int:
+		seconds = float64(v)
+	case types.Uint:
+		seconds = float64(v)
+	case types.Double:
+		seconds = float64(v)
+	default:
+		return at, false
+	}
+	whole, part := math.Modf(seconds)
+	return time.Unix(int64(whole), int64(part*1e9)), seconds >= 0 && seconds <= maxUnix
+}
 
 func (p *Program) eval(vars map[string]any) (ref.Val, error) {
 	v, _, err := p.program.Eval(vars)

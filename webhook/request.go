@@ -34,7 +34,7 @@ type Message struct {
 var ErrBody = errors.New("the body is not JSON")
 
 // Message evaluates the definition's expressions over a request. The payload has at most limit
-// bytes. An error wraps ErrBody, or is a *FieldError. A body that lacks a field that the filter
+// bytes. An error wraps ErrBody or ErrStale, or is a *FieldError. A body that lacks a field that the filter
 // reads is filtered out: a GitHub webhook begins with a ping, which has no action. Any other
 // expression that fails is an error.
 func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
@@ -46,6 +46,9 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 	vars := map[string]any{
 		"payload": payload, "headers": m.Headers, "source_ip": r.Source.String(),
 		"received_at": r.ReceivedAt.UTC(), "webhook": w.Name,
+	}
+	if err := w.checkSignedAt(vars, r.ReceivedAt); err != nil {
+		return m, err
 	}
 	value := func(field string) (v any) { // nil without an expression, and after an error
 		if p := w.programs[field]; p != nil && err == nil {

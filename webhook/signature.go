@@ -117,16 +117,18 @@ func (s *scheme) keysOf(secret string) [][]byte {
 // unixTime reads whole seconds in their canonical form.
 func unixTime(text string) (time.Time, bool) {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 || n > 1<<40 || strconv.FormatInt(n, 10) != text {
+	if err != nil || n < 0 || n > maxUnix || strconv.FormatInt(n, 10) != text {
 		return time.Time{}, false
 	}
 	return time.Unix(n, 0), true
 }
 
+const maxUnix = 1 << 40 // seconds, in about the year 36800
+
 // Why a request is refused.
 var (
 	ErrSignature = errors.New("the signature is missing or wrong")
-	ErrStale     = errors.New("the signed time is too far from now")
+	ErrStale     = errors.New("the signed time is refused")
 )
 
 // maxSignatures is how many signatures of one request are tried.
@@ -166,11 +168,36 @@ func (w *Webhook) Verify(header http.Header, body []byte, secrets []string, now 
 	if !s.matches(given, before, body, secrets) {
 		return fmt.Errorf("%w: it does not fit the body and the secret", ErrSignature)
 	}
-	if w.maxAge > 0 && !at.IsZero() && now.Sub(at).Abs() > w.maxAge {
-		return fmt.Errorf("%w: it is %s, and may be off by %d seconds",
-			ErrStale, at.UTC().Format(time.RFC3339), int64(w.maxAge.Seconds()))
+	if at.IsZero() {
+		return nil
 	}
-	return nil
+	return w.checkTime(at, now)
+}
+
+// checkTime returns an error that wraps ErrStale unless a signed time is near now.
+func (w *Webhook) checkTime(at, now time.Time) error {
+	if w.maxAge == 0 || now.Sub(at).Abs() <= w.maxAge {
+		return nil
+	}
+	return fmt.Errorf("%w: it is %s, and may be off by %d seconds",
+		ErrStale, at.UTC().Format(time.RFC3339), int64(w.maxAge.Seconds()))
+}
+
+// checkSignedAt does the same with the time in a body.
+func (w *Webhook) checkSignedAt(vars map[string]any, now time.Time) error {
+	p := w.programs[signedAt]
+	if p == nil || w.maxAge == 0 {
+		return nil
+	}
+	v, err := p.eval(vars)
+	if err != nil {
+		return fmt.Errorf("%w: %s failed: %w", ErrStale, signedAt, err)
+	}
+	at, ok := timeOf(v)
+	if !ok {
+		return fmt.Errorf("%w: %s must give an RFC 3339 or Unix time", ErrStale, signedAt)
+	}
+	return w.checkTime(at, now)
 }
 
 // signed returns what is signed before the body and the signed time, zero if there is none; false

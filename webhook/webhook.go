@@ -94,6 +94,9 @@ func Compile(name string, d *wire.WebhookDefinition) (*Webhook, error) {
 	if err := w.checkVerify(); err != nil {
 		return nil, err
 	}
+	if d.SignedAt != "" && w.scheme == nil {
+		return nil, bad(signedAt, "needs verify_hmac: without a signature anyone can set the time")
+	}
 	return w, w.compile()
 }
 
@@ -135,6 +138,13 @@ func (w *Webhook) checkVerify() error {
 // keyTypes are what a key may be given as. A whole number counts as its decimal string.
 var keyTypes = []*cel.Type{cel.StringType, cel.IntType, cel.UintType}
 
+const signedAt = "signed_at"
+
+// timeTypes are what timeOf reads.
+var timeTypes = []*cel.Type{
+	cel.StringType, cel.TimestampType, cel.DoubleType, cel.IntType, cel.UintType,
+}
+
 func (w *Webhook) compile() error {
 	d := &w.Definition
 	priority, err := w.priority()
@@ -148,7 +158,7 @@ func (w *Webhook) compile() error {
 		{"filter", d.Filter, []*cel.Type{cel.BoolType}},
 		{"idempotency_key", d.IdempotencyKey, keyTypes}, {"key", d.Key, keyTypes},
 		{"kind", d.Kind, []*cel.Type{cel.StringType}},
-		{"priority", priority, []*cel.Type{cel.IntType}},
+		{"priority", priority, []*cel.Type{cel.IntType}}, {signedAt, d.SignedAt, timeTypes},
 	} {
 		if f.text == "" {
 			continue

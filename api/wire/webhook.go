@@ -8,15 +8,17 @@ import (
 // WebhookDefinition is the body of PUT /v1/webhooks/{name}: what /hook/{name} accepts and what
 // becomes of it. It names secrets and never holds one. A message goes to Queue or is forwarded to
 // the URL Target at once. MaxAgeSeconds bounds how far a signed time may be off; 0 is no limit.
+// SignedAt gives that time where the signature covers a body with a time and no header with one.
 // Filter returns true or false; what it rejects is answered and dropped.
 //
-// Filter, IdempotencyKey, Key, Kind and the values of MapTo.Input are CEL over payload (the body),
+// SignedAt, Filter, IdempotencyKey, Key, Kind and the values of MapTo.Input are CEL over payload (the body),
 // headers, source_ip, received_at and webhook (the name).
 type WebhookDefinition struct {
 	Queue          string         `json:"queue,omitzero"`           // where its messages go
 	Target         string         `json:"target,omitzero"`          // in place of queue: a URL
 	VerifyHMAC     *VerifyHMAC    `json:"verify_hmac,omitzero"`     // nil: unsigned
 	MaxAgeSeconds  *int64         `json:"max_age_seconds,omitzero"` // of signatures; nil: 300
+	SignedAt       string         `json:"signed_at,omitzero"`       // an RFC 3339 or Unix time
 	AllowIPs       []string       `json:"allow_ips,omitzero"`       // networks; none: all
 	Filter         string         `json:"filter,omitzero"`          // false drops the message
 	IdempotencyKey string         `json:"idempotency_key,omitzero"` // gives a string, "" for none, or a whole number

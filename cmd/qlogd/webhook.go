@@ -93,6 +93,7 @@ func (a *app) webhook(w *wire.Webhook, err error) error {
 		{"secret from file", optional(strings.Join(v.SecretFile, ", "))},
 		{"signed time may be off by", onlyIf(w.VerifyHMAC != nil && w.MaxAgeSeconds != nil,
 			fmt.Sprintf("%d s", *age))},
+		{"signed time", optional(w.SignedAt)},
 		{"from", cmp.Or(strings.Join(w.AllowIPs, ", "), "anywhere")},
 		{"filter", cmp.Or(w.Filter, "-")}, {"idempotency key", cmp.Or(w.IdempotencyKey, "-")},
 		{"key", cmp.Or(w.Key, "-")}, {"kind", cmp.Or(w.Kind, "-")},
@@ -119,6 +120,7 @@ type definition struct {
 	SecretEnv      []string `sets:"verify_hmac.secret_env"`
 	SecretFile     []string `sets:"verify_hmac.secret_file"`
 	MaxAgeSeconds  string   `sets:"max_age_seconds" as:"int" default:"300"`
+	SignedAt       string   `sets:"signed_at"`
 	AllowIPs       []string `sets:"allow_ips" flag:"allow-ips"`
 	Filter         string   `sets:"filter"`
 	IdempotencyKey string   `sets:"idempotency_key"`

@@ -154,7 +154,7 @@ func (s *Server) replayedMessages(
 			return out, after.String(), nil
 		}
 		after = e.ID
-		m, err := s.replayedMessage(ctx, e, f)
+		m, err := s.replayedMessage(ctx, s.deps.State, e, f)
 		if err != nil {
 			return nil, "", err
 		}
@@ -168,7 +168,7 @@ func (s *Server) replayedMessages(
 // replayedMessage returns the message that was replayed by this event, as it was when it was
 // dead, and what became of it. Nil where its history is gone, or f does not select it.
 func (s *Server) replayedMessage(
-	ctx context.Context, e *event.Event, f *dead.Filter,
+	ctx context.Context, st State, e *event.Event, f *dead.Filter,
 ) (*wire.Message, error) {
 	history, err := s.deps.Log.History(ctx, e.Subject)
 	l := lifeOf(history, e.Subject)
@@ -186,7 +186,7 @@ func (s *Server) replayedMessage(
 		return nil, err
 	}
 	m.ReplayedAt, m.NewMessageID = wire.Time(event.ClockOf(e.ID)), e.ID.String()
-	became, _, err := s.fate(ctx, e.ID)
+	became, _, err := s.fate(ctx, st, e.ID)
 	if m.ReplayResult = became.String(); became == event.StateNone {
 		m.ReplayResult = "unknown"
 	}
@@ -245,11 +245,10 @@ func (s *Server) deadGroups(q *request) error {
 // getDead answers GET /v1/queues/{queue}/dead/{message_id}: by any id that the
 // message ever had; one that was replayed is answered as in the listing.
 func (s *Server) getDead(q *request) error {
-	q.read("consistency")
-	name, id := q.queue(), q.pathID("message_id")
-	q.fresh()
+	q.read("at", "consistency")
+	name, id, st := q.queue(), q.pathID("message_id"), q.state()
 	return q.answer(http.StatusOK, get(q, func() (m *wire.Message, err error) {
-		t, err := s.follow(q.Context(), id)
+		t, err := s.follow(q.Context(), st, id)
 		if err != nil {
 			return nil, err
 		}
@@ -260,7 +259,7 @@ func (s *Server) getDead(q *request) error {
 		}
 		for _, e := range slices.Backward(t.moves) {
 			if e.Type == event.Replayed && e.DiedIn == name { // when it had died there last
-				m, err = s.replayedMessage(q.Context(), e, nil)
+				m, err = s.replayedMessage(q.Context(), st, e, nil)
 				break
 			}
 		}

@@ -13,20 +13,20 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// explain answers GET /v1/queues/{queue}/explain?key=|message_id=: why a message, or the first that
-// waits under a key, or in all of the queue, is or is not being delivered.
+// explain answers GET /v1/queues/{queue}/explain?key=|message_id=&at=: why a message, or the first
+// that waits under a key, or in all of the queue, is or is not being delivered.
 func (s *Server) explain(q *request) error {
-	q.read("key", "message_id", "consistency")
+	q.read("key", "message_id", "at", "consistency")
 	name, id, key := q.queue(), q.queryID("message_id"), q.text("key", event.MaxKeyBytes)
 	if key != nil && q.query.Has("message_id") {
 		q.refuse("key", "key and message_id exclude each other")
 	}
-	q.fresh()
-	queue := found(q, name, s.deps.State.Queue, queueNotFound)
+	st := q.state()
+	queue := found(q, name, st.Queue, queueNotFound)
 	if q.err != nil {
 		return q.err
 	}
-	x := &explaining{q: q, queue: &queue, out: wire.Explanation{Queue: name}}
+	x := &explaining{q: q, st: st, queue: &queue, out: wire.Explanation{Queue: name}}
 	if queue.Paused {
 		x.because(wire.Reason{Code: "queue_paused"}, "the queue is paused: "+
 			"nothing is leased from it until POST /v1/queues/%s/resume", name)
@@ -44,6 +44,7 @@ func (s *Server) explain(q *request) error {
 // explaining is an explanation in the making.
 type explaining struct {
 	q     *request
+	st    State // the live one, or the past one of at=
 	queue *event.QueueView
 	out   wire.Explanation
 }
@@ -55,12 +56,12 @@ func (x *explaining) because(r wire.Reason, format string, args ...any) {
 
 // message explains one message.
 func (x *explaining) message(id event.ID) error {
-	v, ok := x.q.s.deps.State.Message(id)
+	v, ok := x.st.Message(id)
 	if ok && v.Queue == x.queue.Name && v.State.Live() {
 		x.out.Key = &v.Key
 		return x.live(&v)
 	}
-	t, err := x.q.s.follow(x.q.Context(), id)
+	t, err := x.q.s.follow(x.q.Context(), x.st, id)
 	x.because(wire.Reason{Code: "not_in_queue", MessageID: id.String()},
 		"message %s is not in queue %s: %s", id, x.queue.Name, x.q.became(id, &t))
 	return err
@@ -68,7 +69,7 @@ func (x *explaining) message(id event.ID) error {
 
 // key explains the message of a key, or of all keys (nil), that would be delivered next.
 func (x *explaining) key(key *string) error {
-	st, name := x.q.s.deps.State, x.queue.Name
+	st, name := x.st, x.queue.Name
 	ordering := x.queue.Policy.Ordering
 	if ordering == event.FIFO || key != nil && ordering == event.PerKey {
 		partition, _ := st.Partition(name, deref(key))
@@ -130,6 +131,10 @@ func (x *explaining) live(v *event.MessageView) error {
 		return nil
 	}
 	x.out.Deliverable = true
+	if _, past := x.st.(*pastState); past { // who waited then is not in the log
+		x.because(wire.Reason{Code: "ready"}, "it could be leased at once")
+		return nil
+	}
 	push := x.q.s.pushReason(x.q.Context(), x.queue)
 	if push != nil { // the cluster itself is the worker
 		text := push.Detail
@@ -181,7 +186,7 @@ func (x *explaining) about(v *event.MessageView) wire.Reason {
 
 // ordered explains what of its partition goes before a message.
 func (x *explaining) ordered(v *event.MessageView) error {
-	partition, ok := x.q.s.deps.State.Partition(x.queue.Name, v.Key)
+	partition, ok := x.st.Partition(x.queue.Name, v.Key)
 	if !ok {
 		return nil
 	}
@@ -224,7 +229,7 @@ func (x *explaining) held(key string, partition *event.PartitionView) error {
 		search.Filter.Key = &key
 	}
 	r := wire.Reason{Code: "held_by_dead"}
-	for v, err := range x.q.s.DeadLetters().Select(x.q.Context(), search) {
+	for v, err := range x.q.s.deadLetters(x.st).Select(x.q.Context(), search) {
 		if err != nil {
 			return err
 		}

@@ -17,9 +17,11 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/replay"
 	"github.com/qlogd/qlogd/webhook"
 )
 
@@ -161,9 +163,10 @@ func build(opts ...func(*Options)) *harness {
 		clock: func() int64 { return time.Now().UnixMilli() }}
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log
+	past := replay.NewPast(&replay.Source{Log: f.machine.log, FS: memdisk.New(), Checkpoints: "c"}, 4)
 	f.machine.s = New(Deps{
 		Node: n, State: f, Log: f.log, Models: f, Push: noPush{}, Eraser: f.machine.newEraser(),
-		Past:    func(context.Context, event.Instant) (State, error) { return f, nil },
+		Past:    func(ctx context.Context, at event.Instant) (State, error) { return past.At(ctx, at) },
 		Secrets: secrets, Forward: &f.target, Logger: slog.New(slog.DiscardHandler),
 		Registry: prometheus.NewRegistry(),
 		HeadAt:   fakeProof{f}.HeadAt, LogSegments: fakeProof{f}.LogSegments,

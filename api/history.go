@@ -19,11 +19,11 @@ func (s *Server) messageHistory(q *request) error {
 
 // pathHistory returns the history of the message in the path, if there is one that may be read.
 func (q *request) pathHistory() []event.Event {
-	q.read("consistency")
-	id := q.pathID("id")
-	q.fresh()
+	q.read("at", "consistency")
+	id, st := q.pathID("id"), q.state()
 	return get(q, func() ([]event.Event, error) {
 		history, err := q.s.deps.Log.History(q.Context(), id)
+		history = upTo(st, history)
 		if l := lifeOf(history, id); err == nil && l == nil {
 			err = q.noMessage(id)
 		} else if err == nil {
@@ -255,9 +255,9 @@ type trail struct {
 
 // follow follows a message from any of its ids through its moves, the newest where there are
 // several, to what it is now.
-func (s *Server) follow(ctx context.Context, id event.ID) (t trail, err error) {
+func (s *Server) follow(ctx context.Context, st State, id event.ID) (t trail, err error) {
 	for t.id = id; ; t.id = t.life.moved.ID {
-		if v, ok := s.deps.State.Message(t.id); ok {
+		if v, ok := st.Message(t.id); ok {
 			t.live = &v
 			return t, nil
 		}
@@ -265,6 +265,7 @@ func (s *Server) follow(ctx context.Context, id event.ID) (t trail, err error) {
 			if t.history, err = s.deps.Log.History(ctx, id); err != nil {
 				return t, err
 			}
+			t.history = upTo(st, t.history)
 		}
 		if t.life = lifeOf(t.history, t.id); t.life == nil || t.life.moved == nil {
 			return t, nil
@@ -275,8 +276,9 @@ func (s *Server) follow(ctx context.Context, id event.ID) (t trail, err error) {
 
 // fate returns what became of a message, and its result: in a dead-letter queue it is
 // dead_lettered, replayed and acked it is acked. None where its history is gone.
-func (s *Server) fate(ctx context.Context, id event.ID) (event.State, jsontext.Value, error) {
-	t, err := s.follow(ctx, id)
+func (s *Server) fate(ctx context.Context, st State, id event.ID) (
+	event.State, jsontext.Value, error) {
+	t, err := s.follow(ctx, st, id)
 	switch {
 	case err != nil:
 		return event.StateNone, nil, err

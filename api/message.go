@@ -145,16 +145,17 @@ func messageNotFound(id event.ID) *event.Problem {
 
 // getMessage answers GET /v1/messages/{id}, from history if the message has left its queue.
 func (s *Server) getMessage(q *request) error {
-	q.read("consistency")
-	id := q.pathID("id")
-	if q.fresh(); q.err != nil {
+	q.read("at", "consistency")
+	id, st := q.pathID("id"), q.state()
+	if q.err != nil {
 		return q.err
 	}
-	v, live := s.deps.State.Message(id)
+	v, live := st.Message(id)
 	history, err := s.deps.Log.History(q.Context(), id)
 	if err != nil {
 		return err
 	}
+	history = upTo(st, history)
 	var m wire.Message
 	if live {
 		m, err = s.message(&v)

@@ -292,6 +292,17 @@ func (s *Server) clock(st State) int64 {
 	return max(st.Clock(), s.deps.Node.Clock())
 }
 
+// upTo returns the part of a history that a past state has seen: all of it for the live one.
+func upTo(st State, history []event.Event) []event.Event {
+	if _, past := st.(*pastState); !past {
+		return history
+	}
+	index := st.Index()
+	return slices.DeleteFunc(history, func(e event.Event) bool {
+		return event.RefOf(e.ID).Index > index
+	})
+}
+
 // found looks up key in a state.
 func found[K, V any](q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem) V {
 	v, ok := look(key)

@@ -329,7 +329,7 @@ func (s *Server) producedAll(q *request, produced []event.Produced) ([]wire.Prod
 // firstFate returns what became of the message of which another one is a duplicate: its state, ""
 // where that is not known any more, and its result.
 func (s *Server) firstFate(ctx context.Context, id event.ID) (string, jsontext.Value, error) {
-	state, result, err := s.fate(ctx, id)
+	state, result, err := s.fate(ctx, s.deps.State, id)
 	if err != nil || state == event.StateNone {
 		return "", nil, err
 	}

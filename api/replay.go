@@ -164,7 +164,7 @@ func (m *movement) at(i int, err error) error {
 
 // find returns a message that is dead in the queue now, by any id that it ever had.
 func (m *movement) find(field string, id event.ID) (*event.MessageView, error) {
-	t, err := m.q.s.follow(m.q.Context(), id)
+	t, err := m.q.s.follow(m.q.Context(), m.q.s.deps.State, id)
 	if err == nil && (t.live == nil || !t.live.DiedIn(m.queue)) {
 		err = m.q.notDead(field, m.queue, id, &t)
 	}

@@ -30,10 +30,10 @@ func webhookNotFound(name string) *event.Problem {
 
 // listWebhooks answers GET /v1/webhooks?limit=&cursor=&consistency=.
 func (s *Server) listWebhooks(q *request) error {
-	q.read("limit", "cursor", "consistency")
+	q.read("limit", "cursor", "at", "consistency")
 	limit, after := q.limit(1000, 1000), q.nameCursor()
-	q.fresh()
-	webhooks, more := page(q, s.deps.State.Webhooks(), limit, func(v *event.WebhookView) bool {
+	st := q.state()
+	webhooks, more := page(q, st.Webhooks(), limit, func(v *event.WebhookView) bool {
 		return v.Name > after
 	}, webhookOf)
 	out := wire.WebhookList{Webhooks: webhooks}
@@ -43,11 +43,10 @@ func (s *Server) listWebhooks(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// getWebhook answers GET /v1/webhooks/{name}?consistency=.
+// getWebhook answers GET /v1/webhooks/{name}?at=&consistency=.
 func (s *Server) getWebhook(q *request) error {
-	name := q.read("consistency").pathName("name")
-	q.fresh()
-	v := found(q, name, s.deps.State.Webhook, webhookNotFound)
+	name := q.read("at", "consistency").pathName("name")
+	v := found(q, name, q.state().Webhook, webhookNotFound)
 	return q.answerWebhook(http.StatusOK, &v)
 }
 

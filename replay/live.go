@@ -61,6 +61,7 @@ const keepIdle = time.Minute
 type Past struct {
 	source  *Source
 	folding chan struct{} // has a token while a state is folded
+	waiting chan struct{} // has a token for each reader that folds, or waits to
 	known   *lru.Cache[pastKey, *projections.State]
 	idle    *time.Timer // forgets all states
 }
@@ -72,6 +73,9 @@ type pastKey struct {
 	clock int64
 }
 
+// maxWaiting bounds the readers that wait for a state to be folded: each holds its request.
+const maxWaiting = 32
+
 // NewPast returns a Past that keeps at most keep states, at least one.
 func NewPast(source *Source, keep int) *Past {
 	known, err := lru.New[pastKey, *projections.State](keep)
@@ -79,12 +83,13 @@ func NewPast(source *Source, keep int) *Past {
 		panic(err) // keep is not positive
 	}
 	return &Past{
-		source: source, folding: make(chan struct{}, 1), known: known,
-		idle: time.AfterFunc(keepIdle, known.Purge),
+		source: source, known: known, idle: time.AfterFunc(keepIdle, known.Purge),
+		folding: make(chan struct{}, 1), waiting: make(chan struct{}, maxWaiting),
 	}
 }
 
-// At returns the state after the whole entry at an instant. It must only be read.
+// At returns the state after the whole entry at an instant. It must only be read. An *event.Problem
+// says that too many wait; other errors are as the log's.
 func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, error) {
 	index, err := p.source.Log.To(at)
 	if err != nil {
@@ -97,6 +102,13 @@ func (p *Past) At(ctx context.Context, at event.Instant) (*projections.State, er
 	p.idle.Reset(keepIdle)
 	if state, ok := p.known.Get(key); ok {
 		return state, nil
+	}
+	select {
+	case p.waiting <- struct{}{}:
+		defer func() { <-p.waiting }()
+	default:
+		return nil, event.Problemf(event.CodeOverloaded, "at",
+			"%d reads of the past wait for states that are being folded", maxWaiting)
 	}
 	select {
 	case p.folding <- struct{}{}:

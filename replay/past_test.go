@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -43,5 +44,37 @@ func TestIdlePastForgets(t *testing.T) {
 		synctest.Wait()
 		require.Equal(t, p.known.Len(), 1, "states are kept")
 		forgotten()
+	})
+}
+
+// Whoever asks for the past while others wait for it gets an error rather than a queue without end.
+func TestPastBoundsItsReaders(t *testing.T) {
+	fs := memdisk.New()
+	must(t, fs.MkdirAll("/log"))
+	l, err := log.Open(log.Options{FS: fs, Dir: "/log"})
+	must(t, err)
+	defer l.Close()
+	must(t, l.Append(&event.Block{Index: 1, Time: 1}))
+	synctest.Test(t, func(t *testing.T) {
+		p := NewPast(&Source{Log: l, FS: fs, Checkpoints: "/checkpoints"}, 4)
+		first := event.Instant{Kind: event.InstantIndex, Index: 1}
+		p.folding <- struct{}{} // a state is being folded
+		read := make(chan error, maxWaiting)
+		for range maxWaiting {
+			go func() {
+				_, err := p.At(t.Context(), first)
+				read <- err
+			}()
+		}
+		synctest.Wait()
+		_, err := p.At(t.Context(), first)
+		problem, ok := errors.AsType[*event.Problem](err)
+		require.True(t, ok && problem.Code == event.CodeOverloaded, "%v", err)
+		<-p.folding
+		for range maxWaiting {
+			must(t, <-read)
+		}
+		_, err = p.At(t.Context(), first)
+		must(t, err)
 	})
 }

@@ -13,6 +13,7 @@ import (
 var deadCommands = group("dead",
 	remote("dead list", func(c request, f *struct {
 		wire.DeadFilter
+		At       string
 		Replayed bool
 		Limit    int `default:"100"`
 	}) error {
@@ -34,18 +35,19 @@ var deadCommands = group("dead",
 	}),
 	remote("dead groups", func(c request, f *struct {
 		wire.DeadFilter
+		At    string
 		Limit int `default:"100"`
 	}) error {
 		out, err := c.DeadGroups(c.ctx, c.args[0],
-			client.DeadQuery{DeadFilter: f.DeadFilter, Limit: f.Limit})
+			client.DeadQuery{DeadFilter: f.DeadFilter, Limit: f.Limit}, client.At(f.At))
 		return list(c.app, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
 			func(g *wire.DeadGroup) []any {
 				return []any{g.Count, g.Fingerprint, g.Reason, c.when(g.FirstFailedAt),
 					c.when(g.LastFailedAt), short(g.Error, 100)}
 			})
 	}),
-	remote("dead show", func(c request, _ *none) error {
-		m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1])
+	remote("dead show", func(c request, f *struct{ At string }) error {
+		m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1], client.At(f.At))
 		d := deadOf(m)
 		payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
 		return c.show(m, err, "dead message", m.ID, [][]any{

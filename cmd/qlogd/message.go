@@ -16,11 +16,11 @@ import (
 )
 
 var messageCommands = group("message",
-	remote("message show", func(c request, _ *none) error {
-		return c.message(c.Message(c.ctx, c.args[0]))
+	remote("message show", func(c request, f *struct{ At string }) error {
+		return c.message(c.Message(c.ctx, c.args[0], client.At(f.At)))
 	}),
-	remote("message history", func(c request, _ *none) error {
-		events, err := c.History(c.ctx, c.args[0])
+	remote("message history", func(c request, f *struct{ At string }) error {
+		events, err := c.History(c.ctx, c.args[0], client.At(f.At))
 		return list(c.app, events, err, eventHeader, eventRow)
 	}),
 	remote("message list", func(c request, f *struct {

@@ -92,18 +92,21 @@ var queueCommands = group("queue",
 		})
 	}, (*app).destroyFlags),
 	remote("queue explain", func(c request, f *struct {
-		Key     *string
-		Message string
+		Key         *string
+		Message, At string
 	}) error {
-		x, err := c.Explain(c.ctx, c.args[0], f.Message, f.Key)
-		what, can := "nothing", "is not delivered now"
+		x, err := c.Explain(c.ctx, c.args[0], f.Message, f.Key, client.At(f.At))
+		what, can, now := "nothing", "is not", "now"
 		if x.MessageID != nil {
 			what = "message " + *x.MessageID
 		}
 		if x.Deliverable {
-			can = "can be delivered now"
+			can = "can be"
 		}
-		text := fmt.Sprintf("%s of %s %s:", what, x.Queue, can)
+		if f.At != "" {
+			now = "at " + f.At
+		}
+		text := fmt.Sprintf("%s of %s %s delivered %s:", what, x.Queue, can, now)
 		for _, r := range x.Reasons {
 			text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
 		}

@@ -11,20 +11,21 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/webhook"
 )
 
 var webhookCommands = group("webhook",
-	remote("webhook list", func(c request, _ *none) error {
-		webhooks, err := c.Webhooks(c.ctx)
+	remote("webhook list", func(c request, f *struct{ At string }) error {
+		webhooks, err := c.Webhooks(c.ctx, client.At(f.At))
 		return list(c.app, webhooks, err, "name,to,signed,filter,idempotency key,updated",
 			func(w *wire.Webhook) []any {
 				return []any{w.Name, cmp.Or(w.Queue, w.Target), signedBy(w),
 					cmp.Or(w.Filter, "-"), cmp.Or(w.IdempotencyKey, "-"), c.when(w.UpdatedAt)}
 			})
 	}),
-	remote("webhook get", func(c request, _ *none) error {
-		return c.webhook(c.Webhook(c.ctx, c.args[0]))
+	remote("webhook get", func(c request, f *struct{ At string }) error {
+		return c.webhook(c.Webhook(c.ctx, c.args[0], client.At(f.At)))
 	}),
 	remote("webhook put", func(c request, f *definition) error {
 		var d wire.WebhookDefinition

@@ -342,9 +342,10 @@ func (p *plan) compare() {
 		was := jsontext.Value("{}")
 		v, exists := p.st.Webhook(put.Name)
 		if exists {
-			was = v.Definition
+			was = definitionOf(&v)
 		}
-		p.change(wire.KindWebhook, put.Name, exists, was, put.Definition)
+		now := definitionOf(&event.WebhookView{Name: put.Name, Definition: put.Definition})
+		p.change(wire.KindWebhook, put.Name, exists, was, now)
 	}
 }
 

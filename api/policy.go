@@ -90,7 +90,7 @@ func UpdatePolicy(
 	}
 	if u.MessageSchema.Set {
 		p.MessageSchema = bytes.TrimSpace(u.MessageSchema.Or(nil))
-		if p.MessageSchema != nil {
+		if p.AssertFormat = p.MessageSchema != nil; p.AssertFormat {
 			err = checkSchema("message_schema", p.MessageSchema)
 		}
 	}

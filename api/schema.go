@@ -30,8 +30,8 @@ type schema struct {
 	left int        // steps
 }
 
-// compileSchema compiles a JSON Schema (2020-12).
-func compileSchema(what string, text []byte) (sc *schema, err error) {
+// compileSchema compiles a JSON Schema (2020-12). Only with assertFormat is a format a condition.
+func compileSchema(what string, text []byte, assertFormat bool) (sc *schema, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			sc, err = nil, fmt.Errorf("cannot be compiled: %v", v)
@@ -52,6 +52,9 @@ func compileSchema(what string, text []byte) (sc *schema, err error) {
 	c.UseLoader(noLoader{})
 	c.RegisterVocabulary(&jsonschema.Vocabulary{URL: "qlogd:budget", Compile: sc.count})
 	c.AssertVocabs()
+	if assertFormat {
+		c.AssertFormat()
+	}
 	if err := c.AddResource(schemaURL, doc); err != nil {
 		return nil, err
 	}
@@ -168,7 +171,7 @@ func checkSchema(field string, text []byte) error {
 	if len(text) > event.MaxSchema {
 		return bad(field, "%s must be at most %d bytes", field, event.MaxSchema)
 	}
-	if _, err := compileSchema(field, text); err != nil {
+	if _, err := compileSchema(field, text, true); err != nil {
 		why := strings.Join(strings.Fields(strings.ReplaceAll(err.Error(), schemaURL, "")), " ")
 		return bad(field, "%s is not a JSON Schema (2020-12): %s", field, clip(why, 200))
 	}
@@ -210,7 +213,8 @@ func (s *Server) fitsQueue(v *event.QueueView, payloads ...payload) error {
 		return nil
 	}
 	sc, err := s.schemas.of(v.Name, v.Revision, func() (*schema, error) {
-		return compileSchema("the queue's message_schema", v.Policy.MessageSchema)
+		return compileSchema("the queue's message_schema", v.Policy.MessageSchema,
+			v.Policy.AssertFormat)
 	})
 	if err != nil {
 		return fmt.Errorf("message_schema of queue %s: %w", v.Name, err)

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestSchemaBombs end within their budget.
@@ -24,7 +27,7 @@ func TestSchemaBombs(t *testing.T) {
 		"big enum":            {`{"items":{"enum":[` + strings.TrimSuffix(strings.Repeat(`"x",`, 1), ",") + `,` + numbers(20_000) + `]}}`, `[` + strings.TrimSuffix(strings.Repeat(`"y",`, 200_000), ",") + `]`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			sc, err := compileSchema("s", []byte(c[0]))
+			sc, err := compileSchema("s", []byte(c[0]), true)
 			if err != nil {
 				t.Logf("refused: %v", err)
 				return
@@ -39,6 +42,36 @@ func TestSchemaBombs(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFormatOfOldSchemas: a schema that was set by an earlier program takes what it took, and asserts
+// format once it is set again.
+func TestFormatOfOldSchemas(t *testing.T) {
+	h := setup(t)
+	const schema = `{"properties":{"at":{"format":"date-time"}}}`
+	p := event.DefaultPolicy()
+	p.MessageSchema = []byte(schema)
+	for _, c := range []event.Command{
+		{PutQueue: &event.PutQueue{Name: "q", Policy: p}},
+		{PutQueue: &event.PutQueue{Name: "in", Policy: event.DefaultPolicy()}},
+		{PutWebhook: &event.PutWebhook{Name: "w", Queue: "in",
+			Definition: []byte(`{"queue":"in","payload_schema":` + schema + `}`)}},
+	} {
+		_, err := h.Propose(t.Context(), &c)
+		require.NoError(t, err)
+	}
+	send := func(queue, hook int) {
+		t.Helper()
+		h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":{"at":"noon"}}]}`).want(queue)
+		h.do("POST", "/hook/w", `{"at":"noon"}`).want(hook)
+	}
+	send(201, 202)
+	h.do("PATCH", "/v1/queues/q", `{"description":"x"}`).want(200)
+	send(201, 202)
+	h.do("PATCH", "/v1/queues/q", `{"message_schema":`+schema+`}`).want(200)
+	h.do("PUT", "/v1/webhooks/w", `{"queue":"in","payload_schema":`+schema+`}`).want(200).
+		with("assert_format", nil)
+	send(400, 400)
 }
 
 func numbers(n int) string {

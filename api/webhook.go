@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/webhook"
@@ -57,13 +59,35 @@ func (q *request) answerWebhook(status int, v *event.WebhookView) error {
 
 // webhookOf returns a webhook as the API shows it.
 func webhookOf(v *event.WebhookView) (wire.Webhook, error) {
-	w := wire.Webhook{
-		Name: v.Name, CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt),
+	stored, err := storedOf(v)
+	return wire.Webhook{
+		Name: v.Name, WebhookDefinition: stored.WebhookDefinition,
+		CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt),
+	}, err
+}
+
+// storedWebhook is a definition as it is stored.
+type storedWebhook struct {
+	wire.WebhookDefinition
+	// AssertFormat: as in event.Policy, of payload_schema.
+	AssertFormat bool `json:"assert_format,omitzero"`
+}
+
+// definitionOf returns a webhook's definition as the API shows it.
+func definitionOf(v *event.WebhookView) jsontext.Value {
+	w, err := storedOf(v)
+	if err != nil { // a newer program's
+		return v.Definition
 	}
-	if err := wire.Unmarshal(v.Definition, &w.WebhookDefinition); err != nil {
-		return w, fmt.Errorf("webhook %s: %w", v.Name, err)
+	text, _ := wire.Marshal(&w.WebhookDefinition) // an error: not UTF-8, which none is
+	return text
+}
+
+func storedOf(v *event.WebhookView) (w storedWebhook, err error) {
+	if err = wire.Unmarshal(v.Definition, &w); err != nil {
+		err = fmt.Errorf("webhook %s: %w", v.Name, err)
 	}
-	return w, nil
+	return w, err
 }
 
 // putWebhook answers PUT /v1/webhooks/{name}: it creates (201) or redefines (200) a webhook.
@@ -100,12 +124,14 @@ func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []by
 			return nil, bad("target", "target %s", clip(err.Error(), 200))
 		}
 	}
+	stored := storedWebhook{WebhookDefinition: w.Definition}
 	if schema := w.Definition.PayloadSchema; len(schema) > 0 {
 		if err := checkSchema("payload_schema", schema); err != nil {
 			return nil, err
 		}
+		stored.AssertFormat = true
 	}
-	if text, err = wire.Marshal(&w.Definition); err != nil {
+	if text, err = wire.Marshal(&stored); err != nil {
 		return nil, err
 	}
 	if len(text) > event.MaxDefinition {
@@ -132,14 +158,15 @@ type compiledWebhook struct {
 // compiled returns a webhook ready to use.
 func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
 	return s.hooks.of(v.Name, v.Revision, func() (*compiledWebhook, error) {
-		stored, err := webhookOf(v)
+		stored, err := storedOf(v)
 		if err != nil {
 			return nil, err
 		}
 		w := &compiledWebhook{}
 		w.Webhook, err = webhook.Compile(v.Name, &stored.WebhookDefinition)
 		if schema := stored.PayloadSchema; err == nil && len(schema) > 0 {
-			w.schema, err = compileSchema("the webhook's payload_schema", schema)
+			w.schema, err = compileSchema("the webhook's payload_schema", schema,
+				stored.AssertFormat)
 		}
 		if err != nil { // not as a problem: the mistake is not the sender's
 			err = fmt.Errorf("webhook %s: %v", v.Name, err)

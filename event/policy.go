@@ -94,6 +94,8 @@ type Policy struct {
 	DedupBy            DedupBy
 
 	MessageSchema []byte // JSON, nil none
+	// AssertFormat: the schema's format is a condition, as it is of every schema that is set now.
+	AssertFormat bool
 	// JSON of the push target, nil none; checked by the node that took the request
 	Push        []byte
 	Namespace   string

@@ -347,11 +347,11 @@ func (q *request) maySettle(items []event.SettleItem) error {
 		return nil
 	}
 	for _, item := range items {
-		queue, err := q.leaseQueue(item.Lease)
+		leased, err := q.leasedEvent(item.Lease)
 		if err != nil {
 			return err
 		}
-		if !q.who.may(roleConsume, queue) {
+		if leased == nil || !q.who.may(roleConsume, leased.Queue) {
 			return event.Problemf(codeForbidden, "Authorization", "the token of %s may not settle "+
 				"lease %s, or the log no longer has its beginning (POST /v1/queues/{queue}/ack "+
 				"and the like do not need it)", echo(q.who.name), item.Lease)
@@ -360,22 +360,23 @@ func (q *request) maySettle(items []event.SettleItem) error {
 	return nil
 }
 
-// leaseQueue returns the queue of a lease, "" where the log does not have it (any more).
-func (q *request) leaseQueue(lease event.ID) (string, error) {
+// leasedEvent returns the event by which a lease began, nil where the log does not have it (any
+// more).
+func (q *request) leasedEvent(lease event.ID) (*event.Event, error) {
 	log, ref := q.s.deps.Log, event.RefOf(lease)
 	if ref.Index > log.Head() { // this node may be behind
 		if err := q.s.barrier(q.Context()); err != nil || ref.Index > log.Head() {
-			return "", err
+			return nil, err
 		}
 	}
 	switch e, err := log.Event(ref); {
 	case gone(err), notFound(err):
-		return "", nil
+		return nil, nil
 	case err != nil:
-		return "", err
+		return nil, err
 	case e.ID != lease || e.Type != event.Leased:
-		return "", nil
+		return nil, nil
 	default:
-		return e.Queue, nil
+		return e, nil
 	}
 }

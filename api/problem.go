@@ -149,6 +149,7 @@ func (q *request) fail(p *event.Problem) {
 		Type: "/problems/" + p.Code, Title: st.Title, Status: st.Status, Detail: p.Detail,
 		Code: p.Code, Retryable: retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field,
 		RetryAfterMS: p.RetryAfterMS, RequestID: q.id, Errors: q.errors,
+		Fate: q.fate,
 	}
 	if p.Index >= 0 {
 		out.Index = &p.Index

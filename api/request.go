@@ -35,6 +35,7 @@ type request struct {
 	hungUp   bool         // the client: the answer could not be written
 	replayed bool         // the answer is the first one to this Idempotency-Key
 	errors   []wire.Wrong // sent with a problem
+	fate     wire.Fate    // sent with a problem
 
 	raw     []byte        // the body; nil: not read yet
 	pooled  *bytes.Buffer // has raw, and goes back to bodies after the answer

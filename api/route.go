@@ -80,8 +80,9 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/queues/{queue}/lease", consume, s.leaseOne)
 	add("POST /v1/lease", access{roleConsume, somehow}, s.leaseMany)
 	for name, kind := range settleKinds {
-		add("POST /v1/queues/{queue}/"+name, consume, s.settle(kind, false))
-		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, s.settle(kind, true))
+		add("POST /v1/queues/{queue}/"+name, consume, s.settle(kind))
+		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, s.settle(kind))
+		add("POST /v1/"+name, access{roleConsume, somehow}, s.settle(kind))
 	}
 	add("POST /v1/transactions", access{on: known}, s.transact)
 

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -33,21 +34,23 @@ type place struct {
 }
 
 // settle answers POST /v1/queues/{queue}/ack and the like: many leases, each answered on its own;
-// or, for the one lease in the path, POST /v1/leases/{lease_id}/ack and the like.
-func (s *Server) settle(op event.SettleOp, one bool) handler {
+// POST /v1/ack and the like, where they are of any queues; and, for the one lease in the path,
+// POST /v1/leases/{lease_id}/ack and the like.
+func (s *Server) settle(op event.SettleOp) handler {
 	return func(q *request) error {
-		queue, lease := "", ""
+		queue, lease := q.PathValue("queue"), q.PathValue("lease_id")
+		one := lease != ""
 		if q.read(); one {
 			lease = q.pathID("lease_id").String()
-		} else {
+		} else if queue != "" {
 			queue = q.queue()
 		}
 		in, produce := q.settleRequest(op, lease)
-		if !one {
+		if queue != "" {
 			q.exists(queue)
-		} else if p, ok := q.err.(*event.Problem); ok {
+		} else if p, ok := q.err.(*event.Problem); ok && one {
 			q.err = p.At(-1)
-		} else if q.do(func() error { return q.maySettle(in.items) }); q.err == nil {
+		} else if q.do(func() error { return q.maySettle(in.items) }); one && q.err == nil {
 			in.places[0] = place{"lease_id", -1}
 		}
 		if len(produce) > 0 {
@@ -57,12 +60,12 @@ func (s *Server) settle(op event.SettleOp, one bool) handler {
 			}
 			return s.transactAll(q, queue, in, produce)
 		}
-		settled := s.settleItems(q, queue, in.items)
-		results := settledAll(settled)
+		results := s.settleItems(q, queue, in.items)
 		switch {
 		case !one || q.err != nil:
 			return q.answer(http.StatusOK, &wire.SettleResponse{Results: results})
-		case settled[0].Status == event.StatusRejected:
+		case results[0].Status == event.StatusRejected:
+			q.fate = results[0].Fate
 			return event.Problemf(event.CodeLeaseLost, "lease_id",
 				"lease %s is not, or no longer, its message's current one", lease)
 		}
@@ -121,7 +124,9 @@ func settleBody[Many, One any](q *request, one string, many func(One) Many) (in 
 }
 
 // settleItems proposes a settle. A repeated item is not rejected, but answered as the first time.
-func (s *Server) settleItems(q *request, queue string, items []event.SettleItem) []event.Settled {
+func (s *Server) settleItems(
+	q *request, queue string, items []event.SettleItem,
+) []wire.SettleResult {
 	res := q.commit(&event.Command{Settle: &event.Settle{Queue: queue, Items: items}})
 	if q.err != nil {
 		return nil
@@ -131,17 +136,54 @@ func (s *Server) settleItems(q *request, queue string, items []event.SettleItem)
 	}
 	q.keyFollowed(res)
 	ends := map[uint64]bool{} // the entries at which items before took effect, the first time
+	out := make([]wire.SettleResult, len(items))
 	for i := range res.Settled {
-		t := &res.Settled[i]
-		if t.Status != event.StatusRejected {
-			continue
+		t, fate := &res.Settled[i], wire.Fate{}
+		if t.Code == event.CodeWrongQueue && q.may(roleConsume, t.Queue) != nil {
+			t.Code = event.CodeLeaseLost // where it is, is none of the token's business
+		} else if t.Code == event.CodeLeaseLost {
+			q.do(func() error { return s.settledBefore(q, queue, &items[i], t, ends) })
 		}
-		q.do(func() error { return s.settledBefore(q, queue, &items[i], t, ends) })
-		if t.Status == event.StatusRejected {
+		if t.Code == event.CodeLeaseLost {
+			fate = get(q, func() (wire.Fate, error) { return q.fateOf(t.Lease, res.Index) })
 			s.metrics.leaseLost.Inc()
 		}
+		out[i] = settledOne(t)
+		out[i].Fate = fate
 	}
-	return res.Settled
+	return out
+}
+
+// fateOf says what had become, at an entry, of the message of a lost lease: nothing where history
+// does not have the lease (any more), or where the token may not consume its queue.
+func (q *request) fateOf(lease event.ID, index uint64) (f wire.Fate, err error) {
+	leased, err := q.leasedEvent(lease)
+	if err != nil || leased == nil || q.may(roleConsume, leased.Queue) != nil {
+		return f, err
+	}
+	history, err := q.s.deps.Log.History(q.Context(), leased.Subject)
+	history = slices.DeleteFunc(history, func(e event.Event) bool {
+		return event.RefOf(e.ID).Index > index
+	})
+	l := lifeOf(history, leased.Subject)
+	if err != nil || l == nil {
+		return f, err
+	}
+	state := l.state()
+	if state == event.StateScheduled && l.last.Due <= q.s.clock(q.s.deps.State) {
+		state = event.StateReady
+	}
+	f.State = state.String()
+	if state != event.StateLeased && state != event.StateAcked {
+		return f, nil // nobody has it
+	}
+	f.LeasedUntil = wire.Time(l.last.LeaseExpires)
+	for i := range history {
+		if e := &history[i]; e.ID == l.last.ID && e.Type == event.Leased || e.ID == l.last.Lease {
+			f.Worker = e.Worker
+		}
+	}
+	return f, nil
 }
 
 // settledBefore gives a lost lease the first answer if, as the log shows, the same call ended it: by
@@ -183,17 +225,12 @@ func (s *Server) settledBefore(
 	return nil
 }
 
-// settledAll returns the outcome of each lease of a request.
-func settledAll(settled []event.Settled) []wire.SettleResult {
-	out := make([]wire.SettleResult, len(settled))
-	for i := range settled {
-		t := &settled[i]
-		out[i] = wire.SettleResult{
-			LeaseID: t.Lease.String(), Status: t.Status, Code: t.Code,
-			NextAt: wire.Time(t.NextAt), LeaseExpiresAt: wire.Time(t.ExpiresAt),
-		}
+// settledOne returns the outcome of a lease of a request.
+func settledOne(t *event.Settled) wire.SettleResult {
+	return wire.SettleResult{
+		LeaseID: t.Lease.String(), Status: t.Status, Code: t.Code,
+		NextAt: wire.Time(t.NextAt), LeaseExpiresAt: wire.Time(t.ExpiresAt),
 	}
-	return out
 }
 
 // add adds an item with its lease; field names the lease in the item, "" in a list of leases.
@@ -305,12 +342,7 @@ func (s *Server) transactAll(
 ) error {
 	q.do(func() error { return q.mayProduce(produce) }) // rights before what only they may show
 	for i := 0; queue != "" && q.err == nil && i < len(in.items); i++ {
-		lease, at := in.items[i].Lease, in.places[i]
-		of := get(q, func() (string, error) { return q.leaseQueue(lease) })
-		if q.err == nil && of != queue {
-			q.err = event.Problemf(event.CodeLeaseLost, at.list, "lease %s is not its message's "+
-				"current one in this queue; nothing was done", lease).At(at.index)
-		}
+		q.do(func() error { return q.isOf(queue, in.items[i].Lease, in.places[i]) })
 	}
 	seen := make(map[event.ID]bool, len(in.items))
 	for i, item := range in.items {
@@ -339,7 +371,10 @@ func (s *Server) transactAll(
 			s.metrics.leaseLost.Inc()
 		}
 		if p.Field == event.FieldSettle {
-			at := in.places[p.Index]
+			at, lease := in.places[p.Index], in.items[p.Index].Lease
+			if p.Code == event.CodeLeaseLost {
+				q.fate, _ = q.fateOf(lease, math.MaxUint64)
+			}
 			p = p.At(at.index)
 			p.Field = at.list
 		}
@@ -347,9 +382,32 @@ func (s *Server) transactAll(
 	}
 	q.keyFollowed(res)
 	messages := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
-	return q.answer(http.StatusOK, &wire.TransactionResponse{
-		Results: settledAll(res.Settled), Messages: messages,
-	})
+	results := make([]wire.SettleResult, len(res.Settled))
+	for i := range res.Settled {
+		results[i] = settledOne(&res.Settled[i])
+	}
+	return q.answer(http.StatusOK, &wire.TransactionResponse{Results: results, Messages: messages})
+}
+
+// isOf refuses a lease that is not of a queue, as wrong_queue if it is the current one of its
+// message, and the token may consume that. A lease belongs to one queue for ever: see maySettle.
+func (q *request) isOf(queue string, lease event.ID, at place) error {
+	leased, err := q.leasedEvent(lease)
+	if err != nil || leased != nil && leased.Queue == queue {
+		return err
+	}
+	if leased != nil && q.may(roleConsume, leased.Queue) == nil {
+		if err := q.s.barrier(q.Context()); err != nil {
+			return err
+		}
+		if m, ok := q.s.deps.State.Message(leased.Subject); ok && m.Lease == lease {
+			return event.Problemf(event.CodeWrongQueue, at.list, "lease %s is of queue %s; "+
+				"nothing was done", lease, leased.Queue).At(at.index)
+		}
+		q.fate, _ = q.fateOf(lease, math.MaxUint64)
+	}
+	return event.Problemf(event.CodeLeaseLost, at.list, "lease %s is not its message's "+
+		"current one in this queue; nothing was done", lease).At(at.index)
 }
 
 // mayProduce refuses unless the token may produce into all these queues.

@@ -51,6 +51,7 @@ const (
 	ErrMessageNotFound     = code("message_not_found")
 	ErrNodeNotFound        = code("node_not_found")
 	ErrLeaseLost           = code("lease_lost")
+	ErrWrongQueue          = code("wrong_queue")
 	ErrQueueInUse          = code("queue_in_use")
 	ErrConflict            = code("conflict")
 	ErrHistoryExpired      = code("history_expired")

@@ -124,8 +124,9 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 	return q
 }
 
-// Settle calls return a result for each lease, in order. In a call for many leases a lost one has
-// the status "rejected"; in the …One form, which needs no queue, it is ErrLeaseLost.
+// Settle calls return a result for each lease, in order. In a call for many leases, which are of one
+// queue or, where that is "", of any, a lost one has the status "rejected"; in the …One form it is
+// ErrLeaseLost. Either says what became of its message.
 
 // Ack ends leases with success.
 func (c *Client) Ack(ctx context.Context, queue string,
@@ -144,7 +145,7 @@ func (c *Client) AckAll(ctx context.Context, queue string, r wire.AckRequest,
 // one atomic step: if one lease is lost nothing happens (ErrLeaseLost).
 func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequest,
 	opts ...CallOption) (*wire.TransactionResponse, error) {
-	return do[wire.TransactionResponse](ctx, c, newPacked(queuePath(queue, "/ack"), &r), opts)
+	return do[wire.TransactionResponse](ctx, c, newPacked(leasesOf(queue)+"ack", &r), opts)
 }
 
 // Retry returns messages for another try.
@@ -178,7 +179,7 @@ func (c *Client) Release(ctx context.Context, queue string,
 // settle settles the n leases of body.
 func (c *Client) settle(ctx context.Context, queue string, verb Verb, body any, n int,
 	opts []CallOption) ([]wire.SettleResult, error) {
-	out, err := do[wire.SettleResponse](ctx, c, settleCall(queuePath(queue, "/"), verb, body), opts)
+	out, err := do[wire.SettleResponse](ctx, c, settleCall(leasesOf(queue), verb, body), opts)
 	return answered(out.Results, n, "leases", err)
 }
 
@@ -218,6 +219,14 @@ func (c *Client) settleOne(ctx context.Context, lease string, verb Verb, body an
 	return do[wire.SettleResult](ctx, c, q, opts)
 }
 
+// leasesOf returns the path of calls that settle leases of a queue, "" any.
+func leasesOf(queue string) string {
+	if queue == "" {
+		return "/v1/"
+	}
+	return queuePath(queue, "/")
+}
+
 func settleCall(path string, verb Verb, body any) *call {
 	q := newPacked(path+string(verb), body)
 	q.settle = true
@@ -252,7 +261,7 @@ const (
 	DoRelease    Verb = "release"
 )
 
-// Settle settles one lease of a queue. It is meant for many goroutines at once: their
+// Settle settles one lease of a queue, "" any. It is meant for many goroutines at once: their
 // settlements share requests, as messages do in Enqueue, and each gets its own
 // answer. A lost lease is ErrLeaseLost.
 func (c *Client) Settle(ctx context.Context, queue string,
@@ -273,6 +282,7 @@ func lost(r *wire.SettleResult) error {
 		Status: http.StatusConflict, Code: r.Code, Title: "The lease is lost",
 		Outcome: wire.NotApplied,
 		Detail:  "lease " + r.LeaseID + " is not, or no longer, its message's current one",
+		Fate:    r.Fate,
 	}}
 }
 
@@ -287,7 +297,7 @@ func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 	return laneOf(c, laneKey{queue, verb}, func() *settleLane {
 		l := &settleLane{c: c, list: "items",
 			send: func(ctx context.Context, s []Settlement) ([]wire.SettleResult, error) {
-				q := settleCall(queuePath(queue, "/"), verb, settleBody(verb, s))
+				q := settleCall(leasesOf(queue), verb, settleBody(verb, s))
 				q.spread = true
 				out, err := do[wire.SettleResponse](ctx, c, q, nil)
 				return out.Results, err

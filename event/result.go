@@ -78,6 +78,7 @@ const (
 	CodeQueueNotFound   = "queue_not_found"
 	CodeMessageNotFound = "message_not_found"
 	CodeLeaseLost       = "lease_lost"
+	CodeWrongQueue      = "wrong_queue"
 	CodeQueueInUse      = "queue_in_use"
 	CodeConflict        = "conflict"
 	CodeKeyReused       = "idempotency_key_reused"
@@ -178,7 +179,7 @@ type Settled struct {
 	NextAt    int64  // retried
 	ExpiresAt int64  // extended
 	Message   ID     // none of a rejected one
-	Queue     string // the message's
+	Queue     string // the message's; none of a lost lease
 }
 
 // LeasedMessage is what a lease hands out; payload and headers lie in the log at Content.

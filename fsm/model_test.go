@@ -561,8 +561,12 @@ func (w *model) decide(c *event.Command, got event.Result) {
 				continue
 			}
 			if m == nil || (c.Settle.Queue != "" && m.q.name != c.Settle.Queue) {
-				if s := got.Settled[i]; s.Status != event.StatusRejected || s.Code != event.CodeLeaseLost {
-					w.fatal("item %d should be rejected as lease_lost, it is %+v", i, s)
+				want := event.Settled{Lease: it.Lease, Status: event.StatusRejected, Code: event.CodeLeaseLost}
+				if m != nil {
+					want.Code, want.Queue = event.CodeWrongQueue, m.q.name
+				}
+				if s := got.Settled[i]; s != want {
+					w.fatal("item %d should be %+v, it is %+v", i, want, s)
 				}
 				continue
 			}

@@ -15,17 +15,19 @@ func (d *decision) settle(c *event.Settle) event.Result {
 	for i := range c.Items {
 		it := &c.Items[i]
 		m, ok := d.holder(it.Lease)
-		if s, sent := d.sent[it.Lease]; sent && givesUp(it.Op) &&
-			(c.Queue == "" || c.Queue == s.Queue) {
+		s, sent := d.sent[it.Lease]
+		switch of := func(queue string) bool { return c.Queue == "" || c.Queue == queue }; {
+		case sent && givesUp(it.Op) && of(s.Queue):
 			out[i] = s
-			continue
-		}
-		if !ok || (c.Queue != "" && m.Queue != c.Queue) {
+		case !ok:
 			out[i] = event.Settled{Lease: it.Lease, Status: event.StatusRejected,
 				Code: event.CodeLeaseLost}
-			continue
+		case !of(m.Queue):
+			out[i] = event.Settled{Lease: it.Lease, Status: event.StatusRejected,
+				Code: event.CodeWrongQueue, Queue: m.Queue}
+		default:
+			out[i] = d.settleOne(it, &m)
 		}
-		out[i] = d.settleOne(it, &m)
 	}
 	return event.Result{Settled: out}
 }

@@ -198,9 +198,19 @@ type SettleResult struct {
 	LeaseID string `json:"lease_id"`
 	// acked, retried, dead_lettered, discarded, extended, released, rejected
 	Status         string `json:"status"`
-	Code           string `json:"code,omitzero"`             // rejected: lease_lost
+	Code           string `json:"code,omitzero"`             // rejected: lease_lost, wrong_queue
 	NextAt         Time   `json:"next_at,omitzero"`          // retried
 	LeaseExpiresAt Time   `json:"lease_expires_at,omitzero"` // extended
+
+	Fate // lease_lost: of the message
+}
+
+// Fate is what became of the message of a lost lease, as far as history has it and the token may
+// consume its queue.
+type Fate struct {
+	State       string `json:"state,omitzero"`
+	Worker      string `json:"worker,omitzero"`       // who has leased it, or has acked it
+	LeasedUntil Time   `json:"leased_until,omitzero"` // leased
 }
 
 // TransactionRequest is the body of POST /v1/transactions: all of it or nothing.

@@ -135,6 +135,8 @@ type Problem struct {
 	RequestID    string `json:"request_id,omitzero"`
 
 	Errors []Wrong `json:"errors,omitzero"` // of definitions: all that is wrong with them
+
+	Fate // lease_lost: of the message
 }
 
 // Wrong is one of several things that are wrong with a request.

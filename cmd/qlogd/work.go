@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -68,20 +69,19 @@ var leaseCommand = remote("lease", func(c request, f *struct {
 
 // ackAll acks leased messages.
 func ackAll(c request, got []wire.LeasedMessage) error {
-	byQueue := map[string][]string{}
-	for _, m := range got {
-		byQueue[m.Queue] = append(byQueue[m.Queue], m.LeaseID)
+	leases := make([]string, len(got))
+	for i := range got {
+		leases[i] = got[i].LeaseID
 	}
-	var all []wire.SettleResult
-	for queue, leases := range byQueue {
-		results, err := c.Ack(c.ctx, queue, leases...)
-		if err != nil {
-			return err
-		}
-		all = append(all, results...)
+	if len(leases) == 0 {
+		return nil
 	}
-	return lost(all, "lost before the ack")
+	results, err := c.Ack(c.ctx, anyQueue, leases...)
+	return cmp.Or(err, lost(results, "lost before the ack"))
 }
+
+// anyQueue is in the place of a queue where leases may be of any.
+const anyQueue = ""
 
 // lost returns an error if leases were rejected.
 func lost(results []wire.SettleResult, what string) error {
@@ -97,10 +97,9 @@ func lost(results []wire.SettleResult, what string) error {
 	return errors.New(plural(n, "lease was", "leases were") + " " + what)
 }
 
-// settle returns a command that settles leases one by one, so that neither queue nor
-// batch need be known.
+// settle returns a command that settles leases of any queues.
 func settle[F any](name string,
-	one func(c request, lease string, f *F) (*wire.SettleResult, error)) command {
+	all func(c request, leases []string, f *F) ([]wire.SettleResult, error)) command {
 	return remote(name, func(c request, f *F) error {
 		leases := c.args
 		if len(leases) == 1 && leases[0] == "-" {
@@ -112,63 +111,79 @@ func settle[F any](name string,
 			}
 		}
 		var results []wire.SettleResult
-		for _, id := range leases {
-			r, err := one(c, id, f)
-			if errors.Is(err, client.ErrLeaseLost) {
-				r = &wire.SettleResult{LeaseID: id, Status: "rejected", Code: "lease_lost"}
-				err = nil
-			}
+		for some := range slices.Chunk(leases, maxLeases) {
+			got, err := all(c, some, f)
 			if err != nil {
 				if len(results) > 0 {
 					_ = c.settled(results)
 				}
 				return err
 			}
-			results = append(results, *r)
+			results = append(results, got...)
 		}
 		return c.settled(results)
 	})
 }
 
+// maxLeases bounds the leases of a call.
+const maxLeases = 1000
+
+// itemsOf returns the items of a settle call, one for each lease.
+func itemsOf[T any](leases []string, item func(lease string) T) []T {
+	out := make([]T, len(leases))
+	for i, id := range leases {
+		out[i] = item(id)
+	}
+	return out
+}
+
 // settleCommands settle leases.
 var settleCommands = []command{
-	settle("ack", func(c request, id string, f *struct{ Result string },
-	) (*wire.SettleResult, error) {
-		r := wire.AckOne{Result: jsontext.Value(f.Result)}
+	settle("ack", func(c request, leases []string, f *struct{ Result string },
+	) ([]wire.SettleResult, error) {
+		r := wire.AckRequest{LeaseIDs: leases, Result: jsontext.Value(f.Result)}
 		if f.Result == "" {
 			r.Result = nil
 		} else if !r.Result.IsValid() {
 			return nil, usagef("--result is not JSON: %.64q", f.Result)
 		}
-		return c.AckOne(c.ctx, id, r)
+		return c.AckAll(c.ctx, anyQueue, r)
 	}),
-	settle("retry", func(c request, id string, f *struct {
+	settle("retry", func(c request, leases []string, f *struct {
 		Error string
 		Delay *time.Duration
-	}) (*wire.SettleResult, error) {
-		r := wire.RetryOne{Error: f.Error}
-		if f.Delay != nil {
-			r.DelayMS = new(f.Delay.Milliseconds())
-		}
-		return c.RetryOne(c.ctx, id, r)
+	}) ([]wire.SettleResult, error) {
+		return c.Retry(c.ctx, anyQueue, itemsOf(leases, func(id string) wire.RetryItem {
+			r := wire.RetryItem{LeaseID: id, Error: f.Error}
+			if f.Delay != nil {
+				r.DelayMS = new(f.Delay.Milliseconds())
+			}
+			return r
+		}))
 	}),
-	settle("dead-letter", func(c request, id string, f *struct{ Error string },
-	) (*wire.SettleResult, error) {
-		return c.DeadLetterOne(c.ctx, id, wire.DeadLetterOne{Error: f.Error})
+	settle("dead-letter", func(c request, leases []string, f *struct{ Error string },
+	) ([]wire.SettleResult, error) {
+		return c.DeadLetter(c.ctx, anyQueue, itemsOf(leases, func(id string) wire.DeadLetterItem {
+			return wire.DeadLetterItem{LeaseID: id, Error: f.Error}
+		}))
 	}),
-	settle("extend", func(c request, id string, f *struct{ Lease time.Duration },
-	) (*wire.SettleResult, error) {
-		return c.ExtendOne(c.ctx, id, wire.ExtendOne{LeaseMS: f.Lease.Milliseconds()})
+	settle("extend", func(c request, leases []string, f *struct{ Lease time.Duration },
+	) ([]wire.SettleResult, error) {
+		return c.Extend(c.ctx, anyQueue, itemsOf(leases, func(id string) wire.ExtendItem {
+			return wire.ExtendItem{LeaseID: id, LeaseMS: f.Lease.Milliseconds()}
+		}))
 	}),
-	settle("release", func(c request, id string, _ *none) (*wire.SettleResult, error) {
-		return c.ReleaseOne(c.ctx, id)
+	settle("release", func(c request, leases []string, _ *none) ([]wire.SettleResult, error) {
+		return c.Release(c.ctx, anyQueue, leases...)
 	}),
 }
 
 // settled prints settle results, and fails where one was rejected.
 func (a *app) settled(results []wire.SettleResult) error {
-	err := list(a, results, nil, "lease,status,code,until", func(r *wire.SettleResult) []any {
-		return []any{r.LeaseID, r.Status, r.Code, a.when(cmp.Or(r.NextAt, r.LeaseExpiresAt))}
-	})
+	row := func(r *wire.SettleResult) []any {
+		until := cmp.Or(r.NextAt, r.LeaseExpiresAt, r.LeasedUntil)
+		return []any{r.LeaseID, r.Status, r.Code, a.when(until), r.State, r.Worker}
+	}
+	err := list(a, results, nil, "lease,status,code,until,now,worker", row)
 	return cmp.Or(err, lost(results, "lost"))
 }

@@ -69,6 +69,7 @@ type fakeLog struct {
 	*log.Log
 	erased  bool
 	damaged uint64 // contents of entries up to this index are in a damaged file
+	single  bool   // nobody can repair it
 	deleted uint64
 }
 
@@ -77,7 +78,11 @@ func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {
 		return nil, log.ErrErased
 	}
 	if ref.Index <= l.damaged {
-		return nil, fmt.Errorf("content of %s: %w", ref, &log.CorruptionError{Segment: "x.seg"})
+		err := fmt.Errorf("content of %s: %w", ref, &log.CorruptionError{Segment: "x.seg"})
+		if l.single {
+			err = fmt.Errorf("%w: %w", log.ErrDamaged, err)
+		}
+		return nil, err
 	}
 	return l.Log.Content(ref)
 }

@@ -248,6 +248,11 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 			continue
 		}
 		c, err := s.content(m.Content)
+		if err == nil && c == nil {
+			if _, lost := s.deps.Log.Content(m.Content); log.IsDamage(lost) {
+				err = lost // not to be acked without its content: the file may be repaired
+			}
+		}
 		var shown wire.LeasedMessage
 		if err == nil {
 			shown, err = s.leasedMessage(&m, c)

@@ -40,17 +40,31 @@ func TestErasedContent(t *testing.T) {
 		"messages.0.payload", nil)
 }
 
-// TestDamagedContent: what is in a damaged file is answered with a retryable 503. A lease returns
-// what can be read, and releases the rest after a pause, at the cost of no attempt.
+// TestDamagedContent: what is in a damaged file is answered with a retryable 503, but shown as
+// damaged by a node that has nobody to repair it from. A lease returns what can be read, and
+// releases the rest after a pause, at the cost of no attempt.
 func TestDamagedContent(t *testing.T) {
+	for _, single := range []bool{false, true} {
+		testDamagedContent(t, single)
+	}
+}
+
+func testDamagedContent(t *testing.T, single bool) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
+		h.log.single = single
 		h.do("PUT", "/v1/queues/q", `{"delivery":{"max_attempts":1}}`).want(201)
 		first := h.do("POST", "/v1/queues/q/messages", oneMessage).want(201).str("messages.0.id")
 		h.log.damaged = h.log.Head()
 		damaged := []any{"code", "node_damaged", "retryable", true}
-		h.do("GET", "/v1/queues/q/messages", "").want(503).with(damaged...)
-		h.do("GET", "/v1/messages/"+first, "").want(503).with(damaged...)
+		if page, one := "/v1/queues/q/messages", "/v1/messages/"+first; single {
+			h.do("GET", page, "").want(200).with("messages.0.id", first,
+				"messages.0.damaged", true, "messages.0.payload", nil)
+			h.do("GET", one, "").want(200).with("id", first, "damaged", true)
+		} else {
+			h.do("GET", page, "").want(503).with(damaged...)
+			h.do("GET", one, "").want(503).with(damaged...)
+		}
 		second := h.do("POST", "/v1/queues/q/messages", oneMessage).want(201).str("messages.0.id")
 		for _, accept := range []string{"application/json", "application/cloudevents-batch+json"} {
 			h.do("POST", "/v1/queues/q/lease", `{"max_messages":1}`).want(503).with(damaged...).

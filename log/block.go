@@ -69,6 +69,16 @@ func (l *Log) parseContent(r *record, body []byte, seg *segment, off int64) *dam
 	return nil
 }
 
+// spares reports whether a record with damage in its content is read nevertheless.
+func (l *Log) spares(r *record, err error) bool {
+	if l.only == nil || !l.only() {
+		return false
+	}
+	l.report(err)
+	r.Erased = true
+	return true
+}
+
 // scan reads a segment's blocks in order and checks each.
 type scan struct {
 	l    *Log // nil, as seg: only walk is called
@@ -90,6 +100,7 @@ type scan struct {
 	size  int64
 
 	trusted bool              // the bytes are those that this process wrote
+	spare   bool              // Log.spares may pass damage
 	check   func(*scan) error // checks more of each block; nil: nothing
 }
 
@@ -199,7 +210,7 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 			r.Content = body[4:len(body):len(body)]
 		default:
 			d := s.l.parseContent(r, body, s.seg, s.off+at+l.headerEnd)
-			if d != nil && report(d) {
+			if d != nil && !(s.spare && s.l.spares(r, s.failed(d))) && report(d) {
 				return chain, first
 			}
 		}
@@ -255,7 +266,7 @@ const readChunk = 256 << 10
 // blocks yields the blocks with an index >= from that are still held, up to the head, and checks
 // each: all checksums and the chain (not the contents' digests: Verify does). A block's records are
 // valid until the next one, the bytes of their headers and contents stay. An error is the last:
-// nothing after damage is ever read. If retention overtakes, it is ErrGone.
+// nothing after damage is ever read, but for Options.Only. If retention overtakes, it is ErrGone.
 func (l *Log) blocks(from uint64) iter.Seq2[*rawBlock, error] {
 	return func(yield func(*rawBlock, error) bool) {
 		for seen := false; ; {
@@ -290,7 +301,7 @@ func (l *Log) blocks(from uint64) iter.Seq2[*rawBlock, error] {
 // scanFrom returns a scan of a segment that begins at the first block with an index >= from.
 func (l *Log) scanFrom(seg *segment, size int64, from uint64) (s *scan, err error) {
 	s = l.scan(seg, size)
-	s.win.chunk, s.win.fresh = readChunk, true
+	s.win.chunk, s.win.fresh, s.spare = readChunk, true, true
 	if from <= seg.First {
 		return s, nil
 	}

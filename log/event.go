@@ -136,7 +136,7 @@ func (l *Log) Block(index uint64) (b *event.Block, err error) {
 func (l *Log) Event(ref event.Ref) (*event.Event, error) {
 	e := &event.Event{}
 	r, err := l.record(ref)
-	if err == nil {
+	if err == nil || errors.Is(err, ErrDamaged) {
 		err = fromRecord(&r, e)
 	}
 	if err != nil {

@@ -47,6 +47,11 @@ type Options struct {
 	// Damaged, if not nil, is called with each damage that a read has met, in a segment or in a
 	// side file, every time. It must not block or call the log.
 	Damaged func(*CorruptionError)
+	// Only, if not nil, reports whether nobody has a copy of the log from which damage could be
+	// repaired: a damaged content is then reported, and reads as one that a salvage has marked, so
+	// that it does not hide what is around it. Content returns both errors for it. It must not
+	// block.
+	Only func() bool
 	// ToDamage lets OpenReadOnly end a damaged log before the damage that it finds. What is asked
 	// for by an instant after that end is refused with the CorruptionError.
 	ToDamage bool
@@ -63,6 +68,7 @@ type Log struct {
 	dir     string
 	logger  *slog.Logger
 	damaged func(*CorruptionError) // may be nil
+	only    func() bool            // may be nil
 	segSize int64
 	before  SegmentInfo // where an empty log begins: behind what another one has deleted
 	files   *fileCache
@@ -120,8 +126,8 @@ var (
 	ErrGone = errors.New("deleted by retention")
 	// ErrErased is returned for a content that was erased on request.
 	ErrErased = errors.New("content was erased")
-	// ErrDamaged is returned for a content that was damaged when the log was salvaged.
-	// It is as if it were erased.
+	// ErrDamaged is returned for a content that was damaged when the log was salvaged, or is and
+	// cannot be repaired (Options.Only). It is as if it were erased.
 	ErrDamaged = fmt.Errorf("content was damaged: %w", ErrErased)
 	// ErrBroken is returned for every write after a write or sync has failed:
 	// what the disk holds is unknown until the log is opened again.

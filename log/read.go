@@ -90,6 +90,7 @@ func (l *Log) from(index uint64) (seg *segment, size int64) {
 	return l.segments[i], l.segments[i].Size
 }
 
+// record returns one record, also with an error that is ErrDamaged.
 func (l *Log) record(ref event.Ref) (r record, err error) {
 	l.mu.RLock()
 	raw := l.cache.record(ref)
@@ -116,9 +117,13 @@ func (l *Log) record(ref event.Ref) (r record, err error) {
 		return r, nil
 	}
 	if d := l.parseContent(&r, raw[lay.headerEnd:], c.seg, off+lay.headerEnd); d != nil {
-		c.fail(&CorruptionError{Segment: c.seg.Name, Offset: d.from,
-			LastGood: ref.Index - 1, Reason: d.reason})
-		return record{}, c.err
+		err := &CorruptionError{Segment: c.seg.Name, Offset: d.from, LastGood: ref.Index - 1,
+			Reason: d.reason}
+		if !l.spares(&r, err) {
+			c.fail(err)
+			return record{}, c.err
+		}
+		return r, fmt.Errorf("%w: %w", ErrDamaged, err)
 	}
 	return r, nil
 }

@@ -46,6 +46,7 @@ func newLog(opts Options, readOnly bool) (*Log, error) {
 		fs: cmp.Or[vfs.FS](opts.FS, vfs.OS{}), dir: opts.Dir,
 		logger:  cmp.Or(opts.Logger, slog.New(slog.DiscardHandler)),
 		segSize: cmp.Or(opts.SegmentSize, DefaultSegmentSize), damaged: opts.Damaged,
+		only:  opts.Only,
 		cache: cache{limit: opts.CacheBytes},
 	}
 	if !readOnly {

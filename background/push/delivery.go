@@ -71,18 +71,18 @@ func (d *delivery) send(ctx context.Context) verdict {
 	e := d.q.e
 	release := verdict{op: event.OpRelease}
 	content, err := e.Content(d.m.Content)
-	if errors.Is(err, log.ErrDamaged) {
-		return verdict{op: event.OpDeadLetter, text: "the message's content was lost to damage"}
-	}
-	if errors.Is(err, log.ErrErased) {
-		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}
-	}
-	if log.IsDamage(err) { // and is being repaired, or another node leads soon
+	if log.IsDamage(err) { // the file may be repaired, or another node leads soon
 		select {
 		case <-time.After(damagedPause):
 		case <-ctx.Done():
 		}
 		return release
+	}
+	if errors.Is(err, log.ErrDamaged) {
+		return verdict{op: event.OpDeadLetter, text: "the message's content was lost to damage"}
+	}
+	if errors.Is(err, log.ErrErased) {
+		return verdict{op: event.OpDeadLetter, text: "the message's content was erased"}
 	}
 	if err != nil {
 		e.Logger.Error("failed to read a leased message's content",

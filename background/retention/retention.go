@@ -152,7 +152,9 @@ func (r *Retention) carry(ctx context.Context, refs []event.MessageView) error {
 func (r *Retention) content(m *event.MessageView) (event.Blob, error) {
 	made, err := r.Log.Event(m.Content)
 	if err == nil && made.Content.Damaged {
-		err = log.ErrGone // there is nothing to carry
+		if _, err = r.Log.Content(m.Content); !log.IsDamage(err) { // else it may be repaired
+			err = log.ErrGone // there is nothing to carry
+		}
 	}
 	if err != nil {
 		return event.Blob{}, err

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -50,7 +51,8 @@ type engine struct {
 	archiver *archive.Archiver
 	eraser   *erasure.Eraser
 	scrubber *scrub.Scrubber
-	fetching sync.Mutex // held while something is fetched
+	fetching sync.Mutex  // held while something is fetched
+	single   atomic.Bool // no other node is a member, as of a second ago
 
 	lifetime
 }
@@ -84,7 +86,7 @@ func openEngine(n *node) (_ *engine, err error) {
 	history, state, err := replay.Recover(e.background, log.Options{
 		FS: ro.FS, Dir: datadir.Path(c.DataDir, datadir.LogDir),
 		SegmentSize: card.LogSegmentBytes, HeldFrom: heldFrom, Logger: logger,
-		Damaged: e.scrubber.Found,
+		Damaged: e.scrubber.Found, Only: e.single.Load,
 	}, ro.CheckpointDir)
 	if err != nil {
 		return nil, err
@@ -114,6 +116,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.closing(e.replica.Shutdown)
+	e.countMembers()
 	if e.eraser, err = e.newEraser(); err != nil {
 		return nil, err
 	}
@@ -239,6 +242,7 @@ func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 		case <-changed:
 		case <-tick.C:
 			e.warnOfDiscarded()
+			e.countMembers()
 			continue
 		case <-ctx.Done():
 			return
@@ -257,6 +261,8 @@ func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 		}
 	}
 }
+
+func (e *engine) countMembers() { e.single.Store(len(e.replica.Members()) == 1) }
 
 // wakers are the rare events after which there may be deliveries, tasks or erasures to begin or
 // to end.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -120,6 +121,10 @@ func (x *explaining) live(v *event.MessageView) error {
 			x.because(r, "it was enqueued with a delay and comes due at %s", r.Until)
 		}
 		return nil
+	}
+	if _, paused := slices.BinarySearch(x.queue.PausedKeys, v.Key); paused {
+		x.because(wire.Reason{Code: "key_paused"}, "its key is paused: nothing of the key is leased "+
+			"until POST /v1/queues/%s/resume names it", x.queue.Name)
 	}
 	if x.queue.Policy.Ordering != event.Unordered {
 		if err := x.ordered(v); err != nil {

@@ -207,7 +207,9 @@ func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 	for i := range p.Messages {
 		m := &p.Messages[i]
 		key := ordering.PartitionKey(m.Key)
-		if p.Delay(m, &q.Policy) > 0 || m.DeliverAt > now || ordering != event.Unordered && taken[key] {
+		_, paused := slices.BinarySearch(q.PausedKeys, key)
+		if p.Delay(m, &q.Policy) > 0 || m.DeliverAt > now || paused ||
+			ordering != event.Unordered && taken[key] {
 			continue
 		}
 		taken[key] = true

@@ -184,11 +184,21 @@ func (s *Server) deleteQueue(q *request) error {
 // exists is mustExist for a queue.
 func (q *request) exists(name string) { mustExist(q, name, q.s.deps.State.Queue, queueNotFound) }
 
-// pauseQueue answers pause and resume.
+// pauseQueue answers pause and resume, of a queue or one of its keys.
 func (s *Server) pauseQueue(paused bool) handler {
 	return func(q *request) error {
-		name := q.bare()
-		q.commit(&event.Command{PauseQueue: &event.PauseQueue{Name: name, Paused: paused}})
+		name := q.read().queue()
+		var body wire.PauseRequest
+		q.optionalBody(&body)
+		key := deref(body.Key)
+		if body.Key != nil && key == "" {
+			q.refuse("key", "key must not be empty; omit it for the whole queue")
+		}
+		q.do(func() error { return within("key", key, event.MaxKeyBytes) })
+		q.exists(name)
+		q.commit(&event.Command{PauseQueue: &event.PauseQueue{
+			Name: name, Key: key, Paused: paused,
+		}})
 		return q.answer(http.StatusOK, &wire.Paused{Paused: paused})
 	}
 }
@@ -248,7 +258,7 @@ func (q *request) bare() string {
 // queueOf returns a queue's view. Ages are counted at the state's instant.
 func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 	out := wire.Queue{
-		Name: v.Name, Policy: policyOf(&v.Policy), Paused: v.Paused,
+		Name: v.Name, Policy: policyOf(&v.Policy), Paused: v.Paused, PausedKeys: v.PausedKeys,
 		CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt),
 		Stats: StatsOf(&v.Stats, s.clock(st)),
 	}

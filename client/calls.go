@@ -78,6 +78,16 @@ func (c *Client) ResumeQueue(ctx context.Context, name string, opts ...CallOptio
 	return c.run(ctx, newCall(post, queuePath(name, "/resume"), nil), opts)
 }
 
+// PauseKey stops leases of one key of an unordered or per_key queue, which may not have it yet.
+func (c *Client) PauseKey(ctx context.Context, queue, key string, opts ...CallOption) error {
+	return c.run(ctx, newCall(post, queuePath(queue, "/pause"), wire.PauseRequest{Key: &key}), opts)
+}
+
+// ResumeKey undoes PauseKey.
+func (c *Client) ResumeKey(ctx context.Context, queue, key string, opts ...CallOption) error {
+	return c.run(ctx, newCall(post, queuePath(queue, "/resume"), wire.PauseRequest{Key: &key}), opts)
+}
+
 // PurgeQueue discards all messages that are not leased and returns their number.
 func (c *Client) PurgeQueue(ctx context.Context, name string, opts ...CallOption) (int64, error) {
 	out, err := do[wire.Purged](ctx, c, newCall(post, queuePath(name, "/purge"), nil), opts)

@@ -120,9 +120,10 @@ type DeleteQueue struct {
 	Force bool
 }
 
-// PauseQueue stops (Paused) or resumes leasing from a queue.
+// PauseQueue stops (Paused) or resumes leasing from a queue, or of one of its keys.
 type PauseQueue struct {
 	Name   string
+	Key    string // "": the whole queue
 	Paused bool
 }
 

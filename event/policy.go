@@ -126,6 +126,7 @@ const (
 	MinPriority    = 1
 	NormalPriority = 5
 	MaxLimit       = 1_000_000 // of leases, in a delivery limit
+	MaxPausedKeys  = 1000      // of a queue
 	MaxSchema      = 256 << 10
 	MaxDefinition  = 256 << 10 // of a webhook, and of a queue's push
 )

@@ -2,15 +2,17 @@ package event
 
 // QueueView is a queue as readers see it.
 type QueueView struct {
-	Name      string
-	Number    uint32
-	Policy    Policy
-	Revision  uint64 // of the policy: the index of the entry that set it
-	Paused    bool
-	MayLease  int // how many more leases its state and limits allow now
-	CreatedAt int64
-	UpdatedAt int64
-	Stats     Stats
+	Name     string
+	Number   uint32
+	Policy   Policy
+	Revision uint64 // of the policy: the index of the entry that set it
+	Paused   bool
+	// of which nothing is leased, sorted; never changed in place
+	PausedKeys []string
+	MayLease   int // how many more leases its state and limits allow now
+	CreatedAt  int64
+	UpdatedAt  int64
+	Stats      Stats
 }
 
 // Stats counts what is in a queue and what passed through this incarnation.
@@ -19,7 +21,7 @@ type QueueView struct {
 // Scheduled + Ready + InFlight + Acked + DeadLettered + Discarded + Replayed.
 type Stats struct {
 	Ready, Scheduled, InFlight int64
-	// the part of Ready behind an earlier message of its partition, or behind hold_key
+	// the part of Ready behind an earlier message of its partition, or whose key is paused or held
 	Held       int64
 	Bytes      int64
 	Oldest     int64 // when the oldest message came, Unix ms; 0 if empty

@@ -47,6 +47,7 @@ type mqueue struct {
 	policy     event.Policy
 	revision   uint64
 	paused     bool
+	pausedKeys map[string]bool
 	all        []*mmessage            // live, oldest first
 	partitions map[string][]*mmessage // what waits in each partition, in order
 	held       map[string][]*mmessage // hold_key: by which dead messages
@@ -590,14 +591,7 @@ func (w *model) decide(c *event.Command, got event.Result) {
 			w.problem(got, event.CodeQueueNotFound, -1)
 			return
 		}
-		if q.paused != c.PauseQueue.Paused {
-			e := event.Event{Type: event.QueueResumed, Queue: q.name}
-			if c.PauseQueue.Paused {
-				e.Type = event.QueuePaused
-			}
-			w.emit(e)
-		}
-		q.paused = c.PauseQueue.Paused
+		w.pause(q, c.PauseQueue, got)
 	case c.PurgeQueue != nil:
 		w.purge(c.PurgeQueue.Name, got)
 	case c.Delete != nil:
@@ -622,9 +616,30 @@ func (w *model) decide(c *event.Command, got event.Result) {
 	}
 }
 
+func (w *model) pause(q *mqueue, c *event.PauseQueue, got event.Result) {
+	e := event.Event{Type: event.QueueResumed, Queue: q.name}
+	if c.Paused {
+		e.Type = event.QueuePaused
+	}
+	switch {
+	case c.Key != "" && q.policy.Ordering == event.FIFO:
+		w.problem(got, event.CodeInvalidArgument, -1)
+	case c.Key != "":
+		if q.pausedKeys[c.Key] != c.Paused {
+			w.emit(e)
+		}
+		q.pausedKeys[c.Key] = c.Paused
+	default:
+		if q.paused != c.Paused {
+			w.emit(e)
+		}
+		q.paused = c.Paused
+	}
+}
+
 func (w *model) createQueue(name string, p event.Policy) {
 	e := w.emit(event.Event{Type: event.QueueCreated, Queue: name})
-	w.queues[name] = &mqueue{name: name, number: e.Number, policy: p, revision: w.index, partitions: map[string][]*mmessage{}, held: map[string][]*mmessage{}}
+	w.queues[name] = &mqueue{name: name, number: e.Number, policy: p, revision: w.index, partitions: map[string][]*mmessage{}, held: map[string][]*mmessage{}, pausedKeys: map[string]bool{}}
 }
 
 // usedBy counts the queues that name this one as their dead-letter queue.
@@ -680,6 +695,9 @@ func (w *model) updateQueue(q *mqueue, p event.Policy) {
 	w.emit(event.Event{Type: event.QueueUpdated, Queue: q.name})
 	if p.Ordering != q.policy.Ordering || p.OnDead != event.DeadHoldKey {
 		q.held = map[string][]*mmessage{}
+	}
+	if p.Ordering == event.FIFO {
+		q.pausedKeys = map[string]bool{}
 	}
 	q.policy, q.revision = p, w.index
 }
@@ -914,7 +932,11 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 	}
 	var heads []*mmessage
 	if q.policy.Ordering == event.Unordered {
-		heads = q.all
+		for _, m := range q.all {
+			if !q.pausedKeys[m.key] {
+				heads = append(heads, m)
+			}
+		}
 	} else {
 		leased := map[string]bool{}
 		for _, m := range q.all {
@@ -923,7 +945,7 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 			}
 		}
 		for k, l := range q.partitions {
-			if !leased[k] && len(q.held[k]) == 0 {
+			if !leased[k] && len(q.held[k]) == 0 && !q.pausedKeys[k] {
 				heads = append(heads, l[0])
 			}
 		}
@@ -979,7 +1001,7 @@ func (w *model) dying(cands []*mmessage) *mmessage {
 // follower is what can be leased behind a message in the same call.
 func (w *model) follower(m *mmessage, kinds []string) []*mmessage {
 	l := m.q.partitions[m.partition()]
-	if m.q.policy.Ordering == event.Unordered || len(l) == 0 || l[0].state != event.StateReady || len(m.q.held[m.partition()]) > 0 ||
+	if m.q.policy.Ordering == event.Unordered || len(l) == 0 || l[0].state != event.StateReady || len(m.q.held[m.partition()]) > 0 || m.q.pausedKeys[m.partition()] ||
 		len(kinds) > 0 && !contains(kinds, l[0].kind) {
 		return nil
 	}
@@ -1243,6 +1265,16 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		!bytes.Equal(event.EncodePolicy(&v.Policy), event.EncodePolicy(&q.policy)) {
 		w.fatal("queue %+v, the machine says %+v", q, v)
 	}
+	var pausedKeys []string
+	for k, paused := range q.pausedKeys {
+		if paused {
+			pausedKeys = append(pausedKeys, k)
+		}
+	}
+	sort.Strings(pausedKeys)
+	if !slices.Equal(v.PausedKeys, pausedKeys) {
+		w.fatal("keys %v of queue %q are paused, the machine says %v", pausedKeys, q.name, v.PausedKeys)
+	}
 	s := event.Stats{
 		Enqueued: q.enqueued, DeadIn: q.deadIn, Acked: q.acked, DeadLettered: q.dead, Discarded: q.discarded,
 		ReplayedIn: q.replayedIn, Replayed: q.replayed, Imported: q.imported, Resurrected: q.resurrected,
@@ -1250,7 +1282,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	partitions := map[string]bool{}
 	leasable := map[event.ID]bool{}
 	for l, ms := range q.partitions {
-		free := len(q.held[l]) == 0 && ms[0].state == event.StateReady
+		free := len(q.held[l]) == 0 && !q.pausedKeys[l] && ms[0].state == event.StateReady
 		for _, m := range q.all {
 			free = free && !(m.state == event.StateLeased && m.partition() == l)
 		}
@@ -1269,7 +1301,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		switch m.state {
 		case event.StateReady:
 			s.Ready++
-			if q.policy.Ordering != event.Unordered && !leasable[m.id] {
+			if m.held(leasable) {
 				s.Held++
 			}
 		case event.StateScheduled:
@@ -1297,7 +1329,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	}
 	for i, m := range q.all {
 		g := ms[i]
-		held := m.state == event.StateReady && q.policy.Ordering != event.Unordered && !leasable[m.id]
+		held := m.state == event.StateReady && m.held(leasable)
 		if g.ID != m.id || g.Queue != q.name || g.Key != m.key || g.Kind != m.kind || g.State != m.state || g.Held != held || g.Priority != m.priority ||
 			g.Attempt != m.attempt || g.Size != m.size || g.EnqueuedAt != m.came || g.Expires != m.ends() || g.Lease != m.lease ||
 			g.LeaseExpiresAt != m.leaseEnds || (g.Dead == nil) != (m.from == nil) || (g.Dead != nil && *g.Dead != *m.from) ||
@@ -1308,6 +1340,15 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 			w.fatal("message %s is due at %d, the machine says %d", m.id, m.available, g.Due)
 		}
 	}
+}
+
+// held says whether a ready message can't be leased: it is behind another of its partition, or its key is
+// held or paused.
+func (m *mmessage) held(leasable map[event.ID]bool) bool {
+	if m.q.policy.Ordering == event.Unordered {
+		return m.q.pausedKeys[m.key]
+	}
+	return !leasable[m.id]
 }
 
 // tell describes an event in a line, for a failed test's output.
@@ -1473,7 +1514,8 @@ func (c *chaos) command() *event.Command {
 			cmd.Delete = &event.DeleteMessage{ID: c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]}
 		}
 	case 14:
-		cmd.PauseQueue = &event.PauseQueue{Name: c.queueName(), Paused: draw(c, "paused", false, false, true)}
+		cmd.PauseQueue = &event.PauseQueue{Name: c.queueName(), Paused: draw(c, "paused", false, false, true),
+			Key: draw(c, "key", "", "k1", "k1", "k2", "k4")}
 	case 15:
 		cmd.PurgeQueue = &event.PurgeQueue{Name: c.queueName()}
 	case 16:

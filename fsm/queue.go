@@ -2,6 +2,7 @@ package fsm
 
 import (
 	"bytes"
+	"slices"
 
 	"github.com/qlogd/qlogd/event"
 )
@@ -134,18 +135,30 @@ func (d *decision) unname(dlq string) {
 	}
 }
 
+// pauseQueue pauses or resumes a queue or a key, unless that is done.
 func (d *decision) pauseQueue(c *event.PauseQueue) event.Result {
 	q, ok := d.s.Look(c.Name)
 	if !ok {
 		return problem(queueNotFound(c.Name, "queue"))
 	}
-	if q.Paused != c.Paused {
-		e := event.Event{Type: event.QueueResumed, Queue: c.Name}
-		if c.Paused {
-			e.Type = event.QueuePaused
-		}
-		d.emit(e)
+	paused := q.Paused
+	if c.Key != "" {
+		_, paused = slices.BinarySearch(q.PausedKeys, c.Key)
 	}
+	switch {
+	case c.Key != "" && q.Policy.Ordering == event.FIFO:
+		return problem(invalid("key", "key must be omitted: the keys of a fifo queue can't be paused"))
+	case paused == c.Paused:
+		return event.Result{}
+	case c.Key != "" && c.Paused && len(q.PausedKeys) >= event.MaxPausedKeys:
+		return problem(conflict("key", "queue %q has %d paused keys already", c.Name,
+			event.MaxPausedKeys))
+	}
+	e := event.Event{Type: event.QueueResumed, Queue: c.Name, Key: c.Key}
+	if c.Paused {
+		e.Type = event.QueuePaused
+	}
+	d.emit(e)
 	return event.Result{}
 }
 

@@ -166,6 +166,11 @@ func (s *player) command(verb string, args []string, set map[string]string) *eve
 		c.Settle = s.settleOf(verb, args, set)
 	case "commit":
 		c.Transaction = &event.Transaction{Settle: s.settleOf("ack", args, set).Items}
+	case "pause", "resume": // a queue, or one of its keys
+		c.PauseQueue = &event.PauseQueue{Name: args[0], Paused: verb == "pause"}
+		if len(args) > 1 {
+			c.PauseQueue.Key = args[1]
+		}
 	case "purge":
 		c.PurgeQueue = &event.PurgeQueue{Name: args[0]}
 	case "drop":

@@ -102,6 +102,7 @@ func (c *checker) indexes() {
 		same("ready lists", b.byPrio == o.byPrio)
 		same("ready lists by kind", maps.EqualFunc(b.byKind, o.byKind,
 			func(a, b *[event.MaxPriority + 1]list) bool { return *a == *b }))
+		same("messages kept apart", maps.Equal(b.apart.contents(), o.apart.contents()))
 	}
 	same("backlogs by queue of death", maps.EqualFunc(c.died, t.died, func(a, b []*backlog) bool {
 		return len(a) == len(b) && !slices.ContainsFunc(a, func(x *backlog) bool {
@@ -200,10 +201,11 @@ func (c *checker) backlog(b *backlog, t *tally) {
 		}
 		return
 	}
-	ready := int64(0)
+	ready := c.apart(b)
 	for i := range b.byPrio {
 		ready += int64(b.byPrio[i].n)
 		c.front(b, &b.byPrio[i], orderLink)
+		c.separated(b, uint8(i)+1)
 	}
 	for _, lists := range b.byKind { // order does not matter: any contradiction will do
 		for i := range lists {
@@ -211,6 +213,77 @@ func (c *checker) backlog(b *backlog, t *tally) {
 		}
 	}
 	c.want(ready == b.ready, "queue %q lists %d ready messages of %d", q.Name, ready, b.ready)
+}
+
+// separated checks that in front of where a separation has come to, all of where none goes on, no
+// message of a paused key is in the ready lists.
+func (c *checker) separated(b *backlog, prio uint8) {
+	at := b.separate
+	if at != 0 && c.messages.get(at).priority < prio {
+		return
+	}
+	for h := b.ready1(prio).head; h != 0 && h != at && c.err == nil; h = c.messages.get(h).order.next {
+		m := c.messages.get(h)
+		c.want(!b.queue.keyPaused(c.keyOf(m)) && m.place != placeApart,
+			"queue %q offers message %s, whose key is paused or which is kept apart", b.queue.Name, m.id)
+	}
+}
+
+// contents returns what is in each list.
+func (a *keyLists) contents() map[keyListID]list {
+	out := map[keyListID]list{}
+	if a != nil {
+		for id, h := range a.byID { // order does not matter: filled in
+			out[id] = a.lists.get(h).messages
+		}
+	}
+	return out
+}
+
+// apart checks what is kept apart, and returns how many messages are.
+func (c *checker) apart(b *backlog) (n int64) {
+	if b.apart == nil {
+		return 0
+	}
+	a := b.apart
+	count, may := map[handle]uint32{}, int64(0)
+	for id, lh := range a.byID { // order does not matter: any contradiction will do
+		k := a.lists.get(lh)
+		p := c.partitions.get(id.partition)
+		of, offers := orderLink, 0
+		if id.kind != 0 {
+			of = kindLink
+		} else {
+			count[id.partition] += k.messages.n
+			n += int64(k.messages.n)
+		}
+		if byPrio := a.offers[id.kind]; byPrio != nil && k.at > 0 && byPrio[id.priority][k.at-1] == lh {
+			offers = 1
+		}
+		c.want(k.keyListID == id && k.messages.n > 0 && (offers == 1) == (p.offered > 0),
+			"queue %q: a list of key %q, priority %d has %d messages and is offered %d times, "+
+				"%d can be leased", b.queue.Name, p.key, id.priority, k.messages.n, offers, p.offered)
+		c.front(b, &k.messages, of)
+	}
+	for lh, ready := range count { // order does not matter: as above
+		p := c.partitions.get(lh)
+		may += int64(p.offered)
+		c.want(p.ready == ready && p.offered == b.queue.mayLeaseOf(p),
+			"queue %q keeps %d messages of key %q apart, counts %d and offers %d", b.queue.Name, ready,
+			p.key, p.ready, p.offered)
+	}
+	c.want(may == a.offered, "queue %q offers %d messages that are kept apart, not %d", b.queue.Name,
+		a.offered, may)
+	for _, byPrio := range a.offers { // order does not matter: as above
+		for i := range byPrio {
+			h := offerHeap{c.State, a, &byPrio[i]}
+			for j := 1; j < h.Len(); j++ {
+				c.want(!h.Less(j, (j-1)/2), "queue %q: what is kept apart is offered in the wrong order",
+					b.queue.Name)
+			}
+		}
+	}
+	return n
 }
 
 // batches checks the first half of I9: those leased of a partition are in a row, in their order, and
@@ -243,7 +316,7 @@ func (c *checker) partition(b *backlog, lh handle) {
 	leasable := false
 	if l.waiting.head != 0 && l.leased == 0 {
 		_, held := b.queue.held[l.key]
-		leasable = !held && c.messages.get(l.waiting.head).state == event.StateReady
+		leasable = !held && !slices.Contains(b.queue.PausedKeys, l.key) && c.messages.get(l.waiting.head).state == event.StateReady
 	}
 	c.want(leasable == (l.listed != 0), "partition %q of queue %q: leasable %v, listed %d", l.key,
 		queue, leasable, l.listed)

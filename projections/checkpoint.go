@@ -150,9 +150,18 @@ func (s *State) reindex() {
 			s.armExpiry(h)
 		}
 	}
+	for h := handle(1); h <= s.partitions.used; h++ {
+		if l := s.partitions.get(h); l.lists != 0 {
+			s.refreshKey(s.backlogs[l.backlog], h)
+		}
+	}
 	for _, n := range slices.Sorted(maps.Keys(s.backlogs)) {
-		if b := s.backlogs[n]; !b.deleted {
+		b := s.backlogs[n]
+		if !b.deleted {
 			s.setCursor(b, b.all.head)
+		}
+		if b.separate != 0 {
+			s.separations = append(s.separations, b)
 		}
 	}
 }
@@ -172,7 +181,10 @@ func (s *State) reindexMessage(h handle, m *message) (listed bool) {
 	if m.returned {
 		s.reindexFront(h, m)
 	}
+	b := s.backlogs[m.backlog]
 	switch {
+	case m.state == event.StateReady && m.place == placeApart && !b.deleted:
+		s.reindexApart(b, h, m)
 	case m.state == event.StateScheduled && m.due != 0: // 0: deleted, see becomeReady
 		s.waiting.push(s, timer{at: m.due, id: m.id, h: h, kind: timerReady})
 	case m.state == event.StateLeased:
@@ -194,10 +206,28 @@ func (s *State) reindexFront(h handle, m *message) {
 		}
 	case !b.deleted: // a tombstone's lists are not kept
 		if last(m.order) {
-			b.ready1(m.priority).front = h
+			s.readyList(b, m, 0).front = h
 		}
 		if m.kind != 0 && last(m.kindOrder) {
-			b.kindLists(m.kind)[m.priority].front = h
+			s.readyList(b, m, m.kind).front = h
 		}
+	}
+}
+
+// reindexApart adds a message that is kept apart to its key's lists.
+func (s *State) reindexApart(b *backlog, h handle, m *message) {
+	add := func(kind handle, at link) {
+		l := s.readyList(b, m, kind)
+		l.n++
+		if at.prev == 0 {
+			l.head = h
+		}
+		if at.next == 0 {
+			l.tail = h
+		}
+	}
+	add(0, m.order)
+	if m.kind != 0 {
+		add(m.kind, m.kindOrder)
 	}
 }

@@ -176,6 +176,7 @@ func (c *coder) queue(s *State, q *queue) {
 			q.held[*key] = h
 		}
 	})
+	several(c, &q.PausedKeys, func(key *string) { c.do(key) })
 	if c.reads() {
 		s.numbers[q.Number], s.backlogs[q.backlog.number] = q, q.backlog
 		if usable {
@@ -211,7 +212,7 @@ func (c *coder) backlog(s *State, number *uint32) {
 			c.do(&lists[i])
 		}
 	})
-	c.do(&b.ready, &b.scheduled, &b.bytes)
+	c.do(&b.ready, &b.scheduled, &b.bytes, &b.separate)
 }
 
 // message packs the numbers of a message into one value, since there may be millions of them.

@@ -34,6 +34,7 @@ func (s *State) deleteBacklog(q *queue, g *tombstone) {
 	s.setCursor(b, 0)
 	g.backlog = b.number
 	b.deleted = true
+	b.apart, b.separate = nil, 0
 	for name := range b.dead { // order does not matter: each for itself
 		s.forgetDied(name, b)
 	}

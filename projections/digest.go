@@ -90,6 +90,12 @@ func (s *State) Digest() [16]byte {
 			b = append(b, h.since[:]...)
 			u(uint64(h.dead))
 		}
+		if n := len(q.PausedKeys); n > 0 {
+			u(uint64(n))
+		}
+		for _, key := range q.PausedKeys {
+			b = append(append(b, key...), 0)
+		}
 	}
 	for _, w := range s.Webhooks() {
 		b = append(append(b, w.Name...), 0)

@@ -59,7 +59,7 @@ func (s *State) Overdue() Due {
 // NextDue returns when something becomes due next, Unix ms: at once if there is something
 // left to carry out. It may run beside other readers, so it relies on prune.
 func (s *State) NextDue() (int64, bool) {
-	if len(s.tombstones) > 0 {
+	if len(s.tombstones) > 0 || len(s.separations) > 0 {
 		return s.clock, true
 	}
 	at, ok := int64(0), false

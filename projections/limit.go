@@ -12,3 +12,11 @@ func (q *queue) mayLease() int {
 	}
 	return math.MaxInt
 }
+
+// mayLeaseOf returns how many of a key's messages that are kept apart can be leased now.
+func (q *queue) mayLeaseOf(p *partition) uint32 {
+	if q.keyPaused(p.key) {
+		return 0
+	}
+	return p.ready
+}

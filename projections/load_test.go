@@ -137,6 +137,8 @@ func newestState() *State {
 	w.block(10)
 	w.tell(event.Event{Type: event.WebhookUpdated, Webhook: "v", Queue: "f", Definition: []byte(`{"queue":"f"}`)})
 	w.tell(event.Event{Type: event.WebhookDeleted, Webhook: "gone"})
+	w.tell(event.Event{Type: event.QueuePaused, Queue: "u", Key: "u"})
+	w.tell(event.Event{Type: event.QueuePaused, Queue: "k", Key: "k"})
 	return s
 }
 

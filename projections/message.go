@@ -22,7 +22,7 @@ type message struct {
 	all       link // Invariant: a backlog's all list rises by id
 	state     event.State
 	priority  uint8
-	place     event.Place // where it goes when due
+	place     event.Place // where it goes when due; placeApart
 	returned  bool        // it returned to the front: stays before those that did not, by orderOf
 }
 
@@ -240,12 +240,7 @@ func (s *State) unready(h handle) {
 	case inPartition:
 		s.outOfPartition(b, h)
 	case m.state == event.StateReady && !gone:
-		remove[messageOrder](s, b.ready1(m.priority), h)
-		if m.kind != 0 {
-			remove[messageKind](s, &b.kindLists(m.kind)[m.priority], h)
-			b.dropKind(m.kind)
-		}
-		m.returned = false
+		s.outOfReady(b, h)
 	}
 }
 

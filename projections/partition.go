@@ -3,12 +3,13 @@ package projections
 import "github.com/qlogd/qlogd/event"
 
 // partition is a partition: the messages of one key in one backlog. A fifo queue's
-// one partition has the key "". In an unordered queue a partition only keeps the key.
+// one partition has the key "". In an unordered queue a partition keeps the key, and the
+// lists of its messages that are kept apart.
 //
 // Invariant (I9): the leased messages of a partition are consecutive, were leased by one
 // call, and are ahead of everything that waits in it; a partition is in the ready lists
-// exactly when its head is ready, nothing of it is leased and no dead message holds its
-// key.
+// exactly when none of it is leased, its head is ready, its key is not paused and no dead
+// message holds its key.
 type partition struct {
 	key     string
 	backlog uint32
@@ -17,7 +18,8 @@ type partition struct {
 	// the last one inserted by byOrder among those that did not return to the front, 0
 	// none. Invariant: none of them before it comes after it in order
 	placed handle
-	// how many of waiting are ready (the others: a head that blocks until its time)
+	// how many of waiting are ready (the others: a head that blocks until its time); of an
+	// unordered queue: how many messages are kept apart
 	ready     uint32
 	bytes     int64  // of waiting
 	leased    handle // the first of its batch
@@ -26,6 +28,10 @@ type partition struct {
 	listed    uint8  // the priority under which it is in the ready lists, 0 if it does not
 	kind      handle // the kind under which it is there
 	deleted   bool   // all that waits here follows a dead message (dead_letter_key)
+
+	// of an unordered queue:
+	lists   handle // the first of its keyLists
+	offered uint32 // how many of the messages kept apart can be leased
 }
 
 // takePartition returns a message's partition, which it creates on first use.
@@ -135,15 +141,20 @@ func (s *State) outOfPartition(b *backlog, h handle) {
 	s.refresh(b, lh)
 }
 
-// offered returns the first message that waits in a partition, if it is ready and its key is not
-// held, else 0: it can be leased unless others of the partition are.
+// offered returns the first message that waits in a partition, if it is ready and the queue does not
+// hold its key, else 0: it can be leased unless others of the partition are.
 func (s *State) offered(q *queue, l *partition) handle {
 	head := l.waiting.head
-	if _, held := q.held[l.key]; head == 0 || held ||
-		s.messages.get(head).state != event.StateReady {
+	if head == 0 || q.holds(l.key) || s.messages.get(head).state != event.StateReady {
 		return 0
 	}
 	return head
+}
+
+// holds reports whether a key is paused, or held by a dead message.
+func (q *queue) holds(key string) bool {
+	_, held := q.held[key]
+	return held || q.keyPaused(key)
 }
 
 // refresh restores the second half of I9 after any change of a partition.

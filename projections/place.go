@@ -133,10 +133,19 @@ func (s *State) spotOriginal(l *partition, m *message) handle {
 	return at
 }
 
-// intoReady inserts a message into the ready list of an unordered queue, and into that of its kind.
+// intoReady makes a message of an unordered queue leasable, at its place.
 func (s *State) intoReady(b *backlog, h handle, to where) {
-	m := s.messages.get(h)
-	lists, before := b.ready1(m.priority), handle(0)
+	if m := s.messages.mut(h); s.keptApart(b, m, to) {
+		m.place = placeApart
+	}
+	s.insertReady(b, h, to)
+	s.touch(b.queue)
+}
+
+// insertReady inserts a message into the ready list of an unordered queue, and into that of its kind.
+func (s *State) insertReady(b *backlog, h handle, to where) {
+	m := s.messages.mut(h)
+	lists, before := s.readyList(b, m, 0), handle(0)
 	returned := to == inFront && s.orderOf(m) != m.id || to == byOrder &&
 		s.leads(lists, m, func(m, o *message) bool { return later(o, m) })
 	if !returned {
@@ -151,7 +160,7 @@ func (s *State) intoReady(b *backlog, h handle, to where) {
 		insert[messageOrder](s, lists, h, before)
 	}
 	if m.kind != 0 {
-		kinds := &b.kindLists(m.kind)[m.priority]
+		kinds := s.readyList(b, m, m.kind)
 		if returned {
 			insertReturned[messageKind](s, kinds, h, kindLink)
 		} else {
@@ -159,7 +168,28 @@ func (s *State) intoReady(b *backlog, h handle, to where) {
 			insert[messageKind](s, kinds, h, before)
 		}
 	}
-	s.touch(b.queue)
+	if m.place == placeApart {
+		s.apartChanged(b, m, 1)
+	}
+}
+
+// outOfReady takes a message out of the lists that insertReady put it into.
+func (s *State) outOfReady(b *backlog, h handle) {
+	m := s.messages.mut(h)
+	if b.separate == h {
+		b.separateFrom(m.priority, m.order.next)
+	}
+	remove[messageOrder](s, s.readyList(b, m, 0), h)
+	if m.kind != 0 {
+		remove[messageKind](s, s.readyList(b, m, m.kind), h)
+	}
+	m.returned = false
+	if m.place == placeApart {
+		m.place = event.PlaceAny
+		s.apartChanged(b, m, -1)
+	} else if m.kind != 0 {
+		b.dropKind(m.kind)
+	}
 }
 
 // nearFront bounds the search for the place of a released message, which was at the front

@@ -9,7 +9,8 @@ import (
 
 // queue is one incarnation of a named queue.
 type queue struct {
-	event.QueueView // its number is never used again; without Policy and what the backlog counts
+	// its number is never used again; without Policy and what the backlog counts
+	event.QueueView
 
 	policy  *event.Policy // never changed in place
 	backlog *backlog
@@ -39,6 +40,8 @@ type backlog struct {
 	sources    map[string][]handle     // by source id, the oldest first
 	byPrio     [event.MaxPriority]list // ready messages (unordered) or partitions
 	byKind     map[handle]*[event.MaxPriority + 1]list
+	apart      *keyLists // nil unless messages are kept apart
+	separate   handle    // the next message to examine, 0: no separation goes on
 	// Invariant: all messages before it were checked for their age: they are leased, or
 	// have a timer of their own
 	cursor handle
@@ -121,6 +124,9 @@ func (s *State) queueUpdated(e *event.Event) {
 		q.policy = e.Policy
 		q.backlog = s.newBacklog(q)
 		q.held = map[string]hold{} // the partitions are others now
+		if e.Policy.Ordering == event.FIFO {
+			q.PausedKeys = nil
+		}
 	}
 	q.policy, q.Revision, q.UpdatedAt = e.Policy, s.index, s.clock
 	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all again
@@ -140,11 +146,16 @@ func (s *State) releaseAll(q *queue) {
 	}
 }
 
+// queuePaused folds queue_paused and queue_resumed, of the queue or of a key.
 func (s *State) queuePaused(e *event.Event) {
 	q := s.mustQueue(e, e.Queue)
-	q.Paused = e.Type == event.QueuePaused
 	q.UpdatedAt = s.clock
-	if !q.Paused {
+	pause := e.Type == event.QueuePaused
+	if e.Key != "" {
+		s.pauseKey(q, e.Key, pause)
+		return
+	}
+	if q.Paused = pause; !pause {
 		s.touch(q)
 	}
 }

@@ -57,6 +57,9 @@ type State struct {
 
 	sum     digest // of all live messages, independent of order
 	touched []*queue
+
+	separations []*backlog // that may have messages to separate, by number
+	separated   int        // messages examined for that in this entry
 }
 
 // New returns the state before the first event.
@@ -94,14 +97,16 @@ func (s *State) Fold(b *event.Block) {
 	}
 }
 
-// Begin starts the block of the entry at index with its time: the clock advances, and
-// messages scheduled up to then become ready.
+// Begin starts the block of the entry at index with its time: the clock advances, messages
+// scheduled up to then become ready, and separations continue.
 func (s *State) Begin(index uint64, time int64) {
 	if index <= s.index {
 		panic(fmt.Sprintf("fold: block %d after block %d", index, s.index))
 	}
 	s.index = index
 	s.sweep()
+	s.separated = 0
+	s.separate()
 	s.Advance(time)
 }
 

@@ -20,11 +20,18 @@ func (s *State) Queue(name string) (event.QueueView, bool) {
 			break
 		}
 	}
+	if b := s.queues[name].backlog; b.ordering == event.Unordered {
+		for _, key := range v.PausedKeys {
+			if lh, ok := b.partitions[key]; ok {
+				v.Stats.Held += int64(s.partitions.get(lh).ready)
+			}
+		}
+	}
 	return v, true
 }
 
 // Look returns a queue for deciding: without Stats.Oldest, which has to skip deleted
-// messages.
+// messages, and the part of Stats.Held that looks at each paused key.
 func (s *State) Look(name string) (event.QueueView, bool) {
 	q, ok := s.queues[name]
 	if !ok {
@@ -104,6 +111,8 @@ func (s *State) viewMessage(h handle) event.MessageView {
 	case m.state == event.StateReady && b.ordering != event.Unordered:
 		l := s.partitions.get(m.partition)
 		v.Held = l.listed == 0 || l.waiting.head != h
+	case m.state == event.StateReady:
+		v.Held = b.queue.keyPaused(v.Key)
 	}
 	return v
 }
@@ -203,12 +212,24 @@ func (s *State) Leasable(name string, kinds []string) int {
 		for i := range b.byPrio {
 			n += int(b.byPrio[i].n)
 		}
+		if b.apart != nil {
+			n += int(b.apart.offered)
+		}
 		return min(n, most)
 	}
 	for _, k := range kinds {
-		if lists := b.byKind[s.kinds.byName[k]]; lists != nil {
+		kind := s.kinds.byName[k]
+		if kind == 0 {
+			continue
+		}
+		if lists := b.byKind[kind]; lists != nil {
 			for i := range lists {
 				n += int(lists[i].n)
+			}
+		}
+		if b.apart != nil && b.apart.offers[kind] != nil { // each has one at least
+			for _, o := range b.apart.offers[kind] {
+				n += len(o)
 			}
 		}
 	}
@@ -222,27 +243,36 @@ func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 	if !ok || q.mayLease() == 0 {
 		return event.MessageView{}, false
 	}
-	b := q.backlog
 	for prio := uint8(event.MinPriority); prio <= event.MaxPriority; prio++ {
-		best := handle(0)
-		if len(kinds) == 0 {
-			best = s.headMessage(b, b.ready1(prio).head)
-		}
-		for _, k := range kinds {
-			lists := b.byKind[s.kinds.byName[k]]
-			if lists == nil {
-				continue
-			}
-			h := s.headMessage(b, lists[prio].head)
-			if h != 0 && (best == 0 || s.after(b, best, h)) {
-				best = h
-			}
-		}
-		if best != 0 {
+		if best := s.first(q.backlog, prio, kinds); best != 0 {
 			return s.viewMessage(best), true
 		}
 	}
 	return event.MessageView{}, false
+}
+
+// first returns the message of a priority that is leased first, of the kinds given (none: of all).
+func (s *State) first(b *backlog, prio uint8, kinds []string) (best handle) {
+	consider := func(h handle) {
+		if h != 0 && (best == 0 || s.after(b, best, h)) {
+			best = h
+		}
+	}
+	if len(kinds) == 0 {
+		consider(s.headMessage(b, b.ready1(prio), orderLink))
+		consider(b.firstApart(prio, 0))
+	}
+	for _, k := range kinds {
+		kind := s.kinds.byName[k]
+		if kind == 0 {
+			continue
+		}
+		if lists := b.byKind[kind]; lists != nil {
+			consider(s.headMessage(b, &lists[prio], kindLink))
+		}
+		consider(b.firstApart(prio, kind))
+	}
+	return best
 }
 
 // after reports whether a message that can be leased comes after another one.
@@ -253,12 +283,15 @@ func (s *State) after(b *backlog, o, h handle) bool {
 	return later(s.messages.get(o), s.messages.get(h))
 }
 
-// headMessage turns an element of a ready list into its message.
-func (s *State) headMessage(b *backlog, h handle) handle {
-	if h == 0 || b.ordering == event.Unordered {
-		return h
+// headMessage returns the message that a ready list offers first.
+func (s *State) headMessage(b *backlog, l *list, of func(*message) link) handle {
+	if b.ordering == event.Unordered {
+		return s.firstReady(b, l, of)
 	}
-	return s.partitions.get(h).waiting.head
+	if l.head == 0 {
+		return 0
+	}
+	return s.partitions.get(l.head).waiting.head
 }
 
 // ByLease returns the message whose current lease this is.

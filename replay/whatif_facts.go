@@ -215,7 +215,9 @@ func (g *gatherer) queueEvent(e *event.Event) {
 		g.command(e, &event.Command{DeleteQueue: &event.DeleteQueue{Name: e.Queue, Force: true}})
 	case event.QueuePaused, event.QueueResumed:
 		paused := e.Type == event.QueuePaused
-		g.command(e, &event.Command{PauseQueue: &event.PauseQueue{Name: e.Queue, Paused: paused}})
+		g.command(e, &event.Command{PauseQueue: &event.PauseQueue{
+			Name: e.Queue, Key: e.Key, Paused: paused,
+		}})
 	case event.QueuePurged:
 		g.command(e, &event.Command{PurgeQueue: &event.PurgeQueue{Name: e.Queue}})
 	case event.RulesChanged:

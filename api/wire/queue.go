@@ -105,16 +105,17 @@ type Deduplication struct {
 type Queue struct {
 	Name string `json:"name"`
 	Policy
-	Paused    bool  `json:"paused"`
-	CreatedAt Time  `json:"created_at"`
-	UpdatedAt Time  `json:"updated_at"`
-	Stats     Stats `json:"stats"`
+	Paused     bool     `json:"paused"`
+	PausedKeys []string `json:"paused_keys"` // sorted
+	CreatedAt  Time     `json:"created_at"`
+	UpdatedAt  Time     `json:"updated_at"`
+	Stats      Stats    `json:"stats"`
 }
 
 // Stats counts what is in a queue and what passed through it.
 type Stats struct {
 	Depth                   int64    `json:"depth"` // all that is ready, held ones included
-	Held                    int64    `json:"held"`  // part of depth, behind an earlier message
+	Held                    int64    `json:"held"`  // part of depth, behind an earlier message or of a paused key
 	Scheduled               int64    `json:"scheduled"`
 	InFlight                int64    `json:"in_flight"`
 	Bytes                   int64    `json:"bytes"`
@@ -130,6 +131,11 @@ type Stats struct {
 type QueueList struct {
 	Queues     []Queue `json:"queues"`
 	NextCursor string  `json:"next_cursor,omitzero"`
+}
+
+// PauseRequest pauses or resumes a key; nil is the whole queue.
+type PauseRequest struct {
+	Key *string `json:"key,omitzero"`
 }
 
 // Paused answers pause and resume.

@@ -2,7 +2,9 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"fmt"
+	"strings"
 
 	"github.com/dustin/go-humanize"
 
@@ -61,12 +63,11 @@ var queueCommands = group("queue",
 		return c.destroy(what, name+" deleted",
 			func() error { return c.DeleteQueue(c.ctx, name, f.Force) })
 	}, (*app).destroyFlags),
-	remote("queue pause", func(c request, _ *none) error {
-		return c.answer(wire.Paused{Paused: true}, c.PauseQueue(c.ctx, c.args[0]),
-			"%s paused", c.args[0])
+	remote("queue pause", func(c request, f *struct{ Key *string }) error {
+		return c.pause(f.Key, c.PauseQueue, c.PauseKey, wire.Paused{Paused: true}, "paused")
 	}),
-	remote("queue resume", func(c request, _ *none) error {
-		return c.answer(wire.Paused{}, c.ResumeQueue(c.ctx, c.args[0]), "%s resumed", c.args[0])
+	remote("queue resume", func(c request, f *struct{ Key *string }) error {
+		return c.pause(f.Key, c.ResumeQueue, c.ResumeKey, wire.Paused{}, "resumed")
 	}),
 	remote("queue purge", func(c request, _ *none) error {
 		q, err := c.Queue(c.ctx, c.args[0])
@@ -114,11 +115,24 @@ var queueCommands = group("queue",
 	}, exclusive("key", "message")),
 )
 
+// pause pauses or resumes a queue, or a key of it.
+func (c request) pause(key *string,
+	queue func(context.Context, string, ...client.CallOption) error,
+	ofKey func(context.Context, string, string, ...client.CallOption) error,
+	done wire.Paused, verb string) error {
+	name := c.args[0]
+	if key == nil {
+		return c.answer(done, queue(c.ctx, name), "%s %s", name, verb)
+	}
+	return c.answer(done, ofKey(c.ctx, name, *key), "key %s of %s %s", *key, name, verb)
+}
+
 func (a *app) queue(q *wire.Queue, err error) error {
 	dlq, schema := *cmp.Or(q.Delivery.DeadLetterQueue, new("-")), "none"
 	if len(q.MessageSchema) > 0 && string(q.MessageSchema) != "null" {
 		schema = "set"
 	}
+	keys := cmp.Or(short(strings.Join(q.PausedKeys, ", "), 200), "none")
 	limit := func(n int64, unit string) string {
 		if n == 0 {
 			return "no limit"
@@ -128,6 +142,7 @@ func (a *app) queue(q *wire.Queue, err error) error {
 	s := q.Stats
 	return a.show(q, err, "queue", q.Name, [][]any{
 		{"ordering", q.Ordering}, {"paused", q.Paused},
+		{"paused keys", keys},
 		{"created", a.when(q.CreatedAt)}, {"updated", a.when(q.UpdatedAt)},
 		{"depth", fmt.Sprintf("%d (%d held)", s.Depth, s.Held)}, {"scheduled", s.Scheduled},
 		{"in flight", s.InFlight}, {"bytes", humanize.IBytes(uint64(s.Bytes))},

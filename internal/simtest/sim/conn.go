@@ -375,3 +375,19 @@ func (c *conn) unreadable(err error) error {
 	}
 	return err
 }
+
+// Pause implements crashtest.Conn.
+func (c *conn) Pause(ctx context.Context, kind crashtest.Kind, queue, key string) error {
+	_, err := c.propose(ctx, &event.Command{PauseQueue: &event.PauseQueue{Name: queue, Key: key,
+		Paused: kind == crashtest.Pause}})
+	return err
+}
+
+// Paused implements crashtest.Conn.
+func (c *conn) Paused(ctx context.Context, queue string) ([]string, error) {
+	if err := c.fresh(ctx); err != nil {
+		return nil, err
+	}
+	q, _ := c.machine.Queue(queue)
+	return q.PausedKeys, nil
+}

@@ -92,6 +92,8 @@ func (s *story) play(line string) error {
 		if kind == DeadLetter && args[0] != "d" { // where its id is known
 			s.died[args[0]], s.dead[args[0]] = s.made[args[0]], s.id()
 		}
+	case Pause, Resume:
+		op = s.add(Op{Kind: kind, Queue: args[0], Key: args[1]})
 	case Peek:
 		op = s.add(Op{Kind: Peek, Queue: args[0]})
 		for _, shown := range args[1:] {

@@ -50,6 +50,9 @@ type Conn interface {
 	// replayed with another payload.
 	Revive(ctx context.Context, kind Kind, queue, request string, ids []string,
 		edits map[string]Payload) (map[string]string, error)
+	// Pause pauses or resumes (Resume) a key, and Paused returns those that are paused.
+	Pause(ctx context.Context, kind Kind, queue, key string) error
+	Paused(ctx context.Context, queue string) ([]string, error)
 	// Left returns how many messages of a queue are not settled yet.
 	Left(ctx context.Context, queue string) (int, error)
 }
@@ -209,6 +212,7 @@ func (d *Driver) Drain(ctx context.Context, clients int) error {
 			for ctx.Err() == nil && !w.empty(ctx) {
 				w.mend()
 				for _, q := range queues {
+					w.resume(q.Name)
 					if got := w.lease(q.Name, 50, d.Lease/4); len(got) > 0 {
 						w.settle(Ack, q.Name, got...)
 					}
@@ -333,6 +337,33 @@ func (w *worker) produce() {
 	})
 	if first.ID != "" {
 		w.look(queue, first)
+	}
+	if w.r.IntN(8) == 0 {
+		w.pause(Pause, queue, key)
+		w.d.pause(w.r)
+		w.pause(Resume, queue, key)
+	}
+}
+
+// pause pauses or resumes a key.
+func (w *worker) pause(kind Kind, queue, key string) {
+	w.repeat(func(ctx context.Context, c Conn) error {
+		return c.Pause(ctx, kind, queue, key)
+	}, func(op Op) []Op {
+		op.Kind, op.Queue, op.Key = kind, queue, key
+		return []Op{op}
+	})
+}
+
+// resume resumes the keys of a queue that clients have left paused.
+func (w *worker) resume(queue string) {
+	var keys []string
+	w.call(w.where(true), func(ctx context.Context, c Conn) (err error) {
+		keys, err = c.Paused(ctx, queue)
+		return err
+	})
+	for _, key := range keys {
+		w.pause(Resume, queue, key)
 	}
 }
 

@@ -34,6 +34,8 @@ const (
 	// of one dead letter to its place: Message is its id there, Found what it became
 	Replay  Kind = "replay"
 	Purge   Kind = "purge"   // of one dead letter
+	Pause   Kind = "pause"   // of one key
+	Resume  Kind = "resume"  // of one key
 	Peek    Kind = "peek"    // all of a queue, while no client was at work
 	Get     Kind = "get"     // of one message
 	Stale   Kind = "stale"   // the same with consistency=stale
@@ -47,7 +49,8 @@ type Op struct {
 	Client  int     `json:"client"`
 	Kind    Kind    `json:"kind"`
 	Queue   string  `json:"queue,omitempty"`
-	Invoke  int64   `json:"invoke"` // ns since the history began, by a monotonic clock
+	Key     string  `json:"key,omitempty"` // Pause and Resume
+	Invoke  int64   `json:"invoke"`        // ns since the history began, by a monotonic clock
 	Return  int64   `json:"return"`
 	Outcome Outcome `json:"outcome,omitempty"`
 	Error   string  `json:"error,omitempty"`

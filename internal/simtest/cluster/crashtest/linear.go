@@ -44,11 +44,12 @@ type laneOp struct {
 	state   string // get: the state that was answered
 }
 
-// laneState is a lane's: the messages that have not left, in order, and the
-// leases on the first, as one call gave them. Those of a batch are consecutive,
-// ahead of all that waits, and what follows is not leased before the first of
-// them has run out or all have ended (I9).
+// laneState is a lane's: whether its key is paused, the messages that have not
+// left, in order, and the leases on the first, as one call gave them. Those of a
+// batch are consecutive, ahead of all that waits, and what follows is not leased
+// before the first of them has run out or all have ended (I9).
 type laneState struct {
+	paused  bool   // nothing is leased
 	waiting string // uids, each with a blank behind it
 	batch   [maxBatch]leased
 	n       int // of batch
@@ -98,6 +99,9 @@ func (s laneState) step(op laneOp) (next []laneState) {
 			next = append(next, s)
 		}
 		return next
+	case Pause, Resume:
+		s.paused = op.kind == Pause
+		return append(next, s)
 	case Purge:
 		if !strings.Contains(" "+s.waiting, " "+op.uid+" ") {
 			return next // it has left, and is not among the dead
@@ -109,7 +113,7 @@ func (s laneState) step(op laneOp) (next []laneState) {
 		return append(next, s)
 	case Lease:
 		id, err := ulid.ParseStrict(op.batch[0].lease)
-		if err != nil || s.n > 0 && int64(id.Time()) < s.batch[0].expires ||
+		if err != nil || s.paused || s.n > 0 && int64(id.Time()) < s.batch[0].expires ||
 			len(op.batch) > op.most {
 			return next
 		}
@@ -258,6 +262,8 @@ func lanesOf(history []Op, queue string, rules Rules) map[string][]porcupine.Ope
 				note(key, "", op, laneOp{kind: Lease, certain: true, batch: batch,
 					most: max(rules.Batch, 1)})
 			}
+		case op.Kind == Pause || op.Kind == Resume:
+			note(op.Key, "", op, laneOp{kind: op.Kind, certain: certain})
 		case op.Kind == Get && certain:
 			for _, f := range op.Found {
 				note(f.Key, "", op, laneOp{kind: Get, certain: true, uid: f.UID, state: f.State})

@@ -232,6 +232,21 @@ func (n conn) Revive(ctx context.Context, kind Kind, queue, request string, ids 
 	return became, err
 }
 
+func (n conn) Pause(ctx context.Context, kind Kind, queue, key string) error {
+	if kind == Resume {
+		return n.c.ResumeKey(ctx, queue, key)
+	}
+	return n.c.PauseKey(ctx, queue, key)
+}
+
+func (n conn) Paused(ctx context.Context, queue string) ([]string, error) {
+	q, err := n.c.Queue(ctx, queue)
+	if err != nil {
+		return nil, err
+	}
+	return q.PausedKeys, nil
+}
+
 func (n conn) Left(ctx context.Context, queue string) (int, error) {
 	q, err := n.c.Queue(ctx, queue)
 	if err != nil {

@@ -314,10 +314,11 @@ func (q *request) named(queue string) string {
 
 // adminDead answers GET /admin/queues/{queue}/dlq with what died in a queue last, newest first.
 func (s *Server) adminDead(q *request) error {
-	q.read("limit")
+	q.read("limit", "tenant_id")
 	name, limit := q.queue(), q.limit(1000, 10_000)
 	q.fresh()
 	q.do(func() error { return died(s.deps.State, name) })
+	q.ofTenant(name)
 	if q.err != nil {
 		return q.err
 	}
@@ -342,27 +343,36 @@ func (s *Server) adminDead(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// previewed is how many characters of a payload are shown.
-const previewed = 200
+// previewed is how many bytes of a payload are shown.
+const previewed = 1 << 10
 
-// preview is the beginning of a payload.
-func preview(m *wire.Message) string {
-	s := string(m.Payload)
+// preview returns a payload: bytes as text, and of a long one its beginning, as text.
+func preview(m *wire.Message) wire.AdminPreview {
+	b := []byte(m.Payload)
 	if m.PayloadBytes != nil {
-		s = string(m.PayloadBytes[:min(len(m.PayloadBytes), 4*previewed)])
+		b = m.PayloadBytes
 	}
-	text := []rune(strings.ToValidUTF8(s[:min(len(s), 8*previewed)], "\uFFFD"))
-	return string(text[:min(len(text), previewed)])
+	truncated := len(b) > previewed
+	if !truncated && m.PayloadBytes == nil {
+		return wire.AdminPreview{Payload: m.Payload}
+	}
+	if b = b[:min(len(b), previewed)]; truncated && m.PayloadBytes == nil {
+		for !utf8.Valid(b) {
+			b = b[:len(b)-1] // of a character that is cut
+		}
+	}
+	text, _ := wire.Marshal(strings.ToValidUTF8(string(b), "\uFFFD")) // an error: not UTF-8
+	return wire.AdminPreview{Payload: text, Truncated: truncated}
 }
 
 // adminReplay answers POST /admin/queues/{queue}/dlq/{message_id}/replay.
 func (s *Server) adminReplay(q *request) error {
-	to := s.moveOne(q, event.TaskReplay)
+	to := s.moveOne(q, event.TaskReplay, "tenant_id")
 	return q.answer(http.StatusOK, &wire.AdminDone{OK: true, NewMessageID: to.String()})
 }
 
 // adminPurge answers DELETE /admin/queues/{queue}/dlq/{message_id}.
 func (s *Server) adminPurge(q *request) error {
-	s.moveOne(q, event.TaskPurge)
+	s.moveOne(q, event.TaskPurge, "tenant_id")
 	return q.answer(http.StatusOK, &wire.AdminDone{OK: true})
 }

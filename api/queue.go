@@ -33,10 +33,10 @@ func (s *Server) listQueues(q *request) error {
 // adminQueues answers GET /admin/queues?tenant_id=.
 func (s *Server) adminQueues(q *request) error {
 	q.read("tenant_id").fresh()
-	st, tenant := s.deps.State, q.query.Get("tenant_id")
+	st := s.deps.State
 	queues := st.Queues()
 	out, _ := page(q, queues, len(queues), func(v *event.QueueView) bool {
-		return (!q.query.Has("tenant_id") || v.Policy.Namespace == tenant) && q.sees(v.Name)
+		return q.isTenant(v) && q.sees(v.Name)
 	}, func(v *event.QueueView) (wire.AdminQueue, error) {
 		stats := s.queueOf(v, st).Stats
 		return wire.AdminQueue{
@@ -47,6 +47,19 @@ func (s *Server) adminQueues(q *request) error {
 		}, nil
 	})
 	return q.answer(http.StatusOK, &wire.AdminQueues{Queues: out})
+}
+
+// isTenant reports whether a queue is in the namespace tenant_id, if the request names one.
+func (q *request) isTenant(v *event.QueueView) bool {
+	return !q.query.Has("tenant_id") || v.Policy.Namespace == q.query.Get("tenant_id")
+}
+
+// ofTenant refuses a queue for which isTenant is false.
+func (q *request) ofTenant(queue string) {
+	v, ok := q.s.deps.State.Queue(queue)
+	if !q.isTenant(&v) && (ok || !q.keyed()) {
+		q.do(func() error { return queueNotFound(queue) })
+	}
 }
 
 // getQueue answers GET /v1/queues/{queue}?at=&consistency=.

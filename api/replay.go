@@ -46,10 +46,11 @@ type movement struct {
 	unused map[event.ID]*dead.Edit // of messages that are not found yet
 }
 
-// movement starts to read a replay or a purge.
-func (q *request) movement(kind event.TaskKind) *movement {
-	m := &movement{q: q, queue: q.read().queue(), kind: kind, field: "message_ids"}
+// movement starts to read a replay or a purge with these parameters in its query.
+func (q *request) movement(kind event.TaskKind, query ...string) *movement {
+	m := &movement{q: q, queue: q.read(query...).queue(), kind: kind, field: "message_ids"}
 	q.barrier() // this node's state is searched: it must not be behind
+	q.ofTenant(m.queue)
 	return m
 }
 
@@ -103,8 +104,8 @@ func (s *Server) deleteDead(q *request) error {
 }
 
 // moveOne replays or purges the message in the path, and returns its new id.
-func (s *Server) moveOne(q *request, kind event.TaskKind) event.ID {
-	m := q.movement(kind)
+func (s *Server) moveOne(q *request, kind event.TaskKind, query ...string) event.ID {
+	m := q.movement(kind, query...)
 	q.noBody()
 	m.field, m.spec.MaxReplays = "message_id", defaultReplays
 	m.selection([]string{q.PathValue("message_id")}, nil)

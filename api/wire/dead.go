@@ -256,11 +256,17 @@ type AdminDeadLetters struct {
 
 // AdminDeadLetter is a dead message there.
 type AdminDeadLetter struct {
-	ID       string `json:"id"`
-	FailedAt int64  `json:"failed_at"` // Unix seconds
-	Error    string `json:"error"`
-	Attempts int64  `json:"attempts"`
-	Preview  string `json:"preview"` // the first 200 characters of the payload
+	ID       string       `json:"id"`
+	FailedAt int64        `json:"failed_at"` // Unix seconds
+	Error    string       `json:"error"`
+	Attempts int64        `json:"attempts"`
+	Preview  AdminPreview `json:"preview"`
+}
+
+// AdminPreview is a payload there. Of one over 1 KiB it is the beginning, as a string.
+type AdminPreview struct {
+	Payload   jsontext.Value `json:"payload"`
+	Truncated bool           `json:"truncated,omitzero"`
 }
 
 // AdminDone answers POST /admin/queues/{queue}/dlq/{id}/replay, and DELETE.

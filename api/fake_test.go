@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -42,6 +44,8 @@ type fake struct {
 	rebuilt uint64            // the index up to which the read models are
 	secrets map[string]string // environment variables
 	target  fakeTarget
+	models  *store.Store // of the machine's log, in folder; nil: not asked for
+	folder  string
 }
 
 // noModels are read models that have counted nothing.
@@ -181,15 +185,42 @@ func build(opts ...func(*Options)) *harness {
 
 func (h *harness) close() {
 	h.s.Drain()
+	h.forgetModels()
 	_ = h.log.Close()
 }
 
 // forget empties the fake.
 func (f *fake) forget() {
+	f.forgetModels()
 	_ = f.log.Close()
 	f.machine = newMachine(f.machine.s)
 	f.log.Log, f.commands = f.machine.log, nil
 	f.machine.s.deps.Eraser = f.machine.newEraser()
+}
+
+// counted returns read models that have counted all of the machine's log.
+func (f *fake) counted() *store.Store {
+	if f.models == nil {
+		var err error
+		if f.folder, err = os.MkdirTemp("", "models"); err == nil {
+			f.models, err = store.Open(filepath.Join(f.folder, "p.db"), "c", slog.New(slog.DiscardHandler))
+		}
+		if err != nil {
+			panic(err)
+		}
+	}
+	if err := f.models.CatchUp(context.Background(), f.log, func(uint64) {}); err != nil {
+		panic(err)
+	}
+	return f.models
+}
+
+func (f *fake) forgetModels() {
+	if f.models != nil {
+		_ = f.models.Close()
+		_ = os.RemoveAll(f.folder)
+		f.models = nil
+	}
 }
 
 // answer is a response and its body.
@@ -324,6 +355,8 @@ func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {
 	}
 	return []store.Minute{{Start: to / 60_000 * 60_000, Counts: store.Counts{Enqueued: 1}}}, nil
 }
+
+func (f *fake) Workers(now int64) ([]store.Worker, error) { return f.counted().Workers(now) }
 
 func (f *fake) Position() (uint64, int64) { return f.rebuilt, 60_000 }
 func (f *fake) Rebuild() error            { f.rebuilt++; return nil }

@@ -229,6 +229,7 @@ type Models interface {
 	Minutes(queue string, from, to int64) ([]store.Minute, error)
 	Replayed(queue string, after event.ID, limit int) ([]store.Replayed, error)
 	OperationsWith(prefix []byte) ([]store.Operation, error)
+	Workers(now int64) ([]store.Worker, error)
 	Position() (index uint64, clock int64)
 	Wait(ctx context.Context, index uint64) error
 	Rebuild() error

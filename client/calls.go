@@ -282,6 +282,16 @@ func (c *Client) Tasks(ctx context.Context, status string,
 	}))
 }
 
+// Workers returns who has leased from a queue within the last hour, from all of them if queue is "".
+func (c *Client) Workers(ctx context.Context, queue string,
+	opts ...CallOption) ([]wire.Worker, error) {
+	return collect(pages(func(cursor string) ([]wire.Worker, string, error) {
+		q := newCall(get, "/v1/workers", nil, "queue", queue, "cursor", cursor)
+		page, err := do[wire.WorkerList](ctx, c, q, opts)
+		return page.Workers, page.NextCursor, err
+	}))
+}
+
 // Task returns the current state of a task.
 func (c *Client) Task(ctx context.Context, id string, opts ...CallOption) (*wire.Task, error) {
 	return c.AwaitTask(ctx, id, 0, opts...)

@@ -141,31 +141,55 @@ func DecodeHeader(b []byte, e *Event) error {
 	return nil
 }
 
-// HeaderKind returns the first two fields of a header, type and queue, without decoding the
-// rest. ok is false if it does not begin as this program encodes it: decode it then.
-func HeaderKind(b []byte) (t Type, queue []byte, ok bool) {
+// HeaderKind returns type and queue of a header, and the worker of a leased event, without decoding
+// the rest. ok is false if it is not as this program encodes it: decode it then.
+func HeaderKind(b []byte) (t Type, queue, worker []byte, ok bool) {
 	// The version, how many fields there are, and the first one's name and value.
 	if len(b) < 5 || b[0] != Version || b[1]&0xf0 != msgpcode.FixedMapLow ||
 		string(b[2:4]) != "\xa1a" || b[4] >= byte(NumTypes) {
-		return 0, nil, false
+		return 0, nil, nil, false
 	}
 	t, b = Type(b[4]), b[5:]
-	if len(b) < 3 || string(b[:2]) != "\xa1b" {
-		return t, nil, true
+	if len(b) > 0 && string(b[:min(2, len(b))]) == "\xa1b" {
+		if queue, b, ok = cutValue(b[2:]); !ok {
+			return 0, nil, nil, false
+		}
 	}
-	code := b[2]
-	n, b := int(code&0x1f), b[3:]
+	for t == Leased && len(b) > 0 && worker == nil { // names have one letter
+		name := b[min(1, len(b)-1)]
+		var v []byte
+		if v, b, ok = cutValue(b[min(2, len(b)):]); !ok {
+			return 0, nil, nil, false
+		}
+		if name == 'o' {
+			worker = v
+		}
+	}
+	return t, queue, worker, true
+}
+
+// cutValue returns the bytes of a string or blob that b begins with, nil for a number, and what
+// follows. ok is false for anything else.
+func cutValue(b []byte) (v, rest []byte, ok bool) {
+	if len(b) == 0 {
+		return nil, nil, false
+	}
+	code, head, n := b[0], 1, 0
 	switch {
-	case code&0xe0 == msgpcode.FixedStrLow:
-	case code == msgpcode.Str8 && len(b) > 0:
-		n, b = int(b[0]), b[1:]
+	case code <= msgpcode.PosFixedNumHigh:
+	case msgpcode.IsFixedString(code):
+		n = int(code & msgpcode.FixedStrMask)
+	case code >= msgpcode.Uint8 && code <= msgpcode.Uint64:
+		head += 1 << (code - msgpcode.Uint8)
+	case (code == msgpcode.Str8 || code == msgpcode.Bin8) && len(b) > 1:
+		head, n = 2, int(b[1])
 	default:
-		return 0, nil, false
+		return nil, nil, false
 	}
-	if n > len(b) {
-		return 0, nil, false
+	if head+n > len(b) {
+		return nil, nil, false
 	}
-	return t, b[:n], true
+	return b[head : head+n], b[head+n:], true
 }
 
 // EncodePolicy returns a policy's bytes outside an event, as a checkpoint has them.

@@ -38,9 +38,10 @@ var (
 	}, func(b []byte) (*Event, error) {
 		e := &Event{}
 		err := DecodeHeader(b, e)
-		typ, queue, ok := HeaderKind(b)
-		if err == nil && ok && (typ != e.Type || string(queue) != e.Queue) {
-			err = fmt.Errorf("kind %v, %q", typ, queue)
+		typ, queue, worker, ok := HeaderKind(b)
+		if err == nil && ok && (typ != e.Type || string(queue) != e.Queue ||
+			typ == Leased && string(worker) != e.Worker) {
+			err = fmt.Errorf("kind %v, %q, %q", typ, queue, worker)
 		}
 		return e, err
 	}}
@@ -234,7 +235,7 @@ func TestGoldenHeaders(t *testing.T) {
 		}
 	}
 	for n, e := range headers {
-		_, _, ok := HeaderKind(AppendHeader(nil, e))
+		_, _, _, ok := HeaderKind(AppendHeader(nil, e))
 		assert.True(t, ok, "%s has no kind", n)
 	}
 }

@@ -40,11 +40,11 @@ func fromRecord(r *record, e *event.Event) error {
 }
 
 // fromRaw decodes a block into out, whose events it overwrites. If whole names types, it decodes
-// only type and queue of events of all others.
+// of all others only type and queue, and the worker of leased ones.
 func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 	out.Index, out.Time, out.Chain = b.Index, b.Time, b.Chain
 	out.Events = slices.Grow(out.Events[:0], len(b.Records))
-	name := ""
+	name, workerName := "", ""
 	for i := range b.Records {
 		r := &b.Records[i]
 		if len(r.Header) == 0 {
@@ -53,12 +53,17 @@ func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 		out.Events = append(out.Events, event.Event{})
 		e := &out.Events[len(out.Events)-1]
 		if whole != nil {
-			t, queue, ok := event.HeaderKind(r.Header)
+			t, queue, worker, ok := event.HeaderKind(r.Header)
 			if ok && !slices.Contains(whole, t) {
 				if string(queue) != name {
 					name = string(queue)
 				}
-				e.Type, e.Queue = t, name
+				if len(worker) > 0 && string(worker) != workerName {
+					workerName = string(worker)
+				}
+				if e.Type, e.Queue = t, name; len(worker) > 0 {
+					e.Worker = workerName
+				}
 				continue
 			}
 		}
@@ -70,8 +75,8 @@ func fromRaw(b *rawBlock, out *event.Block, whole []event.Type) error {
 }
 
 // Blocks yields the kept blocks with an index in from..to, up to the head. A block is valid until
-// the next one. If whole names types, only type and queue are set of events of all others. An error
-// is the last; if retention overtakes, it is ErrGone.
+// the next one. If whole names types, only type and queue are set of events of all others, and the
+// worker of leased ones. An error is the last; if retention overtakes, it is ErrGone.
 func (l *Log) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
 	*event.Block, error] {
 	return func(yield func(*event.Block, error) bool) {

@@ -34,7 +34,25 @@ const (
 
 	keptMinutes = 24 * 60
 	keptSeconds = 120
+
+	// WorkersMS is how long a worker is remembered after its last lease, counted by workerMS.
+	WorkersMS = 60 * minuteMS
+	workerMS  = 5 * minuteMS
 )
+
+// Leases counts leases during some time. Times are the log's clock, Unix ms.
+type Leases struct {
+	Count       uint64
+	First, Last int64
+}
+
+// add adds what came later.
+func (l *Leases) add(later Leases) {
+	if l.Count == 0 {
+		l.First = later.First
+	}
+	l.Count, l.Last = l.Count+later.Count, later.Last
+}
 
 // operationWeight is how many events an operation counts as in a batch.
 const operationWeight = 10
@@ -57,9 +75,11 @@ type batch struct {
 	from          uint64 // position where it begins
 	db            *bolt.DB
 	maxRows       int
+	maxWorkers    int
 	events        int
 	minutes       map[slot]map[event.Type]uint64
 	seconds       map[slot]uint64
+	workers       map[slot]Leases // the queue, 0x00 and the worker in the place of the queue
 	ofQueue, dead map[kind]uint64
 	// gone are queues deleted in the batch: their earlier counts are deleted; b.ofQueue
 	// and b.dead hold later ones.
@@ -69,26 +89,30 @@ type batch struct {
 	operations []Operation
 }
 
-func newBatch(from state, db *bolt.DB, maxRows int) *batch {
+func newBatch(from state, db *bolt.DB, maxRows, maxWorkers int) *batch {
 	return &batch{
-		state: from, from: from.Position, db: db, maxRows: maxRows,
+		state: from, from: from.Position, db: db, maxRows: maxRows, maxWorkers: maxWorkers,
 		minutes: map[slot]map[event.Type]uint64{}, seconds: map[slot]uint64{},
 		ofQueue: map[kind]uint64{}, dead: map[kind]uint64{}, gone: map[string]bool{},
-		replayed: map[string][]Replayed{},
+		replayed: map[string][]Replayed{}, workers: map[slot]Leases{},
 	}
 }
 
-// add counts a block. Events of one type in one queue often follow each other: they are counted
-// together.
+// add counts a block. Events of one type in one queue, and leases of one worker, often follow each
+// other: they are counted together.
 func (b *batch) add(k *event.Block) {
 	b.Position, b.Chain = k.Index, k.Chain
 	b.Clock = max(b.Clock, k.Time)
 	for rest := k.Events; len(rest) > 0; {
 		e, n := &rest[0], 1
-		for n < len(rest) && rest[n].Type == e.Type && rest[n].Queue == e.Queue {
+		for n < len(rest) && rest[n].Type == e.Type && rest[n].Queue == e.Queue &&
+			rest[n].Worker == e.Worker {
 			n++
 		}
 		b.countTypes(e.Type, e.Queue, uint64(n))
+		if e.Type == event.Leased {
+			b.countLeases(e, uint64(n))
+		}
 		for i := range rest[:n] {
 			b.count(&rest[i])
 		}
@@ -114,6 +138,14 @@ func (b *batch) countTypes(typ event.Type, queue string, n uint64) {
 	if typ == event.Enqueued {
 		b.seconds[slot{b.Clock / secondMS, queue}] += n
 	}
+}
+
+// countLeases counts n leases like e.
+func (b *batch) countLeases(e *event.Event, n uint64) {
+	at := slot{b.Clock / workerMS, string(ofQueue(e.Queue, []byte(e.Worker)...))}
+	l := b.workers[at]
+	l.add(Leases{n, b.Clock, b.Clock})
+	b.workers[at] = l
 }
 
 // detailed are the events of which count looks at more than type and queue.
@@ -207,13 +239,16 @@ func (b *batch) writeCounts(t *edit, bucket []byte, counts map[kind]uint64) {
 	}
 }
 
-func (b *batch) writeTimes(t *edit) {
-	// In the order of the keys: bbolt splits a page that grows only when the
-	// transaction ends, and until then an insert moves all that follows.
-	inOrder := func(a, b slot) int {
+// inOrder returns the keys of what was counted by time in the order of the file: bbolt splits a page
+// that grows only when the transaction ends, and until then an insert moves all that follows.
+func inOrder[V any](m map[slot]V) []slot {
+	return slices.SortedFunc(maps.Keys(m), func(a, b slot) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue))
-	}
-	for _, at := range slices.SortedFunc(maps.Keys(b.minutes), inOrder) {
+	})
+}
+
+func (b *batch) writeTimes(t *edit) {
+	for _, at := range inOrder(b.minutes) {
 		key := timeKey(at.at, at.queue)
 		counts, found, err := get[Counts](t.Bucket(bucketMinutes), key)
 		t.err = cmp.Or(t.err, err)
@@ -226,8 +261,18 @@ func (b *batch) writeTimes(t *edit) {
 		}
 		t.put(bucketMinutes, key, counts)
 	}
-	for _, at := range slices.SortedFunc(maps.Keys(b.seconds), inOrder) {
+	for _, at := range inOrder(b.seconds) {
 		t.increase(bucketSeconds, timeKey(at.at, at.queue), b.seconds[at])
+	}
+	for _, at := range inOrder(b.workers) {
+		key := timeKey(at.at, at.queue)
+		l, found, err := get[Leases](t.Bucket(bucketWorkers), key)
+		t.err = cmp.Or(t.err, err)
+		if !found {
+			b.Workers++
+		}
+		l.add(b.workers[at])
+		t.put(bucketWorkers, key, l)
 	}
 }
 
@@ -253,7 +298,28 @@ func (b *batch) forget(t *edit) {
 			t.err = t.Bucket(bucketOperations).Delete(k[8:])
 		}
 	}
+	b.forgetWorkers(t)
 	b.trim(t)
+}
+
+// forgetWorkers drops old workers, and the oldest where there are too many: of the newest time the
+// last ones by name.
+func (b *batch) forgetWorkers(t *edit) {
+	before := func(limit int64) int {
+		return len(t.deleteWhile(bucketWorkers, nil, func(k []byte) bool { return timeOf(k) < limit }))
+	}
+	b.Workers -= before((b.Clock - WorkersMS) / workerMS)
+	workers := t.Bucket(bucketWorkers)
+	for t.err == nil && b.Workers > b.maxWorkers {
+		oldest, _ := workers.Cursor().First()
+		newest, _ := workers.Cursor().Last()
+		if at := timeOf(oldest); at < timeOf(newest) {
+			b.Workers -= before(at + 1)
+			continue
+		}
+		t.err = workers.Delete(slices.Clone(newest))
+		b.Workers--
+	}
 }
 
 // trim drops the replays in deleted history. Within a queue they are in log order, so

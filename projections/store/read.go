@@ -2,6 +2,10 @@ package store
 
 import (
 	"context"
+	"maps"
+	"slices"
+	"strings"
+
 	bolt "go.etcd.io/bbolt"
 
 	"github.com/qlogd/qlogd/event"
@@ -145,5 +149,33 @@ func (s *Store) Replayed(queue string, after event.ID, limit int) (out []Replaye
 				return len(out) < limit
 			})
 	})
+	return out, err
+}
+
+// Worker is who has leased from a queue lately.
+type Worker struct {
+	Queue, Name string
+	Leases
+}
+
+// Workers returns who has leased from which queues within WorkersMS before now, by queue and name.
+// It counts by five minutes, so the first leases of each may be older.
+func (s *Store) Workers(now int64) (out []Worker, err error) {
+	byName := map[string]Leases{}
+	err = s.view(func(tx *bolt.Tx) error {
+		from := timeKey(max(0, (now-WorkersMS)/workerMS), "")
+		return scan(tx.Bucket(bucketWorkers), nil, from, func(k []byte, l Leases) bool {
+			if l.Last > now-WorkersMS {
+				sum := byName[string(k[8:])]
+				sum.add(l)
+				byName[string(k[8:])] = sum
+			}
+			return true
+		})
+	})
+	for _, key := range slices.Sorted(maps.Keys(byName)) {
+		queue, name, _ := strings.Cut(key, "\x00")
+		out = append(out, Worker{queue, name, byName[key]})
+	}
 	return out, err
 }

@@ -7,6 +7,7 @@
 //	dead letters of each queue by reason
 //	replayed     dead messages that were replayed, by the queue in which they died
 //	operations   which requests with an Idempotency-Key were carried out
+//	workers      leases of each worker in each queue, by five minutes
 //
 // A Store follows the log outside of the write path, on any node, at a position of
 // its own, about one bbolt transaction a second. What it answers is therefore
@@ -56,7 +57,7 @@ import (
 type Source interface {
 	// Blocks yields the log's blocks with an index in from..to, in order, up to the head. A block
 	// is valid until the next one. If whole names types, only type and queue are set of events of
-	// all others.
+	// all others, and the worker of leased ones.
 	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
 		*event.Block, error]
 	// Head returns the newest block's index, 0 if there is none.
@@ -78,6 +79,8 @@ type Store struct {
 	// maxRows bounds what is kept by minute and queue: a day of it, or less where thousands of
 	// queues are busy.
 	maxRows int
+	// maxWorkers bounds what is kept of workers, whose names anybody can make up.
+	maxWorkers int
 
 	// mu is held for reading inside a transaction, and for writing while the file is exchanged or
 	// at changes.
@@ -96,7 +99,7 @@ const waitForFile = time.Second
 func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 	s := &Store{
 		path: path, cluster: cluster, logger: logger,
-		maxEvents: 500_000, maxRows: 200_000, changed: make(chan struct{}),
+		maxEvents: 500_000, maxRows: 200_000, maxWorkers: 20_000, changed: make(chan struct{}),
 	}
 	err := s.open()
 	if errors.Is(err, errCorrupt) {
@@ -210,7 +213,7 @@ func (s *Store) CatchUp(ctx context.Context, src Source, counted func(index uint
 // catchUp counts a batch, and reports whether the log may hold more already.
 func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) {
 	s.mu.RLock()
-	b := newBatch(s.at, s.db, s.maxRows)
+	b := newBatch(s.at, s.db, s.maxRows, s.maxWorkers)
 	s.mu.RUnlock()
 	if b.Position == 0 {
 		_, b.Clock = src.Begins()

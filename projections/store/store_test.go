@@ -51,7 +51,8 @@ func (l *memLog) append(b ...*event.Block) {
 	l.blocks = append(l.blocks, b...)
 }
 
-// Blocks implements Source; as in the log, of other events than whole only type and queue are set.
+// Blocks implements Source; as in the log, of other events than whole only type, queue and the worker
+// of leased ones are set.
 func (l *memLog) Blocks(
 	ctx context.Context, from, to uint64, whole ...event.Type,
 ) iter.Seq2[*event.Block, error] {
@@ -69,6 +70,9 @@ func (l *memLog) Blocks(
 			for i, e := range b.Events {
 				if whole != nil && !slices.Contains(whole, e.Type) {
 					b.Events[i] = event.Event{Type: e.Type, Queue: e.Queue}
+					if e.Type == event.Leased {
+						b.Events[i].Worker = e.Worker
+					}
 				}
 			}
 			if err := ctx.Err(); err != nil {
@@ -105,6 +109,7 @@ type fold struct {
 	Clock      int64
 	Minutes    map[string]Counts // "minute queue"
 	Seconds    map[string]uint64
+	Workers    map[string]Leases // "five-minutes queue worker"
 	OfQueue    map[string]uint64 // "queue type"
 	Dead       map[string]uint64
 	Replayed   []string // "queue id"
@@ -113,7 +118,7 @@ type fold struct {
 
 func newFold() fold {
 	return fold{
-		Minutes: map[string]Counts{}, Seconds: map[string]uint64{},
+		Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Workers: map[string]Leases{},
 		OfQueue: map[string]uint64{}, Dead: map[string]uint64{},
 	}
 }
@@ -124,7 +129,7 @@ func replayedRow(diedIn string, r Replayed) string {
 
 func operationID(o Operation) string { return string(operationKey(o.Key, o.Index)) }
 
-func foldOf(blocks []*event.Block) fold {
+func foldOf(blocks []*event.Block, maxWorkers int) fold {
 	f := newFold()
 	until := map[string]int64{} // of operations
 	name := func(at int64, queue string) string { return fmt.Sprintf("%020d %s", at, queue) }
@@ -141,6 +146,10 @@ func foldOf(blocks []*event.Block) fold {
 				f.Seconds[name(f.Clock/1000, e.Queue)]++
 			case event.Leased:
 				m.Leased++
+				key := name(f.Clock/workerMS, e.Queue+"\x00"+e.Worker)
+				l := f.Workers[key]
+				l.add(Leases{1, f.Clock, f.Clock})
+				f.Workers[key] = l
 			case event.Acked:
 				m.Acked++
 			case event.Retried:
@@ -179,6 +188,16 @@ func foldOf(blocks []*event.Block) fold {
 	maps.DeleteFunc(f.Seconds, func(k string, _ uint64) bool {
 		return k < name(max(f.Clock/1000-keptSeconds, 0), "")
 	})
+	maps.DeleteFunc(f.Workers, func(k string, _ Leases) bool {
+		return k < name(max((f.Clock-WorkersMS)/workerMS, 0), "")
+	})
+	for len(f.Workers) > maxWorkers { // the oldest time, or the last of the newest
+		keys := slices.Sorted(maps.Keys(f.Workers))
+		oldest, newest := keys[0][:20], keys[len(keys)-1][:20]
+		maps.DeleteFunc(f.Workers, func(k string, _ Leases) bool {
+			return k[:20] == oldest && (oldest != newest || k == keys[len(keys)-1])
+		})
+	}
 	slices.SortStableFunc(f.Replayed, func(a, b string) int {
 		return strings.Compare(strings.Fields(a)[0], strings.Fields(b)[0])
 	})
@@ -209,6 +228,10 @@ func read(t testing.TB, s *Store) fold {
 				f.Seconds[name(k)] = n
 				return true
 			}),
+			scan(tx.Bucket(bucketWorkers), nil, nil, func(k []byte, l Leases) bool {
+				f.Workers[name(k)] = l
+				return true
+			}),
 			scan(tx.Bucket(bucketDead), nil, nil, func(k []byte, n uint64) bool {
 				f.Dead[string(k[:len(k)-2])+" "+event.Reason(k[len(k)-1]).String()] = n
 				return true
@@ -233,6 +256,7 @@ func read(t testing.TB, s *Store) fold {
 		}
 		assert.True(t, len(f.Minutes) == at.Rows,
 			"state says %d rows, there are %d", at.Rows, len(f.Minutes))
+		assert.Equal(t, at.Workers, len(f.Workers), "rows of workers")
 		assert.Equal(t, left, len(f.Operations), "operations of them will be forgotten")
 		return nil
 	})
@@ -242,7 +266,7 @@ func read(t testing.TB, s *Store) fold {
 
 func same(t testing.TB, s *Store, blocks []*event.Block) {
 	t.Helper()
-	if d := cmp.Diff(foldOf(blocks), read(t, s), cmpopts.IgnoreUnexported(Operation{}),
+	if d := cmp.Diff(foldOf(blocks, s.maxWorkers), read(t, s), cmpopts.IgnoreUnexported(Operation{}),
 		cmpopts.EquateEmpty()); d != "" {
 		t.Fatalf("the store (+) is not the fold of its blocks (-):\n%s", d)
 	}
@@ -297,6 +321,8 @@ func history(t *rapid.T) []*event.Block {
 				Queue: rapid.SampledFrom([]string{"a", "ab", "b.dlq"}).Draw(t, "queue"),
 			}
 			switch e.Type {
+			case event.Leased:
+				e.Worker = rapid.SampledFrom([]string{"", "v", "w", "x"}).Draw(t, "worker")
 			case event.DeadLettered:
 				e.Reason = event.Reason(rapid.IntRange(1, 4).Draw(t, "reason"))
 			case event.Replayed:
@@ -331,7 +357,7 @@ func TestFold(t *testing.T) {
 		batch := rapid.IntRange(1, 20).Draw(rt, "batch")
 		open := func() *Store {
 			s := openStore(t, path)
-			s.maxEvents = batch
+			s.maxEvents, s.maxWorkers = batch, 3
 			return s
 		}
 		s := open()

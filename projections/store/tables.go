@@ -14,7 +14,7 @@ import (
 )
 
 // format is the version of the layout below. A file of another one is rebuilt.
-const format = 2
+const format = 3
 
 // The buckets and their keys. Numbers are big-endian, so that keys sort by
 // them; each value is MessagePack and ends in a CRC-32C of key and value.
@@ -26,6 +26,7 @@ const format = 2
 //	dead        queue · 0x00 · reason u8      messages
 //	replayed    queue · 0x00 · id [16]        Replayed
 //	operations  key [16] · index u64          Operation
+//	workers     five minutes u64 · queue · 0x00 · worker   Leases
 //	until       until u64 · key [16] · index  nothing: finds the operations to forget
 var (
 	bucketMeta       = []byte("meta")
@@ -36,10 +37,11 @@ var (
 	bucketReplayed   = []byte("replayed")
 	bucketOperations = []byte("operations")
 	bucketUntil      = []byte("until")
+	bucketWorkers    = []byte("workers")
 
 	buckets = [][]byte{
 		bucketMeta, bucketMinutes, bucketSeconds, bucketOfQueue, bucketDead, bucketReplayed,
-		bucketOperations, bucketUntil,
+		bucketOperations, bucketUntil, bucketWorkers,
 	}
 	keyState  = []byte("state")
 	checksums = crc32.MakeTable(crc32.Castagnoli)
@@ -54,6 +56,7 @@ type state struct {
 	Position uint64 // index of the last block that is counted; 0 none
 	Clock    int64  // the log's clock there, Unix ms
 	Rows     int    // in bucketMinutes
+	Workers  int    // in bucketWorkers
 	Chain    [32]byte
 	Cluster  string
 }

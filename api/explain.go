@@ -172,6 +172,12 @@ func (x *explaining) limits() {
 			"delivery.max_in_flight is %d: it goes on when one of them is settled or its lease ends",
 			n, p.MaxInFlight)
 	}
+	if at := x.queue.RefillsAt; at > 0 {
+		until := wire.Time(at)
+		x.because(wire.Reason{Code: "rate_limit", Until: until}, "delivery.rate_limit allows %d "+
+			"leases per %d ms, and these are used up: the next one is at %s", p.RateLimit, p.RatePer(),
+			until)
+	}
 }
 
 // about describes a message: who works on it, or when it is due.

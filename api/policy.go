@@ -52,6 +52,8 @@ func UpdatePolicy(
 	set(of(d, d.Value.DeadLetterQueue), &p.DeadLetterQueue, "")
 	set(of(d, d.Value.DefaultDelayMS), &p.DefaultDelayMS, def.DefaultDelayMS)
 	set(of(d, d.Value.MaxInFlight), &p.MaxInFlight, def.MaxInFlight)
+	rate := of(d, d.Value.RateLimit)
+	set(of(rate, rate.Value.Count), &p.RateLimit, def.RateLimit)
 	set(of(d, d.Value.BackoffScheduleMS), &p.BackoffScheduleMS, nil)
 	if len(p.BackoffScheduleMS) == 0 {
 		p.BackoffScheduleMS = nil
@@ -75,6 +77,8 @@ func UpdatePolicy(
 			"must be skip, hold_key or dead_letter_key", event.Parse[event.OnDead]),
 		parse("delivery.lane_batch", of(d, d.Value.LaneBatch), &p.LaneBatch, def.LaneBatch,
 			"must be from 1 to 1000", laneBatch),
+		parse("delivery.rate_limit.per_ms", of(rate, rate.Value.PerMS), &p.RatePerMS, def.RatePerMS,
+			"must be from 1 to 86400000", ratePer),
 		parse("deduplication.by", of(dedup, dedup.Value.By), &p.DedupBy, def.DedupBy,
 			"must be key or content", event.Parse[event.DedupBy]),
 	)
@@ -162,6 +166,15 @@ func laneBatch(n int64) (uint32, bool) {
 	return uint32(n), ok
 }
 
+// ratePer converts a rate_limit's per_ms: a policy says nothing of 1000, the default.
+func ratePer(ms int64) (int64, bool) {
+	ok := ms >= 1 && ms <= event.MaxRatePerMS
+	if ms == 1000 {
+		ms = 0
+	}
+	return ms, ok
+}
+
 // policyOf returns a policy's view.
 func policyOf(p *event.Policy) wire.Policy {
 	return wire.Policy{
@@ -178,6 +191,7 @@ func policyOf(p *event.Policy) wire.Policy {
 			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
 			DeadLetterQueue: unlessZero(p.DeadLetterQueue), LaneBatch: p.Batch(),
 			MaxInFlight: p.MaxInFlight, DefaultDelayMS: p.DefaultDelayMS,
+			RateLimit: wire.RateLimit{Count: p.RateLimit, PerMS: p.RatePer()},
 		},
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),

@@ -89,6 +89,8 @@ type Policy struct {
 	LaneBatch         uint32 // consecutive messages of a partition per lease call; 0 is 1
 	DefaultDelayMS    int64  // of what is produced without a delay of its own
 	MaxInFlight       int64  // leases in the whole queue; 0 no limit
+	RateLimit         int64  // leases per RatePer on average, and in a burst; 0 no limit
+	RatePerMS         int64  // 0 is 1000
 
 	DedupWindowSeconds int64
 	DedupBy            DedupBy
@@ -127,6 +129,7 @@ const (
 	NormalPriority = 5
 	MaxLimit       = 1_000_000 // of leases, in a delivery limit
 	MaxPausedKeys  = 1000      // of a queue
+	MaxRatePerMS   = 24 * 3600 * 1000
 	MaxSchema      = 256 << 10
 	MaxDefinition  = 256 << 10 // of a webhook, and of a queue's push
 )
@@ -191,6 +194,8 @@ func (p *Policy) Validate(name string) *Problem {
 		within("delivery.max_backoff_ms", p.MaxBackoffMS, 0, MaxDelayMS),
 		within("delivery.default_delay_ms", p.DefaultDelayMS, 0, MaxDelayMS),
 		within("delivery.max_in_flight", p.MaxInFlight, 0, MaxLimit),
+		within("delivery.rate_limit.count", p.RateLimit, 0, MaxLimit),
+		within("delivery.rate_limit.per_ms", p.RatePer(), 1, MaxRatePerMS),
 		within("deduplication.window_seconds", p.DedupWindowSeconds, 0, maxSeconds),
 		bad(p.BackoffMultiplier < Million || p.BackoffMultiplier > 1000*Million,
 			"delivery.backoff_multiplier", "must be from 1 to 1000"),
@@ -215,6 +220,9 @@ func (p *Policy) Validate(name string) *Problem {
 
 // Batch returns how many consecutive messages of a partition one lease call may receive.
 func (p *Policy) Batch() int64 { return max(int64(p.LaneBatch), 1) }
+
+// RatePer returns the period of the rate limit, in milliseconds.
+func (p *Policy) RatePer() int64 { return cmp.Or(p.RatePerMS, 1000) }
 
 // Clone returns a copy that shares nothing.
 func (p Policy) Clone() Policy {

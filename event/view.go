@@ -9,7 +9,8 @@ type QueueView struct {
 	Paused   bool
 	// of which nothing is leased, sorted; never changed in place
 	PausedKeys []string
-	MayLease   int // how many more leases its state and limits allow now
+	MayLease   int   // how many more leases its state and limits allow now
+	RefillsAt  int64 // when rate_limit allows the next lease, Unix ms; 0: now
 	CreatedAt  int64
 	UpdatedAt  int64
 	Stats      Stats

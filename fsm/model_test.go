@@ -52,7 +52,9 @@ type mqueue struct {
 	partitions map[string][]*mmessage // what waits in each partition, in order
 	held       map[string][]*mmessage // hold_key: by which dead messages
 	dedup      []*mdedup
-	keyDied    bool // something followed its dead head
+	keyDied    bool    // something followed its dead head
+	full       int64   // since when its rate_limit is what it is
+	leases     []int64 // when it was leased from since then
 
 	enqueued, deadIn, acked, dead, discarded int64
 	replayedIn, replayed                     int64
@@ -233,6 +235,15 @@ func (w *model) overdue() (first *mmessage) {
 
 func (w *model) next() (at int64, ok bool) {
 	for _, q := range w.queues {
+		if q.policy.RateLimit > 0 && q.tokens(w.clock) == 0 {
+			t := w.clock + 1 // when the next token comes
+			for q.tokens(t) == 0 {
+				t++
+			}
+			if !ok || t < at {
+				at, ok = t, true
+			}
+		}
 		for _, m := range q.all {
 			for _, t := range []int64{m.ends(), m.available, m.leaseEnds} {
 				switch {
@@ -639,7 +650,7 @@ func (w *model) pause(q *mqueue, c *event.PauseQueue, got event.Result) {
 
 func (w *model) createQueue(name string, p event.Policy) {
 	e := w.emit(event.Event{Type: event.QueueCreated, Queue: name})
-	w.queues[name] = &mqueue{name: name, number: e.Number, policy: p, revision: w.index, partitions: map[string][]*mmessage{}, held: map[string][]*mmessage{}, pausedKeys: map[string]bool{}}
+	w.queues[name] = &mqueue{full: w.clock, name: name, number: e.Number, policy: p, revision: w.index, partitions: map[string][]*mmessage{}, held: map[string][]*mmessage{}, pausedKeys: map[string]bool{}}
 }
 
 // usedBy counts the queues that name this one as their dead-letter queue.
@@ -698,6 +709,9 @@ func (w *model) updateQueue(q *mqueue, p event.Policy) {
 	}
 	if p.Ordering == event.FIFO {
 		q.pausedKeys = map[string]bool{}
+	}
+	if p.RateLimit != q.policy.RateLimit || p.RatePer() != q.policy.RatePer() {
+		q.full, q.leases = w.clock, nil
 	}
 	q.policy, q.revision = p, w.index
 }
@@ -908,16 +922,31 @@ func (w *model) byLease(id event.ID) *mmessage {
 	return nil
 }
 
+// tokens is how many leases a queue's rate_limit of count per period allows at an instant: a bucket
+// of count tokens that gains count/period a millisecond and loses one with each lease.
+func (q *mqueue) tokens(at int64) int64 {
+	count, period := q.policy.RateLimit, q.policy.RatePer()
+	level, since := count*period, q.full // in parts of a token
+	for _, t := range q.leases {
+		level, since = min(level+(t-since)*count, count*period)-period, t
+	}
+	return min(level+(at-since)*count, count*period) / period
+}
+
 // mayLease is how many more leases the queue's state and limits allow.
 func (w *model) mayLease(q *mqueue) int64 {
 	most := int64(1 << 40)
+	if q.policy.RateLimit > 0 {
+		most = q.tokens(w.clock)
+	}
 	if p := &q.policy; p.MaxInFlight > 0 {
-		most = p.MaxInFlight
+		free := p.MaxInFlight
 		for _, m := range q.all {
 			if m.state == event.StateLeased {
-				most--
+				free--
 			}
 		}
+		most = min(most, free)
 	}
 	if q.paused {
 		return 0
@@ -1072,6 +1101,7 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 				ms = q.policy.LeaseMS
 			}
 			m.state, m.lease, m.leaseEnds = event.StateLeased, e.ID, w.clock+ms
+			q.leases = append(q.leases, w.clock)
 			behind := event.ID{}
 			if m.follows = (event.ID{}); ahead != nil {
 				behind = ahead.lease
@@ -1406,6 +1436,8 @@ func (c *chaos) policy() event.Policy {
 	p.DedupBy = draw(c, "by", event.DedupByKey, event.DedupByKey, event.DedupByContent)
 	p.DefaultDelayMS = draw[int64](c, "default delay", 0, 0, 0, 600)
 	p.MaxInFlight = draw[int64](c, "in flight", 0, 0, 0, 1, 3)
+	p.RateLimit = draw[int64](c, "rate", 0, 0, 0, 1, 2, 3, 7)
+	p.RatePerMS = draw[int64](c, "per", 0, 1, 500, 700)
 	return p
 }
 

@@ -73,7 +73,7 @@ func (s *State) NextBehind(id event.ID, kinds []string) (v event.MessageView, ok
 	m := s.messages.get(h)
 	q := s.backlogs[m.backlog].queue
 	next := s.offered(q, s.partitions.get(m.partition))
-	if next == 0 || q.mayLease() == 0 || len(kinds) > 0 &&
+	if next == 0 || s.mayLease(q) == 0 || len(kinds) > 0 &&
 		!slices.Contains(kinds, s.kinds.name(s.messages.get(next).kind)) {
 		return v, false
 	}

@@ -16,6 +16,10 @@ func (s *State) Check() error {
 	c := &checker{State: s, set: map[timer]bool{}}
 	c.timers(&s.waiting)
 	c.timers(&s.deadlines)
+	c.timers(&s.refills)
+	for _, q := range s.numbers { // order does not matter: any contradiction will do
+		c.tokens(q)
+	}
 	tallies := map[uint32]*tally{}
 	for n := range s.backlogs { // order does not matter: filled in
 		tallies[n] = &tally{}
@@ -143,6 +147,18 @@ func (c *checker) timers(q *timers) {
 		c.set[t] = c.valid(t)
 		c.want(i == 0 || !t.before(q.heap[(i-1)/2]), "timer %d is before its parent", i)
 	}
+}
+
+// tokens checks that a queue with a rate_limit has a bucket, and an empty one a timer.
+func (c *checker) tokens(q *queue) {
+	b, n := q.tokens, q.policy.RateLimit
+	if !c.want((b != nil) == (n > 0), "queue %q: rate_limit %d, bucket %v", q.Name, n, b) || b == nil {
+		return
+	}
+	c.want(b.level >= 0 && b.level <= n*q.policy.RatePer() && b.at <= c.clock,
+		"queue %q: bucket %+v of %d at %d", q.Name, *b, n, c.clock)
+	t := timer{at: q.refillsAt(), h: handle(q.Number), kind: timerRefill}
+	c.want(t.at <= c.clock || c.set[t], "queue %q has an empty bucket without a timer", q.Name)
 }
 
 func (c *checker) message(h handle, m *message) {

@@ -164,6 +164,9 @@ func (s *State) reindex() {
 			s.separations = append(s.separations, b)
 		}
 	}
+	for _, n := range slices.Sorted(maps.Keys(s.numbers)) {
+		s.armRefill(s.numbers[n])
+	}
 }
 
 // reindexMessage indexes a message, and reports whether it is in a list by id too.

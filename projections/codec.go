@@ -177,11 +177,24 @@ func (c *coder) queue(s *State, q *queue) {
 		}
 	})
 	several(c, &q.PausedKeys, func(key *string) { c.do(key) })
+	if c.err == nil && q.policy.RateLimit > 0 {
+		c.tokens(s, q)
+	}
 	if c.reads() {
 		s.numbers[q.Number], s.backlogs[q.backlog.number] = q, q.backlog
 		if usable {
 			s.queues[q.Name] = q
 		}
+	}
+}
+
+func (c *coder) tokens(s *State, q *queue) {
+	if c.reads() {
+		s.fill(q)
+	}
+	full, b := q.policy.RateLimit*q.policy.RatePer(), q.tokens
+	if c.do(&b.level, &b.at); c.err == nil && (b.level < 0 || b.level > full || b.at > s.clock) {
+		c.err = fmt.Errorf("queue %q: level %d of %d at %d", q.Name, b.level, full, b.at)
 	}
 }
 

@@ -84,6 +84,9 @@ func (s *State) Digest() [16]byte {
 		for _, c := range q.counters() {
 			u(uint64(*c))
 		}
+		if q.tokens != nil {
+			u(uint64(q.tokens.level), uint64(q.tokens.at))
+		}
 		for _, key := range slices.Sorted(maps.Keys(q.held)) {
 			h := q.held[key]
 			b = append(append(b, key...), 0)

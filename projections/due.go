@@ -63,7 +63,7 @@ func (s *State) NextDue() (int64, bool) {
 		return s.clock, true
 	}
 	at, ok := int64(0), false
-	for _, q := range []*timers{&s.waiting, &s.deadlines} {
+	for _, q := range []*timers{&s.waiting, &s.deadlines, &s.refills} {
 		if t, there := q.first(); there && (!ok || t.at < at) {
 			at, ok = t.at, true
 		}

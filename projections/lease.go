@@ -27,6 +27,7 @@ func (s *State) leased(e *event.Event) {
 	insert[messageOrder](s, &b.inFlight, h, 0)
 	s.armLease(h, m)
 	s.close(h)
+	s.takeToken(b.queue)
 }
 
 // armLease sets the timer of a lease's end.

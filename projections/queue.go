@@ -14,6 +14,7 @@ type queue struct {
 
 	policy  *event.Policy // never changed in place
 	backlog *backlog
+	tokens  *tokens         // nil without a rate_limit
 	held    map[string]hold // keys held (on_dead: hold_key)
 	touched bool
 }
@@ -101,6 +102,7 @@ func (s *State) queueCreated(e *event.Event) {
 		Name: e.Queue, Number: e.Number, Revision: s.index, CreatedAt: s.clock, UpdatedAt: s.clock,
 	}}
 	q.backlog = s.newBacklog(q)
+	s.fill(q)
 	s.queues[q.Name], s.numbers[q.Number] = q, q
 }
 
@@ -115,8 +117,8 @@ func (s *State) mustQueue(e *event.Event, name string) *queue {
 
 func (s *State) queueUpdated(e *event.Event) {
 	q := s.mustQueue(e, e.Queue)
-	b := q.backlog
-	if q.policy.Ordering != e.Policy.Ordering {
+	b, was := q.backlog, q.policy
+	if was.Ordering != e.Policy.Ordering {
 		if b.held() > 0 {
 			s.impossible(e, "the ordering changes while the queue holds %d messages", b.held())
 		}
@@ -129,6 +131,9 @@ func (s *State) queueUpdated(e *event.Event) {
 		}
 	}
 	q.policy, q.Revision, q.UpdatedAt = e.Policy, s.index, s.clock
+	if was.RateLimit != e.Policy.RateLimit || was.RatePer() != e.Policy.RatePer() {
+		s.fill(q)
+	}
 	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all again
 	if q.policy.OnDead != event.DeadHoldKey {
 		s.releaseAll(q)

@@ -47,6 +47,8 @@ type State struct {
 
 	waiting   timers // scheduled messages
 	deadlines timers // ends of leases and messages, ages of backlogs
+	// of empty buckets. Invariant: behind the clock, except within Advance
+	refills timers
 
 	dedup   table
 	answers table
@@ -122,6 +124,7 @@ func (s *State) Advance(clock int64) {
 		s.waiting.pop()
 		s.becomeReady(t.h)
 	}
+	s.refill()
 	s.prune()
 }
 

@@ -8,13 +8,13 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// timer is something that comes due: of a message, or of a backlog, whose oldest message
-// grows too old. It is not removed when it becomes void, but when it would be the first:
+// timer is something that comes due: of a message, of a backlog, whose oldest message grows
+// too old, or of a queue, whose bucket has a token again. It is not removed when it becomes void, but when it would be the first:
 // see State.valid.
 type timer struct {
 	at   int64    // Unix ms
-	id   event.ID // of the message; of a backlog's cursor
-	h    handle   // of the message; a backlog's number
+	id   event.ID // of the message; of a backlog's cursor; none of a queue
+	h    handle   // of the message; a backlog's or queue's number
 	kind timerKind
 }
 
@@ -25,6 +25,7 @@ const (
 	timerLease                   // a lease runs out
 	timerExpiry                  // the message's own end (ttl, or an age reached while leased)
 	timerAge                     // a backlog's oldest unexamined message
+	timerRefill                  // an empty bucket has a token again
 )
 
 // before orders timers by (at, id): due events happen in that order (I10).
@@ -112,9 +113,13 @@ func (q *timers) compact(s *State) {
 
 // valid reports whether what a timer was set for is still to come.
 func (s *State) valid(t timer) bool {
-	if t.kind == timerAge {
+	switch t.kind {
+	case timerAge:
 		b := s.backlogs[uint32(t.h)]
 		return b != nil && b.cursor != 0 && b.ageEnd == t.at && s.messages.get(b.cursor).id == t.id
+	case timerRefill:
+		q := s.numbers[uint32(t.h)]
+		return q != nil && q.refillsAt() == t.at
 	}
 	m := s.messages.get(t.h)
 	switch {
@@ -140,4 +145,5 @@ func (s *State) firstValid(q *timers) (t timer, ok bool) {
 func (s *State) prune() {
 	s.firstValid(&s.waiting)
 	s.firstValid(&s.deadlines)
+	s.firstValid(&s.refills)
 }

@@ -39,7 +39,10 @@ func (s *State) Look(name string) (event.QueueView, bool) {
 	}
 	b := q.backlog
 	v := q.QueueView
-	v.Policy, v.MayLease = *q.policy, q.mayLease()
+	v.Policy, v.MayLease = *q.policy, s.mayLease(q)
+	if at := q.refillsAt(); at > s.clock {
+		v.RefillsAt = at
+	}
 	v.Stats.Ready, v.Stats.Scheduled, v.Stats.InFlight = b.ready, b.scheduled, int64(b.inFlight.n)
 	v.Stats.Bytes, v.Stats.Partitions = b.bytes, int64(len(b.partitions))
 	if b.ordering != event.Unordered {
@@ -203,7 +206,7 @@ func (s *State) Leasable(name string, kinds []string) int {
 	if !ok {
 		return 0
 	}
-	most := q.mayLease()
+	most := s.mayLease(q)
 	if most == 0 {
 		return 0
 	}
@@ -240,7 +243,7 @@ func (s *State) Leasable(name string, kinds []string) int {
 // priority and availability, or the head of the partition whose turn it is.
 func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 	q, ok := s.queues[name]
-	if !ok || q.mayLease() == 0 {
+	if !ok || s.mayLease(q) == 0 {
 		return event.MessageView{}, false
 	}
 	for prio := uint8(event.MinPriority); prio <= event.MaxPriority; prio++ {

@@ -40,6 +40,14 @@ type DeliveryUpdate struct {
 	LaneBatch         Opt[int64]   `json:"lane_batch,omitzero"`
 	MaxInFlight       Opt[int64]   `json:"max_in_flight,omitzero"`
 	DefaultDelayMS    Opt[int64]   `json:"default_delay_ms,omitzero"`
+
+	RateLimit Opt[RateLimitUpdate] `json:"rate_limit,omitzero"`
+}
+
+// RateLimitUpdate changes RateLimit.
+type RateLimitUpdate struct {
+	Count Opt[int64] `json:"count,omitzero"`
+	PerMS Opt[int64] `json:"per_ms,omitzero"`
 }
 
 // DeduplicationUpdate changes Deduplication.
@@ -82,6 +90,14 @@ type Delivery struct {
 	LaneBatch         int64   `json:"lane_batch"`       // consecutive messages of a key per lease call
 	MaxInFlight       int64   `json:"max_in_flight"`    // leases in the whole queue; 0: no limit
 	DefaultDelayMS    int64   `json:"default_delay_ms"` // of what is produced without a delay
+
+	RateLimit RateLimit `json:"rate_limit"`
+}
+
+// RateLimit allows Count leases per PerMS on average, in bursts of at most Count; 0: no limit.
+type RateLimit struct {
+	Count int64 `json:"count"`
+	PerMS int64 `json:"per_ms"`
 }
 
 // Ints is a list that is null in JSON when there is none.

@@ -208,6 +208,8 @@ type policy struct {
 	LaneBatch                  string `sets:"delivery.lane_batch" as:"int"`
 	DefaultDelayMS             string `sets:"delivery.default_delay_ms" as:"int"`
 	MaxInFlight                string `sets:"delivery.max_in_flight" as:"int"`
+	RateLimitCount             string `sets:"delivery.rate_limit.count" as:"int"`
+	RateLimitPerMS             string `sets:"delivery.rate_limit.per_ms" as:"int"`
 	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
 	DeduplicationBy            string `sets:"deduplication.by"`
 	Namespace                  string `sets:"namespace"`

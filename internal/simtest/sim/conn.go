@@ -123,7 +123,7 @@ func encode(p crashtest.Payload) (uint32, event.Blob) {
 func (c *conn) PutQueue(ctx context.Context, q crashtest.Queue, lease time.Duration) error {
 	p := event.DefaultPolicy()
 	p.LeaseMS, p.InitialBackoffMS, p.MaxBackoffMS = lease.Milliseconds(), 100, 1000
-	p.MaxAttempts = uint32(q.Attempts)
+	p.MaxAttempts, p.RateLimit, p.RatePerMS = uint32(q.Attempts), q.Rate, q.PerMS
 	if q.PerKey {
 		p.Ordering, p.LaneBatch = event.PerKey, uint32(q.Batch)
 	}

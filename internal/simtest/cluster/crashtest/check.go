@@ -24,6 +24,9 @@ type Rules struct {
 	// or purged. So its order holds across deaths, and a message that is acked or
 	// purged has left for good.
 	Held bool
+	// Rate is how many messages may be leased per PerMS milliseconds, and in a
+	// burst; 0 is no limit.
+	Rate, PerMS int64
 }
 
 // The rules by which Check names what it finds.
@@ -44,6 +47,7 @@ const (
 	Old        = "old"         // a read shows less than was acknowledged before it
 	Backwards  = "backwards"   // a later read shows an earlier state
 	Index      = "index"       // a later write has the earlier entry
+	TooFast    = "too fast"    // more was leased in a period than the rate limit allows
 )
 
 // Violation is what Check found.
@@ -147,6 +151,7 @@ func Check(history []Op, rules map[string]Rules) []Violation {
 		c.message(m)
 	}
 	c.batches()
+	c.rates()
 	c.realTime()
 	c.lanes()
 	c.peeks(ops)
@@ -455,6 +460,33 @@ func (c *check) realTime() {
 }
 
 // lanes checks the order in each key.
+// rates checks that at most twice a rate limit was leased in any of its periods,
+// by the log's clock.
+func (c *check) rates() {
+	given := map[string][]int64{} // by queue
+	for _, m := range c.byUID {
+		for _, d := range m.deliveries {
+			if id, err := ulid.ParseStrict(d.Lease); err == nil && c.rules[m.queue].Rate > 0 {
+				given[m.queue] = append(given[m.queue], int64(id.Time()))
+			}
+		}
+	}
+	for queue, times := range given {
+		slices.Sort(times)
+		r, first := c.rules[queue], 0
+		for i, at := range times {
+			for times[first] <= at-r.PerMS {
+				first++
+			}
+			if n := int64(i - first + 1); n > 2*r.Rate {
+				c.say(TooFast, "%d messages of %s were leased in the %d ms to %d, the limit is %d",
+					n, queue, r.PerMS, at, r.Rate)
+				break
+			}
+		}
+	}
+}
+
 func (c *check) lanes() {
 	type lane struct{ queue, key string }
 	lanes := map[lane][]*message{}

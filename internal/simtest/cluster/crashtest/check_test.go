@@ -30,6 +30,7 @@ const ms = 1_000_000
 var testRules = map[string]Rules{
 	"q": {PerKey: true}, "pool": {}, "f": {PerKey: true, DeadLetters: "f.dlq"},
 	"h": {PerKey: true, DeadLetters: "h.dlq", Held: true}, "b": {PerKey: true, Batch: 3},
+	"r": {Rate: 1, PerMS: 20},
 }
 
 // id is a ULID of this moment, above all before.

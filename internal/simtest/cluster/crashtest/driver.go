@@ -22,7 +22,7 @@ type Queue struct {
 var queues = []Queue{
 	{"ordered", 0, Rules{PerKey: true}},
 	{"batched", 0, Rules{PerKey: true, Batch: maxBatch}},
-	{"pool", 0, Rules{}},
+	{"pool", 0, Rules{Rate: 10, PerMS: 50}},
 	{"flaky", 3, Rules{PerKey: true, DeadLetters: "flaky.dlq"}},
 	{held, 2, Rules{PerKey: true, Batch: 3, DeadLetters: held + ".dlq", Held: true}},
 }

@@ -76,6 +76,11 @@ func (n conn) PutQueue(ctx context.Context, q Queue, lease time.Duration) error 
 	if q.Batch > 0 {
 		d.LaneBatch = wire.Some(int64(q.Batch))
 	}
+	if q.Rate > 0 {
+		d.RateLimit = wire.Some(wire.RateLimitUpdate{
+			Count: wire.Some(q.Rate), PerMS: wire.Some(q.PerMS),
+		})
+	}
 	p := wire.PolicyUpdate{Delivery: wire.Some(d)}
 	if q.PerKey {
 		p.Ordering = wire.Some("per_key")

@@ -41,7 +41,7 @@ func EventOf(e *event.Event) wire.Event {
 		out.DeliverAt = wire.Time(e.Due)
 	case event.Retried:
 		out.NextAt = wire.Time(max(e.Due, event.ClockOf(e.ID)))
-	case event.LeaseExpired:
+	case event.LeaseExpired, event.Released:
 		out.NextAt = wire.Time(e.Due)
 	case event.TaskCreated:
 		out.TaskID = e.ID.String()

@@ -89,7 +89,8 @@ func (q *request) settleRequest(
 	case event.OpRetry:
 		in.retry(list, settleBody(q, one, func(o wire.RetryOne) wire.RetryRequest {
 			return wire.RetryRequest{Items: []wire.RetryItem{
-				{LeaseID: one, Error: o.Error, DelayMS: o.DelayMS, Retryable: o.Retryable},
+				{LeaseID: one, Error: o.Error, DelayMS: o.DelayMS, RetryAt: o.RetryAt,
+					Retryable: o.Retryable},
 			}}
 		}).Items)
 	case event.OpDeadLetter:
@@ -102,11 +103,16 @@ func (q *request) settleRequest(
 			return wire.ExtendRequest{Items: []wire.ExtendItem{{LeaseID: one, LeaseMS: o.LeaseMS}}}
 		}).Items)
 	case event.OpRelease:
-		body := settleBody(q, one, func(wire.ReleaseOne) wire.ReleaseRequest {
-			return wire.ReleaseRequest{LeaseIDs: []string{one}}
+		body := settleBody(q, one, func(o wire.ReleaseOne) wire.ReleaseRequest {
+			items := []wire.ReleaseItem{{LeaseID: one, DelayMS: o.DelayMS}}
+			return wire.ReleaseRequest{Items: items}
 		})
-		list = "lease_ids"
-		in.leases(list, body.LeaseIDs, event.SettleItem{Op: event.OpRelease})
+		if in.release(list, body.Items); body.Items == nil {
+			list = "lease_ids"
+			in.leases(list, body.LeaseIDs, event.SettleItem{Op: event.OpRelease})
+		} else if body.LeaseIDs != nil {
+			q.refuse("items", "items and lease_ids exclude each other")
+		}
 	}
 	q.do(func() error { return batchSize(list, len(in.items)) })
 	return in, produce
@@ -218,7 +224,7 @@ func (s *Server) settledBefore(
 	if same { // the statuses are the events' names
 		ends[index] = true
 		*t = event.Settled{Lease: item.Lease, Status: e.Type.String()}
-		if e.Type == event.Retried {
+		if e.Type == event.Retried || e.Due > 0 {
 			t.NextAt = max(e.Due, event.ClockOf(e.ID))
 		}
 	}
@@ -258,15 +264,48 @@ func (in *settles) leases(list string, leases []string, item event.SettleItem) {
 }
 
 func (in *settles) ack(list string, leases []string, result jsontext.Value) {
+	in.leases(list, leases, in.ackItem("result", -1, result))
+}
+
+// ackItem returns an ack with a result, which field and index name in the request.
+func (in *settles) ackItem(field string, index int, result jsontext.Value) event.SettleItem {
 	item := event.SettleItem{Op: event.OpAck}
 	if most := in.q.s.opts.MaxPayload; int64(len(result)) > most && in.q.err == nil {
-		in.q.err = event.Problemf(event.CodePayloadTooLarge, "result",
-			"the result has %d bytes, more than %d", len(result), most)
+		in.q.err = event.Problemf(event.CodePayloadTooLarge, field,
+			"the result has %d bytes, more than %d", len(result), most).At(index)
 	}
 	if len(result) > 0 && string(result) != "null" {
 		item.Content = event.EncodeContent(&event.Content{Result: result})
 	}
-	in.leases(list, leases, item)
+	return item
+}
+
+// acks adds acks that have results of their own.
+func (in *settles) acks(list string, items []wire.AckItem) {
+	for i, it := range items {
+		field := ""
+		if it.Result != nil {
+			field = "lease_id"
+		}
+		in.add(place{list, i}, field, it.LeaseID, in.ackItem(list+".result", i, it.Result))
+	}
+}
+
+// release adds releases with a delay.
+func (in *settles) release(list string, items []wire.ReleaseItem) {
+	for i, it := range items {
+		in.delay(place{list, i}, "delay_ms", it.DelayMS)
+		in.add(place{list, i}, "lease_id", it.LeaseID,
+			event.SettleItem{Op: event.OpRelease, DelayMS: it.DelayMS})
+	}
+}
+
+// delay checks a delay of an item.
+func (in *settles) delay(at place, field string, ms int64) {
+	if ms < 0 || ms > event.MaxDelayMS {
+		in.refuse(at, field, "must be from 0 to %d (10 years), not %d",
+			int64(event.MaxDelayMS), ms)
+	}
 }
 
 func (in *settles) retry(list string, items []wire.RetryItem) {
@@ -274,13 +313,18 @@ func (in *settles) retry(list string, items []wire.RetryItem) {
 		item, at := event.SettleItem{Op: event.OpRetry, DelayMS: -1}, place{list, i}
 		if it.DelayMS != nil {
 			item.DelayMS = *it.DelayMS
-			if item.DelayMS < 0 || item.DelayMS > event.MaxDelayMS {
-				in.refuse(at, "delay_ms", "must be from 0 to %d (10 years), or null for the "+
-					"policy's backoff, not %d", int64(event.MaxDelayMS), item.DelayMS)
+			in.delay(at, "delay_ms", item.DelayMS)
+		}
+		if it.RetryAt != nil {
+			item.At = max(int64(*it.RetryAt), 1) // the past is now
+			if it.DelayMS != nil {
+				in.refuse(at, "retry_at", "and delay_ms exclude each other")
+			} else if item.At-in.q.s.clock(in.q.s.deps.State) > event.MaxDelayMS {
+				in.refuse(at, "retry_at", "must be at most 10 years from now")
 			}
 		}
 		if it.Retryable != nil && !*it.Retryable {
-			item.Op, item.DelayMS = event.OpDeadLetter, 0
+			item.Op, item.DelayMS, item.At = event.OpDeadLetter, 0, 0
 		}
 		if len(it.Error) > maxError {
 			in.refuse(at, "error", "must be at most %d bytes, not %d", maxError, len(it.Error))
@@ -320,7 +364,7 @@ func (s *Server) transact(q *request) error {
 			event.MaxBatch, n)
 	}
 	in := &settles{q: q}
-	in.ack("ack", body.Ack, nil)
+	in.acks("ack", body.Ack)
 	in.retry("retry", body.Retry)
 	in.deadLetter("dead_letter", body.DeadLetter)
 	in.extend("extend", body.Extend)

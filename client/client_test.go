@@ -136,7 +136,7 @@ func TestUnknownOutcome(t *testing.T) {
 func TestErrorsHaveTheirCode(t *testing.T) {
 	c, f, _ := setup(t, says(409, `{"code":"lease_lost","detail":"gone","status":409,
 		"field":"ack","index":1,"outcome":"not_applied"}`, "X-Request-Id", "r1"))
-	_, err := c.Transaction(t.Context(), wire.TransactionRequest{Ack: []string{"01A"}})
+	_, err := c.Transaction(t.Context(), wire.TransactionRequest{Ack: []wire.AckItem{{LeaseID: "01A"}}})
 	var e *Error
 	if !errors.Is(err, ErrLeaseLost) || !errors.As(err, &e) || e.Problem.Field != "ack" ||
 		*e.Problem.Index != 1 || e.RequestID != "r1" {

@@ -75,6 +75,14 @@ func (e *retryError) Error() string {
 }
 func (e *retryError) Unwrap() error { return e.err }
 
+// Snooze is a handler's error that returns the message for after d, as if it had not been leased:
+// it is not this message's time, and no attempt has failed.
+func Snooze(d time.Duration) error { return snooze(max(d, 0)) }
+
+type snooze time.Duration
+
+func (e snooze) Error() string { return "snoozed for " + time.Duration(e).String() }
+
 // DeadLetter is a handler's error that ends the message without another try. It moves
 // to the queue's dead-letter queue with the error's text; without one it is discarded.
 func DeadLetter(err error) error { return &deadError{err} }
@@ -115,6 +123,10 @@ func settlement(lease string, err error, stopping bool) (s Settlement) {
 	}()
 	if stopping {
 		s.Do = DoRelease
+		return s
+	}
+	if e, ok := errors.AsType[snooze](err); ok {
+		s.Do, s.Delay = DoRelease, new(time.Duration(e))
 		return s
 	}
 	s.Do = DoRetry

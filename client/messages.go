@@ -176,6 +176,12 @@ func (c *Client) Release(ctx context.Context, queue string,
 		len(leases), nil)
 }
 
+// Snooze is Release for after a delay, which each item says. The attempt is not counted.
+func (c *Client) Snooze(ctx context.Context, queue string, items []wire.ReleaseItem,
+	opts ...CallOption) ([]wire.SettleResult, error) {
+	return c.settle(ctx, queue, DoRelease, &wire.ReleaseRequest{Items: items}, len(items), opts)
+}
+
 // settle settles the n leases of body.
 func (c *Client) settle(ctx context.Context, queue string, verb Verb, body any, n int,
 	opts []CallOption) ([]wire.SettleResult, error) {
@@ -207,10 +213,10 @@ func (c *Client) ExtendOne(ctx context.Context, lease string, r wire.ExtendOne,
 	return c.settleOne(ctx, lease, DoExtend, &r, opts)
 }
 
-// ReleaseOne returns a message at once.
-func (c *Client) ReleaseOne(ctx context.Context, lease string,
+// ReleaseOne returns a message, at once or after a delay.
+func (c *Client) ReleaseOne(ctx context.Context, lease string, r wire.ReleaseOne,
 	opts ...CallOption) (*wire.SettleResult, error) {
-	return c.settleOne(ctx, lease, DoRelease, nil, opts)
+	return c.settleOne(ctx, lease, DoRelease, &r, opts)
 }
 
 func (c *Client) settleOne(ctx context.Context, lease string, verb Verb, body any,
@@ -245,7 +251,7 @@ type Settlement struct {
 	LeaseID string
 	Do      Verb
 	Error   string         // DoRetry, DoDeadLetter: why, at most 64 KiB
-	Delay   *time.Duration // DoRetry: until the next try; nil is the policy's backoff
+	Delay   *time.Duration // DoRetry: until the next try; nil is the policy's backoff. DoRelease: nil is none
 	Lease   time.Duration  // DoExtend: from now; 0 is the policy's
 }
 
@@ -302,7 +308,7 @@ func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 				out, err := do[wire.SettleResponse](ctx, c, q, nil)
 				return out.Results, err
 			}}
-		if verb == DoAck || verb == DoRelease {
+		if verb == DoAck {
 			l.list = "lease_ids"
 		}
 		return l
@@ -315,7 +321,12 @@ func settleBody(verb Verb, all []Settlement) any {
 	case DoAck:
 		return &wire.AckRequest{LeaseIDs: each(all, leaseID)}
 	case DoRelease:
-		return &wire.ReleaseRequest{LeaseIDs: each(all, leaseID)}
+		return &wire.ReleaseRequest{Items: each(all, func(s *Settlement) (it wire.ReleaseItem) {
+			if it.LeaseID = s.LeaseID; s.Delay != nil {
+				it.DelayMS = s.Delay.Milliseconds()
+			}
+			return it
+		})}
 	case DoExtend:
 		return &wire.ExtendRequest{Items: each(all, func(s *Settlement) wire.ExtendItem {
 			return wire.ExtendItem{LeaseID: s.LeaseID, LeaseMS: s.Lease.Milliseconds()}

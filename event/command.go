@@ -224,7 +224,8 @@ const (
 type SettleItem struct {
 	Op      SettleOp
 	Lease   ID
-	DelayMS int64 // OpRetry: -1 the policy's backoff
+	DelayMS int64 // OpRetry: -1 the policy's backoff; OpRelease: how long it waits
+	At      int64 // OpRetry: the next try (Unix ms), in place of DelayMS; 0 none
 	LeaseMS int64 // OpExtend: 0 the policy's
 	Content Blob  // Error of a retry or dead-letter, Result of an ack
 }

@@ -227,7 +227,7 @@ type Event struct {
 	Key      string
 	Kind     string
 	Priority uint8
-	// enqueued, retried, lease_expired: when it can be leased; 0 at once (or, of lease_expired,
+	// enqueued, retried, released, lease_expired: when it can be leased; 0 at once (or, of lease_expired,
 	// never again)
 	Due      int64
 	Expires  int64 // enqueued: when its ttl ends; 0 never

@@ -140,6 +140,7 @@ func (i *SettleItem) fields(c *coder) {
 	c.int("c", &i.DelayMS)
 	c.int("d", &i.LeaseMS)
 	c.blob("e", &i.Content)
+	c.int("f", &i.At)
 }
 
 func (t *Transaction) fields(c *coder) {

@@ -176,7 +176,7 @@ type Settled struct {
 	Lease     ID
 	Status    string
 	Code      string // of a rejected one
-	NextAt    int64  // retried
+	NextAt    int64  // retried; released, if it waits
 	ExpiresAt int64  // extended
 	Message   ID     // none of a rejected one
 	Queue     string // the message's; none of a lost lease

@@ -6,19 +6,20 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// stops reports whether an attempt's end by op stops the partition, so that those leased behind it
-// in its batch go back to their places. An expired lease is like a retry.
-func stops(p *event.Policy, op event.SettleOp, attempt uint32) bool {
-	dies := op == event.OpDeadLetter || op == event.OpRetry && last(p, attempt)
+// stops reports whether an attempt's end by it stops the partition, so that those leased behind it
+// in its batch go back to their places. An expired lease is like a retry, and so is a release with a
+// delay, but that it never dies.
+func stops(p *event.Policy, it *event.SettleItem, attempt uint32) bool {
+	dies := it.Op == event.OpDeadLetter || it.Op == event.OpRetry && last(p, attempt)
 	switch {
 	case p.Ordering == event.Unordered:
 		return false
 	case dies:
 		return p.OnDead != event.DeadSkip
-	case op == event.OpRetry:
+	case it.Op == event.OpRetry, it.Op == event.OpRelease && it.DelayMS > 0:
 		return p.OnRetry == event.RetryBlock
 	}
-	return op == event.OpRelease
+	return it.Op == event.OpRelease
 }
 
 // sendBack returns the messages leased behind m in its batch to their places, without counting an

@@ -31,7 +31,7 @@ func (d *decision) due() {
 func (d *decision) expireLease(of *event.MessageView) {
 	q, _ := d.s.Look(of.Queue)
 	m := new(d.s.FirstToEnd(of))
-	if stops(&q.Policy, event.OpRetry, m.Attempt) {
+	if stops(&q.Policy, &event.SettleItem{Op: event.OpRetry}, m.Attempt) {
 		d.sendBack(m)
 	}
 	e := about(event.LeaseExpired, m)

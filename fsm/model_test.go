@@ -1169,11 +1169,18 @@ func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 			}
 		}
 	case event.OpRelease:
-		w.sendBack(m)
+		if it.DelayMS <= 0 || m.stops(false) {
+			w.sendBack(m)
+		}
 		e.Type, want.Status = event.Released, event.StatusReleased
 		e.Attempt--
 		w.emit(e)
 		m.attempt--
+		if it.DelayMS > 0 {
+			want.NextAt = w.clock + it.DelayMS
+			w.again(m, want.NextAt)
+			break
+		}
 		m.lease, m.leaseEnds = event.ID{}, 0
 		w.ready(m, event.PlaceHead)
 	case event.OpRetry:
@@ -1187,7 +1194,9 @@ func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 		e.Type, want.Status = event.Retried, event.StatusRetried
 		w.emit(e)
 		want.NextAt = got.NextAt
-		if it.DelayMS >= 0 {
+		if it.At != 0 {
+			want.NextAt = max(it.At, w.clock)
+		} else if it.DelayMS >= 0 {
 			want.NextAt = w.clock + it.DelayMS
 		} else {
 			w.checkBackoff(p, m.attempt, got.NextAt-w.clock)
@@ -1214,7 +1223,7 @@ func (w *model) transaction(c *event.Transaction, got event.Result) {
 			w.problem(got, event.CodeLeaseLost, i)
 			return
 		}
-		stops := it.Op == event.OpRelease || it.Op == event.OpRetry && m.stops(m.last()) || it.Op == event.OpDeadLetter && m.stops(true)
+		stops := it.Op == event.OpRelease && (it.DelayMS <= 0 || m.stops(false)) || it.Op == event.OpRetry && m.stops(m.last()) || it.Op == event.OpDeadLetter && m.stops(true)
 		if stops && !back[m] {
 			for _, o := range m.behindIt() {
 				back[o] = true
@@ -1487,6 +1496,11 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 		switch it.Op {
 		case event.OpRetry:
 			it.DelayMS = draw[int64](c, "delay", -1, -1, -1, 0, 250)
+			if draw(c, "exact", false, false, false, true) {
+				it.At = c.m.Clock() + draw[int64](c, "at", -500, 0, 300)
+			}
+		case event.OpRelease:
+			it.DelayMS = draw[int64](c, "snooze", -1, 0, 0, 250)
 		case event.OpExtend:
 			it.DelayMS, it.LeaseMS = 0, draw[int64](c, "ms", 0, 100, 5000)
 		}

@@ -49,7 +49,7 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 	out := event.Settled{Lease: it.Lease, Message: m.ID, Queue: m.Queue}
 	e := about(event.TypeNone, m) // set below
 	e.Lease, e.Content = it.Lease, it.Content
-	if stops(policy, it.Op, m.Attempt) {
+	if stops(policy, it, m.Attempt) {
 		d.sendBack(m)
 	}
 	switch it.Op {
@@ -63,16 +63,16 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 		e.Type, out.Status = event.Released, event.StatusReleased
 		e.Attempt = m.Attempt - 1
 		e.Place = front(policy.Ordering)
+		if it.DelayMS > 0 { // a snooze
+			e.Due, e.Place = d.s.Clock()+it.DelayMS, place(policy)
+			out.NextAt = e.Due
+		}
 	case event.OpRetry:
 		if last(policy, m.Attempt) {
 			return d.dead(out, m, event.ReasonMaxAttempts, it.Content)
 		}
-		wait := it.DelayMS
-		if wait < 0 {
-			wait = d.backoff(policy, m.Attempt)
-		}
 		e.Type, out.Status = event.Retried, event.StatusRetried
-		e.Due, e.Place = d.s.Clock()+wait, place(policy)
+		e.Due, e.Place = d.nextTry(policy, it, m.Attempt), place(policy)
 		out.NextAt = e.Due
 	case event.OpDeadLetter:
 		return d.dead(out, m, event.ReasonRejected, it.Content)
@@ -86,6 +86,17 @@ func (d *decision) settleOne(it *event.SettleItem, m *event.MessageView) event.S
 		d.extendBehind(m, e.LeaseExpires)
 	}
 	return out
+}
+
+// nextTry returns when a message can be leased again after a retry.
+func (d *decision) nextTry(p *event.Policy, it *event.SettleItem, attempt uint32) int64 {
+	switch {
+	case it.At != 0:
+		return max(it.At, d.s.Clock())
+	case it.DelayMS < 0:
+		return d.s.Clock() + d.backoff(p, attempt)
+	}
+	return d.s.Clock() + it.DelayMS
 }
 
 func (d *decision) dead(out event.Settled, m *event.MessageView, reason event.Reason,

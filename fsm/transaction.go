@@ -18,7 +18,7 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 			return problem(event.Problemf(event.CodeLeaseLost, event.FieldSettle,
 				"lease %s is not its message's current one", lease).At(i))
 		}
-		if !back[lease] && stops(d.s.Policy(m.Queue), it.Op, m.Attempt) {
+		if !back[lease] && stops(d.s.Policy(m.Queue), it, m.Attempt) {
 			for _, o := range d.s.LeasedBehind(m.ID) {
 				back[o.Lease] = true
 			}

@@ -180,7 +180,7 @@ func (g *gatherer) event(e *event.Event) {
 	case event.Acked:
 		g.ended(l, e, at, event.OpAck, 0)
 	case event.Released:
-		g.ended(l, e, at, event.OpRelease, 0)
+		g.ended(l, e, at, event.OpRelease, max(e.Due-at, 0))
 	case event.Returned:
 		g.ended(l, e, at, 0, 0)
 	case event.Retried:
@@ -421,10 +421,8 @@ func again(e *event.Event, at int64) (int64, bool) {
 	case event.LeaseExpired:
 		// After the last attempt it has no due time: what ends it follows in the same block.
 		return max(e.Due, at), e.Due > 0
-	case event.Retried:
+	case event.Retried, event.Released, event.Returned:
 		return max(e.Due, at), true
-	case event.Released, event.Returned:
-		return at, true
 	}
 	return 0, false
 }
@@ -432,7 +430,7 @@ func again(e *event.Event, at int64) (int64, bool) {
 // unblocks reports whether an event unblocks the partition for its next message.
 func unblocks(e *event.Event) bool {
 	switch e.Type {
-	case event.Retried, event.LeaseExpired:
+	case event.Retried, event.Released, event.LeaseExpired:
 		return e.Place == event.PlaceHead || e.Place == event.PlaceTail
 	}
 	return leaves(e.Type)

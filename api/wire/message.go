@@ -1,6 +1,9 @@
 package wire
 
-import "github.com/go-json-experiment/json/jsontext"
+import (
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
+)
 
 // ProduceRequest is the body of POST /v1/queues/{queue}/messages.
 type ProduceRequest struct {
@@ -138,6 +141,7 @@ type RetryItem struct {
 	LeaseID   string `json:"lease_id"`
 	Error     string `json:"error,omitzero"`
 	DelayMS   *int64 `json:"delay_ms,omitzero"`  // null: the policy's backoff
+	RetryAt   *Time  `json:"retry_at,omitzero"`  // in place of delay_ms
 	Retryable *bool  `json:"retryable,omitzero"` // false: as dead-letter
 }
 
@@ -163,9 +167,16 @@ type ExtendItem struct {
 	LeaseMS int64  `json:"lease_ms,omitzero"` // 0: the policy's
 }
 
-// ReleaseRequest is the body of POST /v1/queues/{queue}/release.
+// ReleaseRequest is the body of POST /v1/queues/{queue}/release: either lease ids or items.
 type ReleaseRequest struct {
-	LeaseIDs []string `json:"lease_ids"`
+	LeaseIDs []string      `json:"lease_ids,omitzero"`
+	Items    []ReleaseItem `json:"items,omitzero"`
+}
+
+// ReleaseItem gives a message back, as if it had not been leased, for after DelayMS.
+type ReleaseItem struct {
+	LeaseID string `json:"lease_id"`
+	DelayMS int64  `json:"delay_ms,omitzero"`
 }
 
 // Bodies of POST /v1/leases/{lease_id}/…; all fields are optional, as is the body.
@@ -177,6 +188,7 @@ type (
 	RetryOne struct {
 		Error     string `json:"error,omitzero"`
 		DelayMS   *int64 `json:"delay_ms,omitzero"`
+		RetryAt   *Time  `json:"retry_at,omitzero"`
 		Retryable *bool  `json:"retryable,omitzero"`
 	}
 	DeadLetterOne struct {
@@ -185,7 +197,9 @@ type (
 	ExtendOne struct {
 		LeaseMS int64 `json:"lease_ms,omitzero"`
 	}
-	ReleaseOne struct{}
+	ReleaseOne struct {
+		DelayMS int64 `json:"delay_ms,omitzero"`
+	}
 )
 
 // SettleResponse answers a settle, in the order of the request.
@@ -199,7 +213,7 @@ type SettleResult struct {
 	// acked, retried, dead_lettered, discarded, extended, released, rejected
 	Status         string `json:"status"`
 	Code           string `json:"code,omitzero"`             // rejected: lease_lost, wrong_queue
-	NextAt         Time   `json:"next_at,omitzero"`          // retried
+	NextAt         Time   `json:"next_at,omitzero"`          // retried; released for later
 	LeaseExpiresAt Time   `json:"lease_expires_at,omitzero"` // extended
 
 	Fate // lease_lost: of the message
@@ -215,11 +229,36 @@ type Fate struct {
 
 // TransactionRequest is the body of POST /v1/transactions: all of it or nothing.
 type TransactionRequest struct {
-	Ack        []string             `json:"ack,omitzero"` // lease ids
+	Ack        []AckItem            `json:"ack,omitzero"`
 	Retry      []RetryItem          `json:"retry,omitzero"`
 	DeadLetter []DeadLetterItem     `json:"dead_letter,omitzero"`
 	Extend     []ExtendItem         `json:"extend,omitzero"`
 	Produce    []TransactionProduce `json:"produce,omitzero"`
+}
+
+// AckItem acks a message. In JSON it is the lease id where it has no result.
+type AckItem struct {
+	LeaseID string         `json:"lease_id"`
+	Result  jsontext.Value `json:"result,omitzero"` // kept for duplicates of the message
+}
+
+// MarshalJSONTo writes an object, or the lease id.
+func (a AckItem) MarshalJSONTo(enc *jsontext.Encoder) error {
+	if a.Result == nil {
+		return enc.WriteToken(jsontext.String(a.LeaseID))
+	}
+	type object AckItem
+	return json.MarshalEncode(enc, object(a))
+}
+
+// UnmarshalJSONFrom reads an object, or the lease id.
+func (a *AckItem) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
+	*a = AckItem{}
+	if dec.PeekKind() == '"' {
+		return json.UnmarshalDecode(dec, &a.LeaseID)
+	}
+	type object AckItem
+	return json.UnmarshalDecode(dec, (*object)(a))
 }
 
 // TransactionProduce enqueues messages into one queue.

@@ -152,9 +152,18 @@ var settleCommands = []command{
 	settle("retry", func(c request, leases []string, f *struct {
 		Error string
 		Delay *time.Duration
+		At    string
 	}) ([]wire.SettleResult, error) {
+		var at *wire.Time
+		if f.At != "" {
+			t, err := time.Parse(time.RFC3339, f.At)
+			if err != nil {
+				return nil, usagef("--at must be an RFC 3339 time, not %.64q", f.At)
+			}
+			at = new(wire.TimeOf(t))
+		}
 		return c.Retry(c.ctx, anyQueue, itemsOf(leases, func(id string) wire.RetryItem {
-			r := wire.RetryItem{LeaseID: id, Error: f.Error}
+			r := wire.RetryItem{LeaseID: id, Error: f.Error, RetryAt: at}
 			if f.Delay != nil {
 				r.DelayMS = new(f.Delay.Milliseconds())
 			}
@@ -173,8 +182,11 @@ var settleCommands = []command{
 			return wire.ExtendItem{LeaseID: id, LeaseMS: f.Lease.Milliseconds()}
 		}))
 	}),
-	settle("release", func(c request, leases []string, _ *none) ([]wire.SettleResult, error) {
-		return c.Release(c.ctx, anyQueue, leases...)
+	settle("release", func(c request, leases []string, f *struct{ Delay time.Duration },
+	) ([]wire.SettleResult, error) {
+		return c.Snooze(c.ctx, anyQueue, itemsOf(leases, func(id string) wire.ReleaseItem {
+			return wire.ReleaseItem{LeaseID: id, DelayMS: f.Delay.Milliseconds()}
+		}))
 	}),
 }
 

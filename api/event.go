@@ -8,12 +8,14 @@ import (
 	"iter"
 	"math"
 	"net/http"
+	"strings"
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 )
 
 // EventOf returns an event's view: without payloads, but with an error text where the type has one.
@@ -29,7 +31,8 @@ func EventOf(e *event.Event) wire.Event {
 		MessageID: text(e.Subject), LeaseID: text(e.Lease), TaskID: text(e.Task),
 		Index: event.RefOf(e.ID).Index, Queue: e.Queue, Actor: e.Actor, Key: e.Key, Kind: e.Kind,
 		Priority: int64(e.Priority), Size: int64(e.Size), ExpiresAt: wire.Time(e.Expires),
-		SourceID: e.SourceID, LeaseExpiresAt: wire.Time(e.LeaseExpires), Attempt: int64(e.Attempt),
+		SourceID: e.SourceID, CorrelationID: e.CorrelationID,
+		LeaseExpiresAt: wire.Time(e.LeaseExpires), Attempt: int64(e.Attempt),
 		Worker: e.Worker, Reason: e.Reason.String(), ToQueue: e.ToQueue, HoldsKey: e.HoldsKey,
 		TakesKey: e.TakesKey, Count: e.Count, BeforeIndex: e.Before, Rules: int64(e.Rules),
 		Webhook: e.Webhook, Definition: jsontext.Value(e.Definition), DiedIn: e.DiedIn,
@@ -84,16 +87,22 @@ type eventQuery struct {
 	follow bool
 	limit  int
 
-	queue   string
-	typ     event.Type
+	until    time.Time // when to stop reading; zero: never
+	timedOut bool      // until has passed
+
+	log.Filter
 	message event.ID
 }
 
+// maxEventsRead is how long a list is searched for.
+const maxEventsRead = time.Second
+
 // matches reports whether the query, and the token, select an event.
-func (q *request) matches(f *eventQuery, e *event.Event) bool {
-	return (f.queue == "" || e.Queue == f.queue || e.ToQueue == f.queue) &&
-		(f.typ == event.TypeNone || e.Type == f.typ) &&
-		(f.message.IsZero() || e.Subject == f.message || e.ID == f.message) && q.seesEvent(e)
+func (q *request) matches(f *eventQuery, e *event.Event) (bool, error) {
+	if !f.message.IsZero() && e.Subject != f.message && e.ID != f.message || !q.seesEvent(e) {
+		return false, nil
+	}
+	return f.Selects(q.s.deps.Log, e)
 }
 
 // events answers GET /v1/events: a list with a cursor, or a stream.
@@ -110,6 +119,7 @@ func (s *Server) events(q *request) error {
 	if f.follow {
 		return bad("follow", "follow goes with Accept: %s or %s", typeNDJSON, typeSSE)
 	}
+	f.until = time.Now().Add(maxEventsRead)
 	out := wire.EventList{Events: []wire.Event{}}
 	for e, err := range q.scan(q.Context(), f) {
 		if err != nil {
@@ -123,7 +133,7 @@ func (s *Server) events(q *request) error {
 		// There was no event to name: the place before from is the cursor.
 		f.after = event.NewID(max(s.deps.State.Clock(), 0), f.from-1, event.MaxNumber)
 	}
-	out.NextCursor = f.after.String()
+	out.NextCursor, out.Partial = f.after.String(), f.timedOut
 	return q.answer(http.StatusOK, &out)
 }
 
@@ -141,7 +151,16 @@ func (q *request) scan(ctx context.Context, f *eventQuery) iter.Seq2[*event.Even
 				if e.ID.Compare(f.after) <= 0 {
 					continue
 				}
-				if f.after = e.ID; q.matches(f, e) && !yield(e, nil) {
+				ok, err := q.matches(f, e)
+				if err != nil {
+					yield(nil, err)
+					return
+				}
+				if f.after = e.ID; ok && !yield(e, nil) {
+					return
+				}
+				if i%64 == 0 && !f.until.IsZero() && time.Now().After(f.until) {
+					f.timedOut = true
 					return
 				}
 			}
@@ -152,23 +171,30 @@ func (q *request) scan(ctx context.Context, f *eventQuery) iter.Seq2[*event.Even
 
 // eventQuery reads the parameters.
 func (q *request) eventQuery() *eventQuery {
-	q.read("after", "from", "to", "queue", "type", "message_id", "limit", "follow", "consistency")
+	q.read("after", "from", "to", "queue", "type+", "message_id", "key", "kind", "worker", "actor",
+		"correlation_id", "limit", "follow", "consistency")
 	f := &eventQuery{
 		follow: q.flag("follow"), limit: q.limit(100, 1000), message: q.queryID("message_id"),
-		queue: q.query.Get("queue"), to: math.MaxUint64,
+		to: math.MaxUint64, Filter: log.Filter{
+			Queue: q.query.Get("queue"), Actor: q.label("actor", maxWorker),
+			Worker: q.label("worker", maxWorker), Key: q.label("key", event.MaxKeyBytes),
+			Kind: q.label("kind", maxKind), CorrelationID: q.label("correlation_id", maxCorrelationID),
+		},
 	}
 	if f.follow && !q.query.Has("limit") {
 		f.limit = math.MaxInt
 	}
 	if q.query.Has("queue") {
-		q.do(func() error { return validName("queue", f.queue) })
-		q.do(func() error { return q.may(roleRead, f.queue) })
+		q.do(func() error { return validName("queue", f.Queue) })
+		q.do(func() error { return q.may(roleRead, f.Queue) })
 	}
-	if name := q.query.Get("type"); q.query.Has("type") {
-		var ok bool
-		if f.typ, ok = event.Parse[event.Type](name); !ok || f.typ == event.TypeNone {
-			q.refuse("type",
-				"type must be an event type such as enqueued or acked, not %s", echo(name))
+	for _, list := range q.query["type"] {
+		for name := range strings.SplitSeq(list, ",") {
+			t, ok := event.Parse[event.Type](name)
+			if !ok || t == event.TypeNone {
+				q.refuse("type", "type must be event types such as enqueued,acked, not %s", echo(name))
+			}
+			f.Types = append(f.Types, t)
 		}
 	}
 	if q.fresh(); q.err == nil {
@@ -179,7 +205,7 @@ func (q *request) eventQuery() *eventQuery {
 
 // eventRange reads where to start and end. after takes precedence over from.
 func (q *request) eventRange(f *eventQuery) {
-	log := q.s.deps.Log
+	events := q.s.deps.Log
 	after := q.query.Get("after")
 	sse := q.accepts(typeSSE) != ""
 	if v := q.Header.Get("Last-Event-ID"); v != "" && (sse || f.follow) {
@@ -189,27 +215,27 @@ func (q *request) eventRange(f *eventQuery) {
 	case after != "" || q.query.Has("after"):
 		f.after = get(q, func() (event.ID, error) { return ulid("after", after) })
 		f.from = event.RefOf(f.after).Index
-		if head := log.Head(); f.from > head {
+		if head := events.Head(); f.from > head {
 			q.refuse("after", "after is beyond the end of the log, index:%d", head)
 		}
-		before, _ := log.Begins()
+		before, _ := events.Begins()
 		first := event.NewID(event.ClockOf(f.after), before, event.MaxNumber)
 		if q.err == nil && before > 0 && !f.after.IsZero() && f.after.Compare(first) < 0 {
 			q.err = event.Problemf(event.CodeHistoryExpired, "after",
 				"events after that one have been deleted by retention")
 		}
 	case q.query.Has("from"):
-		f.from = q.indexOf("from", log.From)
+		f.from = q.indexOf("from", events.From)
 	case f.follow:
-		f.from = log.Head() + 1
+		f.from = events.Head() + 1
 	default:
 		f.from = 1 // or the first that is kept
 	}
 	if !f.message.IsZero() { // a message has no events before the one that created it
-		f.from = max(f.from, min(event.RefOf(f.message).Index, log.Head()+1))
+		f.from = max(f.from, min(event.RefOf(f.message).Index, events.Head()+1))
 	}
 	if q.query.Has("to") {
-		f.to = q.indexOf("to", log.To)
+		f.to = q.indexOf("to", events.To)
 	}
 }
 

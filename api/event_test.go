@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"iter"
 	"net/http"
 	"strings"
 	"testing"
@@ -12,7 +13,9 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // produceN enqueues n messages, one entry each.
@@ -175,5 +178,42 @@ func TestStreamOverlapsProduce(t *testing.T) {
 		h.s.Drain()
 		<-s.done
 		h.s.Drain()
+	})
+}
+
+// slowLog takes 300 ms to read each block.
+type slowLog struct{ Log }
+
+func (l slowLog) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
+	*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		for b, err := range l.Log.Blocks(ctx, from, to, whole...) {
+			if time.Sleep(300 * time.Millisecond); !yield(b, err) {
+				return
+			}
+		}
+	}
+}
+
+// TestSearchInPages searches a log that takes long to read for what is at its end: each page
+// takes a second at most, and together they reach it.
+func TestSearchInPages(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, m := onMachine(t)
+		h.do("PUT", "/v1/queues/q", "").want(201)
+		h.produceN("q", 10)
+		h.do("DELETE", "/v1/queues/q?force=true", "").want(204)
+		m.s.deps.Log = slowLog{m.s.deps.Log}
+		pages, found := 0, 0
+		for cursor := "00000000000000000000000000"; found == 0; pages++ {
+			require.True(t, pages < 10)
+			began := time.Now()
+			a := h.do("GET", "/v1/events?type=queue_deleted&after="+cursor, "").want(200)
+			assert.True(t, time.Since(began) < 1500*time.Millisecond)
+			found = len(a.get("events").([]any))
+			assert.Equal(t, a.get("partial") != nil, found == 0, "%s", a.Body)
+			cursor = a.str("next_cursor")
+		}
+		assert.True(t, pages > 2)
 	})
 }

@@ -182,6 +182,9 @@ func (s *Server) pastMessage(l *life) (m wire.Message, v event.MessageView, err 
 	if m, err = s.message(&v); err != nil {
 		return m, v, err
 	}
+	if l.set != nil {
+		m.CorrelationID = l.set.CorrelationID // also of an erased one
+	}
 	m.Reason, m.LeftAt = l.last.Reason.String(), wire.Time(event.ClockOf(l.last.ID))
 	if l.moved != nil && l.moved.Type != event.Resurrected {
 		m.MovedTo = &wire.Moved{Queue: l.moved.ToQueue, MessageID: l.moved.ID.String()}

@@ -53,16 +53,17 @@ func (q *request) refuseAt(i int, field, format string, args ...any) {
 }
 
 // allow refuses query parameters that the route does not know, and ones that occur twice. A name
-// that ends in a dot allows all names that begin with it.
+// that ends in a dot allows all names that begin with it; one that ends in + may occur often.
 func (q *request) allow(names ...string) error {
 	for name, values := range q.query {
-		known := slices.ContainsFunc(names, func(n string) bool {
+		often := slices.Contains(names, name+"+")
+		known := often || slices.ContainsFunc(names, func(n string) bool {
 			return n == name || strings.HasSuffix(n, ".") && strings.HasPrefix(name, n) && name != n
 		})
 		switch {
 		case !known:
 			return bad(clip(name, 60), "unknown query parameter %s", echo(name))
-		case len(values) > 1:
+		case len(values) > 1 && !often:
 			return bad(name, "query parameter %s was given %d times", echo(name), len(values))
 		}
 	}
@@ -129,6 +130,15 @@ func (q *request) text(name string, limit int) *string {
 	}
 	q.do(func() error { return within(name, v, limit) })
 	return &v
+}
+
+// label returns text by which to filter, "" where it is absent.
+func (q *request) label(name string, limit int) string {
+	v := q.text(name, limit)
+	if v != nil && *v == "" {
+		q.refuse(name, "%s must have 1 to %d bytes", name, limit)
+	}
+	return deref(v)
 }
 
 // choice returns a parameter that has one of these values, "" where it is absent.

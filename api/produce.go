@@ -209,7 +209,7 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	out := event.NewMessage{
 		Key: m.Key, Kind: m.Kind, Priority: uint8(priority),
 		DelayMS: delay, DeliverAt: int64(m.DeliverAt), TTLMS: m.TTLMS,
-		Size: uint32(len(p.bytes)),
+		Size: uint32(len(p.bytes)), CorrelationID: m.CorrelationID,
 	}
 	if m.DelayMS != nil && delay == 0 {
 		out.DelayMS = -1 // not the queue's default

@@ -67,7 +67,7 @@ func (s *Server) departed(
 		return item, historyExpired(l.id)
 	}
 	item.Key, item.Kind, item.Priority = l.set.Key, l.set.Kind, l.set.Priority
-	item.SourceID = l.set.SourceID
+	item.SourceID, item.CorrelationID = l.set.SourceID, l.set.CorrelationID
 	if target == nil {
 		return item, nil
 	}

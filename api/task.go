@@ -145,7 +145,7 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 		EndedAt: wire.Time(t.EndedAt),
 	}
 	if t.Kind == event.TaskErase {
-		out.Nodes = s.erasedOn(t)
+		out.Nodes, out.NotErased = s.erasedOn(t), wire.NotErased
 	}
 	err := s.addSpec(t, &out)
 	if err == nil && t.Status.Final() && !t.End.IsZero() {
@@ -251,5 +251,6 @@ func (q *request) erase(spec *erasure.Spec, dry bool, none *event.Problem) error
 	if q.err == nil && !dry {
 		return q.accepted(res.ID)
 	}
+	out.NotErased = wire.NotErased
 	return q.answer(http.StatusOK, &out)
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"iter"
 	"net/http"
+	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -17,14 +18,21 @@ import (
 type EventQuery struct {
 	After, From, To string
 	Queue           string
-	Type            string
+	Types           []string
 	MessageID       string
+	Actor           string
 	Limit           int // of one page
+
+	// Labels of the message that an event is about, and who has or had its lease.
+	Key, Kind, CorrelationID string
+	Worker                   string
 }
 
 func (q *EventQuery) call() *call {
 	return newCall(get, "/v1/events", nil, "after", q.After, "from", q.From, "to", q.To,
-		"queue", q.Queue, "type", q.Type, "message_id", q.MessageID, "limit", q.Limit)
+		"queue", q.Queue, "type", strings.Join(q.Types, ","), "message_id", q.MessageID,
+		"actor", q.Actor, "key", q.Key, "kind", q.Kind, "correlation_id", q.CorrelationID,
+		"worker", q.Worker, "limit", q.Limit)
 }
 
 // Events returns one page of events. A client that polls with After set to the last
@@ -41,7 +49,7 @@ func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[wire.Eve
 			q.After, q.From = cursor, ""
 		}
 		page, err := c.Events(ctx, q)
-		if len(page.Events) == 0 || page.NextCursor == q.After {
+		if len(page.Events) == 0 && !page.Partial || page.NextCursor == q.After {
 			page.NextCursor = "" // the newest
 		}
 		return page.Events, page.NextCursor, err

@@ -197,6 +197,8 @@ type NewMessage struct {
 	SeenUntil   int64 // end of its window, Unix ms
 	SeenAs      ID    // its id now; zero: it has left, and keeps its hash
 	SourceID    string
+	// CorrelationID is the content's, for the event's header.
+	CorrelationID string
 }
 
 // Lease takes up to Max messages from queues, tried in their order.
@@ -325,12 +327,14 @@ type ResurrectItem struct {
 	Key      string
 	Kind     string
 	SourceID string
-	Alias    Hash // its deduplication hash in To, and the id under which it took that
-	Holder   ID
-	Priority uint8
-	Size     uint32
-	Edited   bool
-	Content  Blob
+	// CorrelationID is the content's.
+	CorrelationID string
+	Alias         Hash // its deduplication hash in To, and the id under which it took that
+	Holder        ID
+	Priority      uint8
+	Size          uint32
+	Edited        bool
+	Content       Blob
 }
 
 // CreateTask begins what takes many entries. Spec (Content.Spec) is JSON for

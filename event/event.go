@@ -234,6 +234,8 @@ type Event struct {
 	Size     uint32
 	Until    int64 // enqueued, resurrected: end of its deduplication window; answer_kept: how long it is kept
 	SourceID string
+	// enqueued, resurrected: a label, as in the content, with which it is delivered
+	CorrelationID string
 
 	// Leases and how they end. lease_extended, lease_expired, acked, retried, released, returned,
 	// dead_lettered, discarded: the lease that ended or was extended; leased: its own id

@@ -40,6 +40,7 @@ func (e *Event) fields(c *coder) {
 	c.id("I", (*[16]byte)(&e.Body))
 	number(c, "J", &e.Before)
 	number(c, "K", &e.Rules)
+	c.string("L", &e.CorrelationID)
 }
 
 func (t *Content) fields(c *coder) {
@@ -118,6 +119,7 @@ func (m *NewMessage) fields(c *coder) {
 	c.int("l", &m.SeenUntil)
 	c.string("m", &m.SourceID)
 	c.id("n", (*[16]byte)(&m.SeenAs))
+	c.string("o", &m.CorrelationID)
 }
 
 func (l *Lease) fields(c *coder) {

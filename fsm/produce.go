@@ -155,7 +155,7 @@ func (d *decision) enqueue(c *event.Produce, known []event.ID) []event.Produced 
 		}
 		e := event.Event{
 			Type: event.Enqueued, Queue: c.Queue, Key: m.Key, Kind: m.Kind, Priority: m.Priority,
-			Size: m.Size, Content: m.Content, Alias: hash,
+			Size: m.Size, Content: m.Content, Alias: hash, CorrelationID: m.CorrelationID,
 		}
 		if !hash.IsZero() {
 			e.Until = now + c.DedupWindow(&q.Policy)*1000

@@ -178,7 +178,7 @@ func foldFailed(b *event.Block, err *error) {
 
 // Filter selects events; its zero value takes all.
 type Filter struct {
-	Queue   string   // the event's own, or the one that a message moved to
+	log.Filter
 	Message event.ID // through dead-letter queues and replays
 }
 
@@ -186,27 +186,39 @@ type Filter struct {
 // selects, in the log's order.
 func (s *Source) Events(ctx context.Context, first, last uint64, f Filter,
 ) iter.Seq2[*event.Event, error] {
-	selects := func(e *event.Event) bool {
-		index := event.RefOf(e.ID).Index
-		return index >= first && index <= last &&
-			(f.Queue == "" || e.Queue == f.Queue || e.ToQueue == f.Queue)
+	all := s.Log.Events(ctx, first, last)
+	if !f.Message.IsZero() {
+		all = s.history(ctx, first, last, f.Message)
 	}
 	return func(yield func(*event.Event, error) bool) {
-		if f.Message.IsZero() {
-			for e, err := range s.Log.Events(ctx, first, last) {
-				if (err != nil || selects(e)) && !yield(e, err) {
-					return
-				}
+		for e, err := range all {
+			ok := false
+			if err == nil {
+				ok, err = f.Selects(s.Log, e)
 			}
-			return
+			if err != nil {
+				yield(nil, err)
+				return
+			}
+			if ok && !yield(e, nil) {
+				return
+			}
 		}
-		history, err := s.Log.History(ctx, f.Message)
+	}
+}
+
+// history yields a message's events of the entries from first to last.
+func (s *Source) history(ctx context.Context, first, last uint64, id event.ID,
+) iter.Seq2[*event.Event, error] {
+	return func(yield func(*event.Event, error) bool) {
+		history, err := s.Log.History(ctx, id)
 		if err != nil {
 			yield(nil, err)
 			return
 		}
 		for i := range history {
-			if selects(&history[i]) && !yield(&history[i], nil) {
+			index := event.RefOf(history[i].ID).Index
+			if index >= first && index <= last && !yield(&history[i], nil) {
 				return
 			}
 		}

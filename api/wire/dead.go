@@ -188,7 +188,11 @@ type Erasable struct {
 	Contents int64 `json:"contents"` // of events, that would be overwritten
 	// MessageIDs are the first of their ids, one for each message.
 	MessageIDs []string `json:"message_ids"`
+	NotErased  []string `json:"not_erased"` // see NotErased
 }
+
+// NotErased are the labels of messages and leases: they are in the headers of events, which stay.
+var NotErased = []string{"key", "kind", "source_id", "worker", "actor", "correlation_id"}
 
 // Task is what takes many entries: a large replay or purge, an erasure.
 type Task struct {
@@ -209,6 +213,7 @@ type Task struct {
 	Waiting       string     `json:"waiting,omitzero"` // what a running one waits for
 	Result        *Undone    `json:"result,omitzero"`  // of an undo
 	Nodes         []TaskNode `json:"nodes"`            // of an erasure: the members, and who is done
+	NotErased     []string   `json:"not_erased,omitzero"`
 }
 
 // TaskNode is a node that has carried an erasure out, or is to.

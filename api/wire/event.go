@@ -20,6 +20,8 @@ type Event struct {
 	DeliverAt Time   `json:"deliver_at,omitzero"`
 	ExpiresAt Time   `json:"expires_at,omitzero"`
 	SourceID  string `json:"source_id,omitzero"`
+	// A label, as in the message.
+	CorrelationID string `json:"correlation_id,omitzero"`
 
 	// Of a lease.
 	LeaseID        string `json:"lease_id,omitzero"`
@@ -63,6 +65,7 @@ type Event struct {
 type EventList struct {
 	Events     []Event `json:"events"`
 	NextCursor string  `json:"next_cursor"`
+	Partial    bool    `json:"partial,omitzero"` // the time was up before the end
 }
 
 // History answers GET /v1/messages/{id}/history, oldest first.

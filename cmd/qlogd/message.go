@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/log"
 )
 
 var messageCommands = group("message",
@@ -193,6 +194,7 @@ func eventText(e *wire.Event) string {
 		}
 	}
 	add(e.Key != "", "key %s", e.Key)
+	add(e.CorrelationID != "", "correlation id %s", e.CorrelationID)
 	add(e.Attempt > 0, "attempt %d", e.Attempt)
 	add(e.Worker != "", "by %s", e.Worker)
 	add(e.LeaseExpiresAt != 0, "until %s", e.LeaseExpiresAt)
@@ -220,15 +222,46 @@ func eventText(e *wire.Event) string {
 	return strings.Join(s, ", ")
 }
 
+// eventLabels are the flags that select events.
+type eventLabels struct {
+	Queue, Actor, Worker     string
+	Type                     []string
+	Key, Kind, CorrelationID string
+}
+
+func (f *eventLabels) query() client.EventQuery {
+	return client.EventQuery{Queue: f.Queue, Types: f.Type, Actor: f.Actor, Worker: f.Worker,
+		Key: f.Key, Kind: f.Kind, CorrelationID: f.CorrelationID}
+}
+
+// labelled reports whether any but the queue is given.
+func (f *eventLabels) labelled() bool {
+	return len(f.Type) > 0 || f.Actor+f.Worker+f.Key+f.Kind+f.CorrelationID != ""
+}
+
+// filter returns the filter of a log that is read here.
+func (f *eventLabels) filter() (log.Filter, error) {
+	out := log.Filter{Queue: f.Queue, Actor: f.Actor, Worker: f.Worker, Key: f.Key, Kind: f.Kind,
+		CorrelationID: f.CorrelationID}
+	for _, name := range f.Type {
+		t, ok := event.Parse[event.Type](name)
+		if !ok || t == event.TypeNone {
+			return out, usagef("--type: %.64q is no type of event, such as enqueued", name)
+		}
+		out.Types = append(out.Types, t)
+	}
+	return out, nil
+}
+
 var eventsCommand = remote("events", func(c request, f *struct {
 	Follow          bool
 	After, From, To string
-	Queue, Type     string
 	Message         string
 	Limit           int
+	eventLabels
 }) error {
-	q := client.EventQuery{After: f.After, From: f.From, To: f.To, Queue: f.Queue,
-		Type: f.Type, MessageID: f.Message}
+	q := f.query()
+	q.After, q.From, q.To, q.MessageID = f.After, f.From, f.To, f.Message
 	events := c.Follow(c.ctx, q)
 	if !f.Follow {
 		q.Limit = 1000

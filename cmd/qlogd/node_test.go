@@ -279,7 +279,7 @@ func TestCopyContinuesFromItsInstant(t *testing.T) {
 	const lease = 4 * time.Second
 	m := n.lease("jobs", client.LeaseOptions{Lease: lease})[0]
 	index := n.engine().log.Head()
-	for e, err := range n.Follow(ctx, client.EventQuery{From: "start", Type: "lease_expired"}) {
+	for e, err := range n.Follow(ctx, client.EventQuery{From: "start", Types: []string{"lease_expired"}}) {
 		if err != nil || e.LeaseID != m.LeaseID {
 			t.Fatalf("%+v, %v", e, err)
 		}
@@ -328,7 +328,7 @@ func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 	var task wire.Task
 	n.call("POST", "/v1/queues/jobs/dead/replay", `{"filter":{},"rate_per_second":10}`, &task)
 	var index uint64 // at which the task has begun
-	for e, err := range n.Follow(ctx, client.EventQuery{From: "start", Type: "replayed"}) {
+	for e, err := range n.Follow(ctx, client.EventQuery{From: "start", Types: []string{"replayed"}}) {
 		require.NoError(t, err)
 		index = e.Index
 		break

@@ -26,9 +26,10 @@ import (
 type replayer struct {
 	request
 	logSource
-	FromText                 string `flag:"from" default:"start"`
-	ToText                   string `flag:"to" default:"now"`
-	Queue, Message           string
+	FromText string `flag:"from" default:"start"`
+	ToText   string `flag:"to" default:"now"`
+	Message  string
+	eventLabels
 	Verify, Diff, Exhaustive bool
 	Salvage                  bool
 	Into, WhatIf             string
@@ -125,6 +126,13 @@ func (r *replayer) parse() (err error) {
 		return usagef("--salvage goes with --into")
 	case r.Salvage && (r.reach.addr != "" || r.Archive != ""):
 		return usagef("--salvage reads a data directory: give --data-dir alone")
+	case r.labelled() &&
+		(r.Verify || r.Diff || r.Into != "" || r.WhatIf != "" || r.Bisect != ""):
+		return usagef("--type, --actor, --worker, --key, --kind and --correlation-id select the " +
+			"events to print: give them alone")
+	case r.labelled() && r.Message != "" && r.reach.addr != "":
+		return usagef("--message and --addr print all of a message's history: give no --type, " +
+			"--actor, --worker, --key, --kind or --correlation-id")
 	case r.Exhaustive && r.Bisect == "":
 		return usagef("--exhaustive goes with --bisect")
 	case r.reach.addr != "" &&
@@ -147,10 +155,11 @@ func (r *replayer) parse() (err error) {
 			return usagef("--message: %.64q is %w", r.Message, err)
 		}
 	}
-	if r.filter.Queue = r.Queue; r.Queue != "" && !event.ValidName(r.Queue) {
+	if r.Queue != "" && !event.ValidName(r.Queue) {
 		return usagef("--queue: %.64q can't be a queue's name", r.Queue)
 	}
-	return nil
+	r.filter.Filter, err = r.eventLabels.filter()
+	return err
 }
 
 // order returns a usage error for a range that ends before it begins.
@@ -304,9 +313,9 @@ func (r *replayer) askPast() error {
 			to = fmt.Sprintf("index:%d", head.Index)
 		}
 	}
-	events := r.AllEvents(r.ctx, client.EventQuery{
-		From: from, To: to, Queue: r.filter.Queue, Limit: 1000,
-	})
+	q := r.query()
+	q.From, q.To, q.Limit = from, to, 1000
+	events := r.AllEvents(r.ctx, q)
 	if r.Message != "" {
 		events = r.history(head.Index)
 	}

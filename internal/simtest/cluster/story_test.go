@@ -238,7 +238,7 @@ func (s *story) check(before int) {
 		s.Errorf("%d of %d were processed", n, s.n)
 	}
 	times, last, at := map[int]int{}, map[int]int{}, 0
-	for e, err := range s.cl.AllEvents(s.Context(), client.EventQuery{Queue: s.queue, Type: "acked",
+	for e, err := range s.cl.AllEvents(s.Context(), client.EventQuery{Queue: s.queue, Types: []string{"acked"},
 		From: "start", Limit: 1000}) {
 		require.NoError(s, err)
 		i, ok := s.ids[e.MessageID]

@@ -26,7 +26,8 @@ type Guard struct {
 	Refuse func(http.ResponseWriter, *http.Request, *event.Problem)
 }
 
-// wrap returns a handler that passes on to h what Guard does not refuse. Bodies must arrive within timeout.
+// wrap returns a handler that passes on to h what Guard does not refuse. Bodies must arrive within
+// timeout.
 func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 	cross, hosts := http.NewCrossOriginProtection(), map[string]bool{}
 	for _, o := range g.Origins {

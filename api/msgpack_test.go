@@ -61,6 +61,8 @@ func TestMsgpackInAndOut(t *testing.T) {
 	ack := packed(t, map[string]any{"lease_ids": []string{first}})
 	// JSON, unless Accept asks for msgpack.
 	h.do("POST", "/v1/queues/q/ack", ack, in).want(200).with("results.0.status", "acked")
+	h.do("POST", "/v1/queues/q/ack", ack, in, "Accept: application/msgpack;q=0.0, */*").want(200).
+		with("results.0.status", "acked")
 	a = h.do("POST", "/v1/leases/"+second+"/ack", "\x80", in, out).want(200)
 	require.NoError(t, msgpack.Unmarshal(a.Body.Bytes(), &map[string]any{}))
 	// A problem is always JSON.

@@ -294,12 +294,24 @@ func createdOr200(created bool) int {
 func (q *request) accepts(types ...string) string {
 	for _, h := range q.Header["Accept"] {
 		for part := range strings.SplitSeq(h, ",") {
-			media, _, _ := strings.Cut(part, ";")
+			media, params, _ := strings.Cut(part, ";")
 			media = strings.ToLower(strings.TrimSpace(media))
-			if slices.Contains(types, media) {
+			if slices.Contains(types, media) && !excluded(params) {
 				return media
 			}
 		}
 	}
 	return ""
+}
+
+// excluded reports whether the parameters of a media type in an Accept header have the weight 0.
+func excluded(params string) bool {
+	for param := range strings.SplitSeq(params, ";") {
+		name, value, _ := strings.Cut(param, "=")
+		if strings.EqualFold(strings.TrimSpace(name), "q") {
+			weight, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
+			return err == nil && weight == 0
+		}
+	}
+	return false
 }

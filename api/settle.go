@@ -388,12 +388,13 @@ func (s *Server) transactAll(
 	for i := 0; queue != "" && q.err == nil && i < len(in.items); i++ {
 		q.do(func() error { return q.isOf(queue, in.items[i].Lease, in.places[i]) })
 	}
-	seen := make(map[event.ID]bool, len(in.items))
+	seen := make(map[event.ID]place, len(in.items))
 	for i, item := range in.items {
-		if seen[item.Lease] {
-			in.refuse(in.places[i], "", "is lease %s, which is settled twice", item.Lease)
+		if other, ok := seen[item.Lease]; ok {
+			in.refuse(in.places[i], "", "is lease %s, which %s[%d] names too: a lease is settled "+
+				"or extended once", item.Lease, other.list, other.index)
 		}
-		seen[item.Lease] = true
+		seen[item.Lease] = in.places[i]
 	}
 	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
 	if q.err != nil {

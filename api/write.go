@@ -282,7 +282,8 @@ func (s *Server) since(age int64) (uint64, error) {
 	return from, err
 }
 
-// find returns the newest event with an alias, if it is of one of these types, from an index on; nil if there is none.
+// find returns the newest event with an alias, if it is of one of these types, from an index on;
+// nil if there is none.
 func (s *Server) find(
 	alias event.Hash, from uint64, types ...event.Type,
 ) (*event.Event, error) {
@@ -325,7 +326,8 @@ func (s *Server) lookForDuplicates(
 }
 
 // holder searches the log, from an index on, for the event by which a message took a deduplication
-// hash, nil if none has it: who was deleted has not. now is the message's id, zero once it has left.
+// hash, nil if none has it: who was deleted has not. now is the message's id, zero once it has
+// left.
 func (s *Server) holder(ctx context.Context, hash event.Hash, from uint64) (
 	took *event.Event, now event.ID, err error,
 ) {

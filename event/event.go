@@ -219,7 +219,7 @@ type Event struct {
 	Type    Type
 	Subject ID     // the message it is about; zero for queues and answers
 	Prev    Ref    // the subject's event before this one
-	Alias   Hash   // enqueued, resurrected: deduplication hash; answer_kept: hash of the Idempotency-Key
+	Alias   Hash   // deduplication hash; answer_kept: of the Idempotency-Key
 	Queue   string // the queue's name
 	Actor   string // who asked, where it is known
 
@@ -232,7 +232,7 @@ type Event struct {
 	Due      int64
 	Expires  int64 // enqueued: when its ttl ends; 0 never
 	Size     uint32
-	Until    int64 // enqueued, resurrected: end of its deduplication window; answer_kept: how long it is kept
+	Until    int64 // when its deduplication window ends; answer_kept: how long it is kept
 	SourceID string
 	// enqueued, resurrected: a label, as in the content, with which it is delivered
 	CorrelationID string

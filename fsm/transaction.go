@@ -10,7 +10,7 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		it, lease := &c.Settle[i], c.Settle[i].Lease
 		if seen[lease] {
 			return problem(invalid(event.FieldSettle,
-				"lease %s is settled twice in one transaction", lease).At(i))
+				"lease %s is named twice: a transaction settles or extends it once", lease).At(i))
 		}
 		seen[lease] = true
 		m, ok := d.holder(lease)

@@ -208,7 +208,21 @@ func setDefault(cmd *cobra.Command, name, text string) {
 
 // exclusive refuses two of some flags.
 func exclusive(names ...string) flag {
-	return func(_ *app, cmd *cobra.Command) { cmd.MarkFlagsMutuallyExclusive(names...) }
+	return func(_ *app, cmd *cobra.Command) {
+		cmd.MarkFlagsMutuallyExclusive(names...) // for completion; its error would be cobra's
+		before := cmd.PreRunE
+		cmd.PreRunE = func(c *cobra.Command, args []string) error {
+			given := slices.DeleteFunc(slices.Clone(names),
+				func(name string) bool { return !c.Flags().Changed(name) })
+			if len(given) > 1 {
+				return usagef("--%s and --%s exclude each other", given[0], given[1])
+			}
+			if before == nil {
+				return nil
+			}
+			return before(c, args)
+		}
+	}
 }
 
 // choice is a flag that is one of some words.

@@ -40,7 +40,7 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if err != nil {
 		return nil, err
 	}
-	if index == 0 {
+	if index < max(d.Log.First(), 1) {
 		return nil, d.Log.OutOfRange("there is nothing before the first event to continue from", false)
 	}
 	state, _, err := d.stateAfter(ctx, index)

@@ -305,7 +305,7 @@ func (v *salvage) fill(ctx context.Context, tmp string) (
 		}
 	}
 	if err == nil && end.Last == 0 {
-		err = fmt.Errorf("%w: no block of the log is whole", ErrTarget)
+		err = fmt.Errorf("%w: no block of the log up to --to is whole", ErrTarget)
 	}
 	if err != nil {
 		return nil, checkpoint.Meta{}, nil, err

@@ -436,6 +436,9 @@ func (r *replayer) copyInto(d *replay.Dir) error {
 		bar.set(done, total)
 	})
 	bar.done()
+	if log.IsRange(err) {
+		return fmt.Errorf("--to: %w", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -58,6 +58,9 @@ type BootstrapOptions struct {
 	Logger *slog.Logger
 }
 
+// SettingsError is Bootstrap's error for settings that cannot work, whatever other nodes say.
+type SettingsError struct{ error }
+
 const (
 	rpcBootstrap = "raft.bootstrap"
 
@@ -90,7 +93,7 @@ func Bootstrap(ctx context.Context, o BootstrapOptions) error {
 	b := &bootstrap{BootstrapOptions: o, self: o.Net.Self()}
 	b.would.Store("")
 	if err := b.readList(); err != nil {
-		return err
+		return SettingsError{err}
 	}
 	undecided, decided := context.WithCancel(ctx)
 	answerBootstrap(undecided, o.Net, func() bootState {

@@ -413,6 +413,9 @@ func (n *node) keepEngine(ctx context.Context) {
 			Expect: n.c.BootstrapExpect, Join: n.c.Join,
 			Save: func() error { return n.card.Write(n.c.DataDir) },
 		})
+		if _, ok := errors.AsType[raft.SettingsError](err); ok {
+			err = usagef("%w", err)
+		}
 		if err == nil {
 			err = n.open()
 		}

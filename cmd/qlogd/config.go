@@ -205,6 +205,9 @@ func (c *config) check() error {
 			return usagef("join: %w", err)
 		}
 	}
+	if info, err := os.Stat(c.WitnessFile); err == nil && !info.Mode().IsRegular() {
+		return usagef("witness-file: %s must be a regular file", c.WitnessFile)
+	}
 	if err := c.level.UnmarshalText([]byte(c.LogLevel)); err != nil {
 		return usagef("log-level must be debug, info, warn or error, not %.64q", c.LogLevel)
 	}

@@ -12,6 +12,7 @@ import (
 	"io"
 	"os"
 	"sync/atomic"
+	"syscall"
 )
 
 const (
@@ -35,18 +36,19 @@ func Load(file string) (*Secret, error) {
 
 // Reload reads the file again. If that fails, the previous secret stays in use.
 func (s *Secret) Reload() error {
-	info, err := os.Stat(s.file)
-	if err != nil {
-		return err
-	}
-	if !info.Mode().IsRegular() { // to open a named pipe would wait for its other end
-		return fmt.Errorf("%s must be a regular file", s.file)
-	}
-	f, err := os.Open(s.file)
+	// Without O_NONBLOCK, to open a named pipe would wait for its other end.
+	f, err := os.OpenFile(s.file, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	if !info.Mode().IsRegular() {
+		return fmt.Errorf("%s must be a regular file", s.file)
+	}
 	if mode := info.Mode().Perm(); mode&0o077 != 0 {
 		return fmt.Errorf("%s can be used by its group or others (mode %04o), "+
 			"but must be its owner's alone: chmod 600 it", s.file, mode)

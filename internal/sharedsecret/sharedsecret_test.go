@@ -1,10 +1,12 @@
 package sharedsecret
 
 import (
+	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -56,5 +58,9 @@ func TestSecretFile(t *testing.T) {
 	assert.NotEqual(t, s.mac("a", "b"), was, "the proof after a change")
 	assert.NotEqual(t, s.mac("a", "b"), s.mac("ab", ""), "proofs of other texts")
 	require.NoError(t, os.Remove(file))
-	assert.ErrorIs(t, s.Reload(), fs.ErrNotExist)
+	err = s.Reload()
+	assert.True(t, errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(err.Error(), "open "), "%v", err)
+	require.NoError(t, syscall.Mkfifo(file, 0o600))
+	err = s.Reload()
+	assert.True(t, err != nil && strings.Contains(err.Error(), "must be a regular file"), "%v", err)
 }

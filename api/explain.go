@@ -120,6 +120,7 @@ func (x *explaining) live(v *event.MessageView) error {
 		} else {
 			x.because(r, "it was enqueued with a delay and comes due at %s", r.Until)
 		}
+		x.spent(v)
 		return nil
 	}
 	if _, paused := slices.BinarySearch(x.queue.PausedKeys, v.Key); paused {
@@ -132,6 +133,7 @@ func (x *explaining) live(v *event.MessageView) error {
 		}
 	}
 	x.limits()
+	x.spent(v)
 	if len(x.out.Reasons) > 0 {
 		return nil
 	}
@@ -162,6 +164,15 @@ func (x *explaining) live(v *event.MessageView) error {
 	}
 	x.because(r, "it can be leased at once, %s", text)
 	return nil
+}
+
+// spent explains that a lowered max_attempts gives a message no further delivery.
+func (x *explaining) spent(v *event.MessageView) {
+	if most := x.queue.Policy.MaxAttempts; most > 0 && v.Attempt >= most {
+		x.because(wire.Reason{Code: "max_attempts"}, "its attempts (%d) reach "+
+			"delivery.max_attempts, now %d: it dies when it would be delivered next, unless the limit is "+
+			"raised before", v.Attempt, most)
+	}
 }
 
 // limits explains which limits of the policy the queue has reached.

@@ -7,8 +7,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// lease leases up to Max messages of the queues, tried in their order. Expired ones are
-// removed first, so they are never leased.
+// lease leases up to Max messages of the queues, tried in their order. Those that may not be
+// delivered any more are passed over: they die, a bounded number per entry.
 func (d *decision) lease(c *event.Lease) event.Result {
 	for i, name := range c.Queues {
 		if d.s.Policy(name) == nil {
@@ -25,7 +25,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 			batch = 1
 		}
 		var ahead event.MessageView // of the batch that is being leased; left is what it may still get
-		for expired, left := 0, int64(0); len(out) < c.Max && expired < duePerEntry; {
+		for left := int64(0); len(out) < c.Max; {
 			m, ok := event.MessageView{}, false
 			if left > 0 {
 				m, ok = d.s.NextBehind(ahead.ID, c.Kinds)
@@ -37,9 +37,12 @@ func (d *decision) lease(c *event.Lease) event.Result {
 			if !ok {
 				break
 			}
-			if d.s.Expired(&m) {
-				expired++
-				d.die(&m, event.ReasonExpired, event.ID{}, event.Blob{})
+			if reason := d.undeliverable(&m, policy); reason != event.ReasonNone {
+				if d.passed == duePerEntry {
+					break
+				}
+				d.passed++
+				d.die(&m, reason, event.ID{}, event.Blob{})
 				continue
 			}
 			expires := d.s.Clock() + ms
@@ -57,4 +60,16 @@ func (d *decision) lease(c *event.Lease) event.Result {
 		}
 	}
 	return event.Result{Leased: out}
+}
+
+// undeliverable returns why a message dies instead of being delivered: its time is over, or
+// max_attempts was lowered to attempts that it has spent. ReasonNone: it can be delivered.
+func (d *decision) undeliverable(m *event.MessageView, p *event.Policy) event.Reason {
+	switch {
+	case d.s.Expired(m):
+		return event.ReasonExpired
+	case last(p, m.Attempt):
+		return event.ReasonMaxAttempts
+	}
+	return event.ReasonNone
 }

@@ -104,6 +104,8 @@ type decision struct {
 	actor string
 	wants uint16 // the entry's rules
 
+	passed int // messages that the entry's leases have passed over
+
 	sent     map[event.ID]event.Settled // leases that the command has sent back (sendBack)
 	extended extended                   // the last part of a batch that was extended
 }

@@ -1014,14 +1014,23 @@ func (m *mmessage) compare(o *mmessage) int {
 	return cmp.Compare(m.available, o.available)
 }
 
-// dying is the candidate that the machine found to be over its time, in the
-// same entry in which it came back.
+// undeliverable says why a message dies instead of being delivered, if it does: its time was over in
+// the same entry in which it came back, or max_attempts was lowered.
+func (w *model) undeliverable(m *mmessage) event.Reason {
+	switch {
+	case m.over(w.clock):
+		return event.ReasonExpired
+	case m.last():
+		return event.ReasonMaxAttempts
+	}
+	return event.ReasonNone
+}
+
+// dying is the candidate that the machine passed over.
 func (w *model) dying(cands []*mmessage) *mmessage {
 	for _, m := range cands {
-		if w.at < len(w.block.Events) && m.over(w.clock) {
-			if e := &w.block.Events[w.at]; e.Subject == m.id && e.Reason == event.ReasonExpired {
-				return m
-			}
+		if w.at < len(w.block.Events) && w.undeliverable(m) != event.ReasonNone && w.block.Events[w.at].Subject == m.id {
+			return m
 		}
 	}
 	return nil
@@ -1076,7 +1085,7 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 				w.fatal("%s can be leased from %q, the machine leased %d only", cands[0].id, name, len(got.Leased))
 			}
 			if m := w.dying(cands); m != nil {
-				w.die(m, event.ReasonExpired, event.ID{})
+				w.die(m, w.undeliverable(m), event.ID{})
 				continue
 			}
 			l := got.Leased[n]
@@ -1089,8 +1098,8 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 			if m == nil {
 				w.fatal("%s (and %d equals) is next in %q, the machine leased %s", cands[0].id, len(cands)-1, name, l.ID)
 			}
-			if m.over(w.clock) {
-				w.fatal("%s is over and was leased", m.id)
+			if why := w.undeliverable(m); why != event.ReasonNone {
+				w.fatal("%s was leased, it should have died: %s", m.id, why)
 			}
 			n++
 			w.unwait(m)

@@ -358,6 +358,14 @@ func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {
 
 func (f *fake) Workers(now int64) ([]store.Worker, error) { return f.counted().Workers(now) }
 
+func (f *fake) Dying(now int64) (map[string]store.Counted, error) {
+	return f.counted().Dying(now)
+}
+
+func (f *fake) Expiring(created func(string) int64) (map[string]*store.Expiring, error) {
+	return f.counted().Expiring(created)
+}
+
 func (f *fake) Position() (uint64, int64) { return f.rebuilt, 60_000 }
 func (f *fake) Rebuild() error            { f.rebuilt++; return nil }
 

@@ -70,6 +70,7 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /v1/messages/{id}/edits", access{roleRead, somehow}, s.messageEdits)
 
 	add("GET /v1/queues/{queue}/explain", read, s.explain)
+	add("GET /v1/attention", access{roleRead, somehow}, s.attention)
 	add("GET /v1/workers", access{roleRead, somehow}, s.listWorkers)
 
 	// Short forms of calls above.

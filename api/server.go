@@ -41,6 +41,7 @@ type Server struct {
 	metrics *metrics
 	openapi func() []byte // JSON, made when first asked for
 
+	started   time.Time
 	begun     atomic.Uint64   // requests
 	creating  atomic.Int64    // queues that commands in flight create
 	undrained context.Context // ended by Drain
@@ -52,7 +53,7 @@ func New(deps Deps, opts Options) *Server {
 	opts.defaults()
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
-		rules: map[string]access{}, ops: newTracker(),
+		rules: map[string]access{}, ops: newTracker(), started: time.Now(),
 		schemas: newCache[*schema](), hooks: newCache[*compiledWebhook](),
 	}
 	s.once, _ = lru.New[event.Hash, *onceCall](keepOnce) // an error: less than one
@@ -184,6 +185,7 @@ type State interface {
 type Live interface {
 	State
 	QueueCount() int
+	Attention(queue string) (event.AttentionView, bool)
 	// The floors are the indexes from which on the state remembers deduplication hashes and
 	// requests; below, the log must be asked. 0: it remembers all.
 	DedupFloor() uint64
@@ -230,6 +232,8 @@ type Models interface {
 	Replayed(queue string, after event.ID, limit int) ([]store.Replayed, error)
 	OperationsWith(prefix []byte) ([]store.Operation, error)
 	Workers(now int64) ([]store.Worker, error)
+	Dying(now int64) (map[string]store.Counted, error)
+	Expiring(created func(queue string) int64) (map[string]*store.Expiring, error)
 	Position() (index uint64, clock int64)
 	Wait(ctx context.Context, index uint64) error
 	Rebuild() error

@@ -282,6 +282,12 @@ func (c *Client) Tasks(ctx context.Context, status string,
 	}))
 }
 
+// Attention returns what may need an operator, the worst first.
+func (c *Client) Attention(ctx context.Context, opts ...CallOption) ([]wire.AttentionItem, error) {
+	out, err := do[wire.Attention](ctx, c, newCall(get, "/v1/attention", nil), opts)
+	return out.Items, err
+}
+
 // Workers returns who has leased from a queue within the last hour, from all of them if queue is "".
 func (c *Client) Workers(ctx context.Context, queue string,
 	opts ...CallOption) ([]wire.Worker, error) {

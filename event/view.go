@@ -13,6 +13,7 @@ type QueueView struct {
 	RefillsAt  int64 // when rate_limit allows the next lease, Unix ms; 0: now
 	CreatedAt  int64
 	UpdatedAt  int64
+	LeasedAt   int64 // when its newest lease was given; 0: none yet
 	Stats      Stats
 }
 
@@ -89,6 +90,22 @@ type DeadFilter struct {
 	Before ID    // only ids below it; zero: all
 	After  ID    // only ids above it
 	Limit  int
+}
+
+// AttentionView is what of a queue may need an operator. Times are Unix ms.
+type AttentionView struct {
+	QueueView
+	NewestAt int64 // when the newest of its messages came; 0 without any
+
+	HeldKeys int64  // keys that hold_key blocks
+	HeldKey  string // the one blocked for the longest time
+	HeldBy   ID     // the dead message that blocked it: its id in the dead-letter queue
+
+	// Messages that could be leased, and since when nothing was, though some could be and neither
+	// the policy nor a pause has changed.
+	Leasable, LeasableSince int64
+	// Waiting messages that failed and have one attempt left, and since when there are any.
+	LastAttempt, LastAttemptSince int64
 }
 
 // PartitionView is a partition, for explaining.

@@ -1307,6 +1307,26 @@ func (w *model) end(b *bench) {
 	}
 }
 
+// endAttention compares what of a queue may need an operator.
+func (w *model) endAttention(b *bench, q *mqueue, can int64) {
+	w.t.Helper()
+	v, _ := b.m.Attention(q.name)
+	last, dying := int64(0), int64(0)
+	for _, m := range q.all {
+		if m.state != event.StateLeased && m.attempt > 0 && m.attempt+1 == q.policy.MaxAttempts {
+			last++
+		}
+	}
+	if q.keyDied {
+		dying = v.LastAttempt - last // those that followed a dead one count until their events
+	}
+	if v.Leasable != can || v.HeldKeys != int64(len(q.held)) || v.LastAttempt != last+max(dying, 0) ||
+		v.HeldKeys > 0 && len(q.held[v.HeldKey]) == 0 {
+		w.fatal("queue %q: %d leasable, %d keys held, %d with one attempt left; the machine says %+v",
+			q.name, can, len(q.held), last, v)
+	}
+}
+
 func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	w.t.Helper()
 	if v.Name != q.name || v.Paused != q.paused || v.Revision != q.revision ||
@@ -1371,6 +1391,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	if n := b.m.Leasable(q.name, nil); n != can {
 		w.fatal("%d of queue %q can be leased, the machine says %d", can, q.name, n)
 	}
+	w.endAttention(b, q, int64(can))
 	ms := b.messages(q.name)
 	if len(ms) != len(q.all) {
 		w.fatal("queue %q has %d messages, the machine says %d", q.name, len(q.all), len(ms))

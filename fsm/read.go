@@ -87,6 +87,11 @@ func (m *Machine) Partition(queue, key string) (v event.PartitionView, ok bool) 
 	return v, ok
 }
 
+// Attention returns what of a queue may need an operator.
+func (m *Machine) Attention(queue string) (event.AttentionView, bool) {
+	return find(m, (*projections.State).Attention, queue)
+}
+
 // Task returns a task that is running or ended recently.
 func (m *Machine) Task(id event.ID) (event.TaskView, bool) {
 	return find(m, (*projections.State).Task, id)

@@ -13,7 +13,7 @@ import (
 // invariants (I7, I8, I9), or its indexes that a reader of the written state would
 // build otherwise. Tests call it.
 func (s *State) Check() error {
-	c := &checker{State: s, set: map[timer]bool{}}
+	c := &checker{State: s, set: map[timer]bool{}, tried: map[[2]uint32]int64{}}
 	c.timers(&s.waiting)
 	c.timers(&s.deadlines)
 	c.timers(&s.refills)
@@ -50,7 +50,9 @@ func (s *State) Check() error {
 type checker struct {
 	*State
 	set map[timer]bool // whether a timer that is set is valid
-	err error
+	// waiting messages by backlog and attempts spent
+	tried map[[2]uint32]int64
+	err   error
 }
 
 // want returns ok, and notes what is wrong if it is false.
@@ -103,6 +105,9 @@ func (c *checker) indexes() {
 		if b.deleted { // its lists are not kept
 			continue
 		}
+		same("held keys in order", slices.Equal(o.queue.heldOrder, slices.DeleteFunc(
+			slices.Clone(b.queue.heldOrder),
+			func(k heldKey) bool { return b.queue.held[k.key].since != k.since })))
 		same("ready lists", b.byPrio == o.byPrio)
 		same("ready lists by kind", maps.EqualFunc(b.byKind, o.byKind,
 			func(a, b *[event.MaxPriority + 1]list) bool { return *a == *b }))
@@ -174,6 +179,9 @@ func (c *checker) message(h handle, m *message) {
 		c.want(found == h, "message %s is not found by its lease", m.id)
 		t.at, t.kind = l.expires, timerLease
 	}
+	if m.state != event.StateLeased && m.attempt > 0 {
+		c.tried[[2]uint32{m.backlog, m.attempt}]++
+	}
 	c.want(m.state == event.StateReady || c.deleted(m) || c.set[t],
 		"message %s is %s without a timer", m.id, m.state)
 	if m.extra != 0 {
@@ -203,6 +211,19 @@ func (c *checker) backlog(b *backlog, t *tally) {
 	counts := tally{b.ready, b.scheduled, int64(b.inFlight.n), b.bytes, t.all}
 	c.want(counts == *t, "backlog %d of %q counts %+v, its messages %+v", b.number, q.Name, counts,
 		*t)
+	for attempt, t := range b.tried { // order does not matter: any contradiction will do
+		of := [2]uint32{b.number, attempt}
+		c.want(t.n == c.tried[of] && t.since > 0, "queue %q counts %+v messages with %d attempts, "+
+			"there are %d", q.Name, t, attempt, c.tried[of])
+		delete(c.tried, of)
+	}
+	for of, n := range c.tried { // order does not matter: as above
+		c.want(of[0] != b.number, "queue %q does not count %d messages with %d attempts", q.Name,
+			n, of[1])
+	}
+	held := len(q.heldOrder) > 0 && q.held[q.heldOrder[0].key].since == q.heldOrder[0].since
+	c.want(held == (len(q.held) > 0), "queue %q holds %d keys, in order %v", q.Name, len(q.held),
+		q.heldOrder)
 	if q.backlog == b {
 		n := &q.Stats
 		in := n.Enqueued + n.DeadIn + n.ReplayedIn + n.Imported + n.Resurrected

@@ -155,7 +155,7 @@ func (c *coder) queue(s *State, q *queue) {
 		q.held, q.backlog = map[string]hold{}, &backlog{}
 	}
 	c.do(&q.Name, &q.Number, &q.backlog.number, &usable, &q.Revision, &q.CreatedAt, &q.UpdatedAt,
-		&q.Paused)
+		&q.LeasedAt, &q.Paused)
 	var policy []byte
 	if !c.reads() {
 		policy = event.EncodePolicy(q.policy)
@@ -181,6 +181,7 @@ func (c *coder) queue(s *State, q *queue) {
 		c.tokens(s, q)
 	}
 	if c.reads() {
+		q.orderHeld()
 		s.numbers[q.Number], s.backlogs[q.backlog.number] = q, q.backlog
 		if usable {
 			s.queues[q.Name] = q
@@ -223,6 +224,13 @@ func (c *coder) backlog(s *State, number *uint32) {
 		lists := b.kindLists(*k)
 		for i := range lists {
 			c.do(&lists[i])
+		}
+	})
+	attempts := slices.Sorted(maps.Keys(b.tried))
+	several(c, &attempts, func(n *uint32) {
+		t := b.tried[*n]
+		if c.do(n, &t.n, &t.since); c.reads() && c.err == nil {
+			b.tried[*n] = t
 		}
 	})
 	c.do(&b.ready, &b.scheduled, &b.bytes, &b.separate)

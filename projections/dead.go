@@ -153,11 +153,7 @@ func (s *State) deadLettered(e *event.Event) {
 	s.listDead(to.backlog, n)
 	if e.HoldsKey {
 		x.holds, x.holdsIn = b.ordering.PartitionKey(key), b.queue.Number
-		was, ok := b.queue.held[x.holds]
-		if !ok {
-			was.since = e.ID
-		}
-		b.queue.held[x.holds] = hold{since: was.since, dead: was.dead + 1}
+		b.queue.hold(x.holds, e)
 		if l, ok := b.partitions[x.holds]; ok {
 			s.refresh(b, l)
 		}

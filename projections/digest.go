@@ -78,7 +78,8 @@ func (s *State) Digest() [16]byte {
 		if q.Paused {
 			paused = 1
 		}
-		u(uint64(q.Number), q.Revision, paused, uint64(q.CreatedAt), uint64(q.UpdatedAt))
+		u(uint64(q.Number), q.Revision, paused, uint64(q.CreatedAt), uint64(q.UpdatedAt),
+			uint64(q.LeasedAt))
 		k := q.backlog
 		u(uint64(k.ready), uint64(k.scheduled), uint64(k.inFlight.n), uint64(k.bytes))
 		for _, c := range q.counters() {

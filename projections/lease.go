@@ -25,6 +25,7 @@ func (s *State) leased(e *event.Event) {
 		s.intoBatch(b, h)
 	}
 	insert[messageOrder](s, &b.inFlight, h, 0)
+	b.queue.LeasedAt = s.clock
 	s.armLease(h, m)
 	s.close(h)
 	s.takeToken(b.queue)

@@ -166,6 +166,7 @@ func (s *State) schedule(h handle, due int64, place event.Place) {
 	}
 	m.state, m.due, m.place = event.StateScheduled, due, place
 	b.scheduled++
+	s.countTried(b, m, 1)
 	if place == event.PlaceBlock {
 		s.intoPartition(b, h, inFront)
 	}
@@ -183,6 +184,7 @@ func (s *State) becomeReady(h handle) {
 	b := s.backlogs[m.backlog]
 	b.scheduled--
 	if m.place != event.PlaceBlock {
+		s.countTried(b, m, -1) // ready counts it again
 		s.ready(h, m.place)
 	} else {
 		b.ready++
@@ -214,6 +216,7 @@ func (s *State) enter(h handle, to where) {
 	b := s.backlogs[m.backlog]
 	m.state = event.StateReady
 	b.ready++
+	s.countTried(b, m, 1)
 	switch {
 	case b.ordering != event.Unordered:
 		s.intoPartition(b, h, to)
@@ -226,6 +229,7 @@ func (s *State) enter(h handle, to where) {
 func (s *State) unready(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]
+	s.countTried(b, m, -1)
 	gone := s.deleted(m) // its counts and its queue's lists went with the tombstone
 	inPartition := b.ordering != event.Unordered && (m.state == event.StateReady ||
 		m.place == event.PlaceBlock)

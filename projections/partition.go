@@ -213,7 +213,7 @@ func (s *State) releaseKey(number uint32, key string, by event.ID) {
 		q.held[key] = h
 		return
 	}
-	delete(q.held, key)
+	q.unhold(key)
 	if lh, ok := q.backlog.partitions[key]; ok {
 		s.refresh(q.backlog, lh)
 	}

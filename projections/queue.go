@@ -16,7 +16,10 @@ type queue struct {
 	backlog *backlog
 	tokens  *tokens         // nil without a rate_limit
 	held    map[string]hold // keys held (on_dead: hold_key)
-	touched bool
+	// the keys held in the order in which they were, among some that are not any more. Invariant:
+	// the first one is held
+	heldOrder []heldKey
+	touched   bool
 }
 
 // hold blocks a partition until all its dead messages are resolved. There can be several:
@@ -39,6 +42,7 @@ type backlog struct {
 	partitions map[string]handle
 	dead       map[string]*list        // by the queue in which they died
 	sources    map[string][]handle     // by source id, the oldest first
+	tried      map[uint32]tried        // waiting messages by attempts spent, at least one
 	byPrio     [event.MaxPriority]list // ready messages (unordered) or partitions
 	byKind     map[handle]*[event.MaxPriority + 1]list
 	apart      *keyLists // nil unless messages are kept apart
@@ -88,6 +92,7 @@ func (s *State) newBacklog(q *queue) *backlog {
 func (b *backlog) index() {
 	b.partitions, b.byKind = map[string]handle{}, map[handle]*[event.MaxPriority + 1]list{}
 	b.dead, b.sources = map[string]*list{}, map[string][]handle{}
+	b.tried = map[uint32]tried{}
 }
 
 func (s *State) queueCreated(e *event.Event) {
@@ -125,7 +130,7 @@ func (s *State) queueUpdated(e *event.Event) {
 		s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.Name})
 		q.policy = e.Policy
 		q.backlog = s.newBacklog(q)
-		q.held = map[string]hold{} // the partitions are others now
+		q.held, q.heldOrder = map[string]hold{}, nil // the partitions are others now
 		if e.Policy.Ordering == event.FIFO {
 			q.PausedKeys = nil
 		}
@@ -144,7 +149,7 @@ func (s *State) queueUpdated(e *event.Event) {
 // releaseAll unblocks all blocked partitions: the policy no longer blocks them.
 func (s *State) releaseAll(q *queue) {
 	for _, key := range slices.Sorted(maps.Keys(q.held)) {
-		delete(q.held, key)
+		q.unhold(key)
 		if lh, ok := q.backlog.partitions[key]; ok {
 			s.refresh(q.backlog, lh)
 		}

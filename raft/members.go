@@ -172,9 +172,12 @@ type MemberStatus struct {
 	Member
 	Votes     bool // is a voter of the configuration; else it may become one
 	Leader    bool
-	Reachable bool       // has answered lately
-	Seen      time.Time  // of its last answer; zero: never
-	Status    peerStatus // its last answer
+	Reachable bool      // has answered lately
+	Seen      time.Time // of its last answer; zero: never
+	// Differs: its log or state is not that of other nodes, and either a majority contradicts it, or
+	// none decides.
+	Differs bool
+	Status  peerStatus // its last answer
 	// asked is what this node knew to be committed when it asked for Status: under load that
 	// is soon far behind.
 	asked uint64
@@ -193,13 +196,16 @@ func (v *MemberStatus) level() bool {
 // without asking any.
 func (r *Replica) Members() (out []MemberStatus) {
 	_, leader := r.raft.LeaderWithID()
-	now := time.Now()
+	now, found := time.Now(), r.agreement.found.Load()
 	for _, s := range r.servers() {
 		m := r.peers.answer(s.ID)
 		if s.ID == r.id {
 			p := r.fsm.progress()
 			m.Status, m.Seen = peerStatus{Applied: p.index, Head: p.head, Chain: p.chain,
-				Unconfirmed: r.unconfirmed(), Health: r.o.Health()}, now
+				Full: r.full(), Unconfirmed: r.unconfirmed(), Health: r.o.Health()}, now
+		}
+		if found != nil {
+			m.Differs = m.forked || slices.Contains(found.who, s.ID) || found.undecided && s.ID == r.id
 		}
 		m.Member, m.Votes = memberOf(s.ID, s.Address), s.Suffrage == hraft.Voter
 		m.Leader, m.Reachable = s.ID == leader, now.Sub(m.Seen) < reachableFor

@@ -38,20 +38,39 @@ const (
 	// WorkersMS is how long a worker is remembered after its last lease, counted by workerMS.
 	WorkersMS = 60 * minuteMS
 	workerMS  = 5 * minuteMS
+
+	// DyingMS is how long dead letters are remembered, counted by minute.
+	DyingMS = 10 * minuteMS
 )
 
-// Leases counts leases during some time. Times are the log's clock, Unix ms.
-type Leases struct {
+// Counted counts events of some time. Times are the log's clock, Unix ms.
+type Counted struct {
 	Count       uint64
 	First, Last int64
 }
 
 // add adds what came later.
-func (l *Leases) add(later Leases) {
-	if l.Count == 0 {
-		l.First = later.First
+func (c *Counted) add(later Counted) {
+	if c.Count == 0 {
+		c.First = later.First
 	}
-	l.Count, l.Last = l.Count+later.Count, later.Last
+	c.Count, c.Last = c.Count+later.Count, later.Last
+}
+
+// Expiry is the end of a lease that expired.
+type Expiry struct {
+	Queue   string
+	Message event.ID
+	// Leases is how many the queue had given until then.
+	Leases uint64
+}
+
+// expired is an Expiry of a batch. Its Leases are those of the batch, after all others unless the
+// queue was deleted in the batch.
+type expired struct {
+	id event.ID
+	Expiry
+	again bool
 }
 
 // operationWeight is how many events an operation counts as in a batch.
@@ -76,10 +95,13 @@ type batch struct {
 	db            *bolt.DB
 	maxRows       int
 	maxWorkers    int
+	maxExpiries   int
 	events        int
 	minutes       map[slot]map[event.Type]uint64
 	seconds       map[slot]uint64
-	workers       map[slot]Leases // the queue, 0x00 and the worker in the place of the queue
+	dying         map[slot]Counted
+	expiries      []expired
+	workers       map[slot]Counted // the queue, 0x00 and the worker in the place of the queue
 	ofQueue, dead map[kind]uint64
 	// gone are queues deleted in the batch: their earlier counts are deleted; b.ofQueue
 	// and b.dead hold later ones.
@@ -89,12 +111,15 @@ type batch struct {
 	operations []Operation
 }
 
-func newBatch(from state, db *bolt.DB, maxRows, maxWorkers int) *batch {
+// newBatch begins a batch at what the file holds. The caller holds mu.
+func (s *Store) newBatch() *batch {
 	return &batch{
-		state: from, from: from.Position, db: db, maxRows: maxRows, maxWorkers: maxWorkers,
+		state: s.at, from: s.at.Position, db: s.db,
+		maxRows: s.maxRows, maxWorkers: s.maxWorkers, maxExpiries: s.maxExpiries,
 		minutes: map[slot]map[event.Type]uint64{}, seconds: map[slot]uint64{},
 		ofQueue: map[kind]uint64{}, dead: map[kind]uint64{}, gone: map[string]bool{},
-		replayed: map[string][]Replayed{}, workers: map[slot]Leases{},
+		replayed: map[string][]Replayed{}, workers: map[slot]Counted{},
+		dying: map[slot]Counted{},
 	}
 }
 
@@ -110,8 +135,12 @@ func (b *batch) add(k *event.Block) {
 			n++
 		}
 		b.countTypes(e.Type, e.Queue, uint64(n))
-		if e.Type == event.Leased {
-			b.countLeases(e, uint64(n))
+		switch now := (Counted{uint64(n), b.Clock, b.Clock}); e.Type {
+		case event.Leased:
+			of := string(ofQueue(e.Queue, []byte(e.Worker)...))
+			countAt(b.workers, slot{b.Clock / workerMS, of}, now)
+		case event.DeadLettered:
+			countAt(b.dying, slot{b.Clock / minuteMS, e.Queue}, now)
 		}
 		for i := range rest[:n] {
 			b.count(&rest[i])
@@ -140,17 +169,15 @@ func (b *batch) countTypes(typ event.Type, queue string, n uint64) {
 	}
 }
 
-// countLeases counts n leases like e.
-func (b *batch) countLeases(e *event.Event, n uint64) {
-	at := slot{b.Clock / workerMS, string(ofQueue(e.Queue, []byte(e.Worker)...))}
-	l := b.workers[at]
-	l.add(Leases{n, b.Clock, b.Clock})
-	b.workers[at] = l
+func countAt(m map[slot]Counted, at slot, now Counted) {
+	c := m[at]
+	c.add(now)
+	m[at] = c
 }
 
 // detailed are the events of which count looks at more than type and queue.
 var detailed = []event.Type{
-	event.DeadLettered, event.Replayed, event.HistoryDeleted, event.AnswerKept,
+	event.DeadLettered, event.LeaseExpired, event.Replayed, event.HistoryDeleted, event.AnswerKept,
 }
 
 func (b *batch) count(e *event.Event) {
@@ -158,6 +185,13 @@ func (b *batch) count(e *event.Event) {
 	switch e.Type {
 	case event.DeadLettered:
 		b.dead[kind{e.Queue, byte(e.Reason)}]++
+	case event.LeaseExpired:
+		b.expiries = append(b.expiries, expired{e.ID, Expiry{
+			e.Queue, e.Subject, b.ofQueue[kind{e.Queue, byte(event.Leased)}],
+		}, b.gone[e.Queue]})
+		if len(b.expiries) > 2*b.maxExpiries {
+			b.expiries = slices.Delete(b.expiries, 0, b.maxExpiries)
+		}
 	case event.Replayed:
 		b.replayed[e.DiedIn] = append(b.replayed[e.DiedIn], Replayed{e.ID})
 	case event.HistoryDeleted:
@@ -212,6 +246,7 @@ func (t *edit) deleteWhile(bucket, from []byte, match func([]byte) bool) (keys [
 func (b *batch) write(tx *bolt.Tx) error {
 	t := &edit{Tx: tx}
 	b.writeTimes(t)
+	b.writeExpiries(t) // before the leases of the batch are added
 	b.writeCounts(t, bucketOfQueue, b.ofQueue)
 	b.writeCounts(t, bucketDead, b.dead)
 	for _, o := range b.operations {
@@ -264,16 +299,39 @@ func (b *batch) writeTimes(t *edit) {
 	for _, at := range inOrder(b.seconds) {
 		t.increase(bucketSeconds, timeKey(at.at, at.queue), b.seconds[at])
 	}
-	for _, at := range inOrder(b.workers) {
+	b.Workers += t.addCounted(bucketWorkers, b.workers)
+	t.addCounted(bucketDying, b.dying)
+}
+
+// addCounted adds to what a bucket has counted by time, and returns how many keys are new.
+func (t *edit) addCounted(bucket []byte, m map[slot]Counted) (created int) {
+	for _, at := range inOrder(m) {
 		key := timeKey(at.at, at.queue)
-		l, found, err := get[Leases](t.Bucket(bucketWorkers), key)
+		c, found, err := get[Counted](t.Bucket(bucket), key)
 		t.err = cmp.Or(t.err, err)
 		if !found {
-			b.Workers++
+			created++
 		}
-		l.add(b.workers[at])
-		t.put(bucketWorkers, key, l)
+		c.add(m[at])
+		t.put(bucket, key, c)
 	}
+	return created
+}
+
+// writeExpiries adds the batch's expiries and drops the oldest where there are too many.
+func (b *batch) writeExpiries(t *edit) {
+	for _, x := range b.expiries {
+		if !x.again {
+			key := ofQueue(x.Queue, byte(event.Leased))
+			before, _, err := get[uint64](t.Bucket(bucketOfQueue), key)
+			t.err = cmp.Or(t.err, err)
+			x.Leases += before
+		}
+		t.put(bucketExpiries, x.id[:], x.Expiry)
+	}
+	b.Expiries += len(b.expiries)
+	over := b.Expiries - b.maxExpiries
+	b.Expiries -= len(t.deleteWhile(bucketExpiries, nil, func([]byte) bool { over--; return over >= 0 }))
 }
 
 // forget drops entries that are too old at the batch's end. It depends on the state there
@@ -292,6 +350,7 @@ func (b *batch) forget(t *edit) {
 		}
 		keep = timeOf(k) + 1
 	}
+	t.deleteWhile(bucketDying, nil, before((b.Clock-DyingMS)/minuteMS))
 	t.deleteWhile(bucketSeconds, nil, before(b.Clock/secondMS-keptSeconds))
 	for _, k := range t.deleteWhile(bucketUntil, nil, before(b.Clock)) {
 		if t.err == nil {

@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -155,16 +156,16 @@ func (s *Store) Replayed(queue string, after event.ID, limit int) (out []Replaye
 // Worker is who has leased from a queue lately.
 type Worker struct {
 	Queue, Name string
-	Leases
+	Counted
 }
 
 // Workers returns who has leased from which queues within WorkersMS before now, by queue and name.
 // It counts by five minutes, so the first leases of each may be older.
 func (s *Store) Workers(now int64) (out []Worker, err error) {
-	byName := map[string]Leases{}
+	byName := map[string]Counted{}
 	err = s.view(func(tx *bolt.Tx) error {
 		from := timeKey(max(0, (now-WorkersMS)/workerMS), "")
-		return scan(tx.Bucket(bucketWorkers), nil, from, func(k []byte, l Leases) bool {
+		return scan(tx.Bucket(bucketWorkers), nil, from, func(k []byte, l Counted) bool {
 			if l.Last > now-WorkersMS {
 				sum := byName[string(k[8:])]
 				sum.add(l)
@@ -178,4 +179,61 @@ func (s *Store) Workers(now int64) (out []Worker, err error) {
 		out = append(out, Worker{queue, name, byName[key]})
 	}
 	return out, err
+}
+
+// Dying returns how many dead letters queues had within DyingMS before now, by queue; those without
+// any are left out. It counts by minute, so the first ones may be older.
+func (s *Store) Dying(now int64) (map[string]Counted, error) {
+	out := map[string]Counted{}
+	return out, s.view(func(tx *bolt.Tx) error {
+		from := timeKey(max(0, (now-DyingMS)/minuteMS), "")
+		return scan(tx.Bucket(bucketDying), nil, from, func(k []byte, c Counted) bool {
+			if c.Last > now-DyingMS {
+				sum := out[string(k[8:])]
+				sum.add(c)
+				out[string(k[8:])] = sum
+			}
+			return true
+		})
+	})
+}
+
+// Expiring is which leases of a queue expired, as far as that is kept.
+type Expiring struct {
+	Lately   Counted              // while the last ExpiringLeases leases were given
+	Messages map[event.ID]Counted // those of each message
+}
+
+// ExpiringLeases is how many of a queue's leases are its last ones.
+const ExpiringLeases = 100
+
+// Expiring returns which leases expired, by queue. What happened before a queue was created belongs
+// to an earlier one of its name.
+func (s *Store) Expiring(created func(queue string) int64) (out map[string]*Expiring, err error) {
+	out = map[string]*Expiring{}
+	return out, s.view(func(tx *bolt.Tx) error {
+		leases := map[string]uint64{}
+		var failed error
+		err := scan(tx.Bucket(bucketExpiries), nil, nil, func(k []byte, x Expiry) bool {
+			at := event.ClockOf(event.ID(k))
+			if at < created(x.Queue) {
+				return true
+			}
+			q, now := out[x.Queue], Counted{1, at, at}
+			if q == nil {
+				key := ofQueue(x.Queue, byte(event.Leased))
+				leases[x.Queue], _, failed = get[uint64](tx.Bucket(bucketOfQueue), key)
+				q = &Expiring{Messages: map[event.ID]Counted{}}
+				out[x.Queue] = q
+			}
+			if x.Leases+ExpiringLeases > leases[x.Queue] {
+				q.Lately.add(now)
+			}
+			m := q.Messages[x.Message]
+			m.add(now)
+			q.Messages[x.Message] = m
+			return failed == nil
+		})
+		return cmp.Or(err, failed)
+	})
 }

@@ -8,6 +8,8 @@
 //	replayed     dead messages that were replayed, by the queue in which they died
 //	operations   which requests with an Idempotency-Key were carried out
 //	workers      leases of each worker in each queue, by five minutes
+//	dying        dead letters of the last ten minutes, by minute
+//	expiries     the newest leases that expired
 //
 // A Store follows the log outside of the write path, on any node, at a position of
 // its own, about one bbolt transaction a second. What it answers is therefore
@@ -81,6 +83,8 @@ type Store struct {
 	maxRows int
 	// maxWorkers bounds what is kept of workers, whose names anybody can make up.
 	maxWorkers int
+	// maxExpiries bounds what is kept of leases that expired.
+	maxExpiries int
 
 	// mu is held for reading inside a transaction, and for writing while the file is exchanged or
 	// at changes.
@@ -99,7 +103,8 @@ const waitForFile = time.Second
 func Open(path, cluster string, logger *slog.Logger) (*Store, error) {
 	s := &Store{
 		path: path, cluster: cluster, logger: logger,
-		maxEvents: 500_000, maxRows: 200_000, maxWorkers: 20_000, changed: make(chan struct{}),
+		maxEvents: 500_000, maxRows: 200_000, maxWorkers: 20_000, maxExpiries: 10_000,
+		changed: make(chan struct{}),
 	}
 	err := s.open()
 	if errors.Is(err, errCorrupt) {
@@ -213,7 +218,7 @@ func (s *Store) CatchUp(ctx context.Context, src Source, counted func(index uint
 // catchUp counts a batch, and reports whether the log may hold more already.
 func (s *Store) catchUp(ctx context.Context, src Source) (more bool, err error) {
 	s.mu.RLock()
-	b := newBatch(s.at, s.db, s.maxRows, s.maxWorkers)
+	b := s.newBatch()
 	s.mu.RUnlock()
 	if b.Position == 0 {
 		_, b.Clock = src.Begins()

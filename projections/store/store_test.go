@@ -109,7 +109,9 @@ type fold struct {
 	Clock      int64
 	Minutes    map[string]Counts // "minute queue"
 	Seconds    map[string]uint64
-	Workers    map[string]Leases // "five-minutes queue worker"
+	Workers    map[string]Counted // "five-minutes queue worker"
+	Dying      map[string]Counted // "minute queue"
+	Expiries   []Expiry
 	OfQueue    map[string]uint64 // "queue type"
 	Dead       map[string]uint64
 	Replayed   []string // "queue id"
@@ -118,7 +120,8 @@ type fold struct {
 
 func newFold() fold {
 	return fold{
-		Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Workers: map[string]Leases{},
+		Minutes: map[string]Counts{}, Seconds: map[string]uint64{}, Workers: map[string]Counted{},
+		Dying:   map[string]Counted{},
 		OfQueue: map[string]uint64{}, Dead: map[string]uint64{},
 	}
 }
@@ -129,7 +132,7 @@ func replayedRow(diedIn string, r Replayed) string {
 
 func operationID(o Operation) string { return string(operationKey(o.Key, o.Index)) }
 
-func foldOf(blocks []*event.Block, maxWorkers int) fold {
+func foldOf(blocks []*event.Block, maxWorkers, maxExpiries int) fold {
 	f := newFold()
 	until := map[string]int64{} // of operations
 	name := func(at int64, queue string) string { return fmt.Sprintf("%020d %s", at, queue) }
@@ -148,17 +151,24 @@ func foldOf(blocks []*event.Block, maxWorkers int) fold {
 				m.Leased++
 				key := name(f.Clock/workerMS, e.Queue+"\x00"+e.Worker)
 				l := f.Workers[key]
-				l.add(Leases{1, f.Clock, f.Clock})
+				l.add(Counted{1, f.Clock, f.Clock})
 				f.Workers[key] = l
 			case event.Acked:
 				m.Acked++
 			case event.Retried:
 				m.Retried++
-			case event.LeaseExpired:
-				m.LeaseExpired++
 			case event.DeadLettered:
 				m.DeadLettered++
+				key := name(f.Clock/60_000, e.Queue)
+				c := f.Dying[key]
+				c.add(Counted{1, f.Clock, f.Clock})
+				f.Dying[key] = c
 				f.Dead[e.Queue+" "+e.Reason.String()]++
+			case event.LeaseExpired:
+				m.LeaseExpired++
+				f.Expiries = append(f.Expiries,
+					Expiry{e.Queue, e.Subject, f.OfQueue[e.Queue+" leased"]})
+				f.Expiries = f.Expiries[max(0, len(f.Expiries)-maxExpiries):]
 			case event.Discarded:
 				m.Discarded++
 			case event.QueueDeleted:
@@ -188,13 +198,16 @@ func foldOf(blocks []*event.Block, maxWorkers int) fold {
 	maps.DeleteFunc(f.Seconds, func(k string, _ uint64) bool {
 		return k < name(max(f.Clock/1000-keptSeconds, 0), "")
 	})
-	maps.DeleteFunc(f.Workers, func(k string, _ Leases) bool {
+	maps.DeleteFunc(f.Dying, func(k string, _ Counted) bool {
+		return k < name(max((f.Clock-DyingMS)/60_000, 0), "")
+	})
+	maps.DeleteFunc(f.Workers, func(k string, _ Counted) bool {
 		return k < name(max((f.Clock-WorkersMS)/workerMS, 0), "")
 	})
 	for len(f.Workers) > maxWorkers { // the oldest time, or the last of the newest
 		keys := slices.Sorted(maps.Keys(f.Workers))
 		oldest, newest := keys[0][:20], keys[len(keys)-1][:20]
-		maps.DeleteFunc(f.Workers, func(k string, _ Leases) bool {
+		maps.DeleteFunc(f.Workers, func(k string, _ Counted) bool {
 			return k[:20] == oldest && (oldest != newest || k == keys[len(keys)-1])
 		})
 	}
@@ -228,7 +241,15 @@ func read(t testing.TB, s *Store) fold {
 				f.Seconds[name(k)] = n
 				return true
 			}),
-			scan(tx.Bucket(bucketWorkers), nil, nil, func(k []byte, l Leases) bool {
+			scan(tx.Bucket(bucketDying), nil, nil, func(k []byte, c Counted) bool {
+				f.Dying[name(k)] = c
+				return true
+			}),
+			scan(tx.Bucket(bucketExpiries), nil, nil, func(_ []byte, x Expiry) bool {
+				f.Expiries = append(f.Expiries, x)
+				return true
+			}),
+			scan(tx.Bucket(bucketWorkers), nil, nil, func(k []byte, l Counted) bool {
 				f.Workers[name(k)] = l
 				return true
 			}),
@@ -257,6 +278,7 @@ func read(t testing.TB, s *Store) fold {
 		assert.True(t, len(f.Minutes) == at.Rows,
 			"state says %d rows, there are %d", at.Rows, len(f.Minutes))
 		assert.Equal(t, at.Workers, len(f.Workers), "rows of workers")
+		assert.Equal(t, at.Expiries, len(f.Expiries), "expiries")
 		assert.Equal(t, left, len(f.Operations), "operations of them will be forgotten")
 		return nil
 	})
@@ -266,7 +288,7 @@ func read(t testing.TB, s *Store) fold {
 
 func same(t testing.TB, s *Store, blocks []*event.Block) {
 	t.Helper()
-	if d := cmp.Diff(foldOf(blocks, s.maxWorkers), read(t, s), cmpopts.IgnoreUnexported(Operation{}),
+	if d := cmp.Diff(foldOf(blocks, s.maxWorkers, s.maxExpiries), read(t, s), cmpopts.IgnoreUnexported(Operation{}),
 		cmpopts.EquateEmpty()); d != "" {
 		t.Fatalf("the store (+) is not the fold of its blocks (-):\n%s", d)
 	}
@@ -323,6 +345,8 @@ func history(t *rapid.T) []*event.Block {
 			switch e.Type {
 			case event.Leased:
 				e.Worker = rapid.SampledFrom([]string{"", "v", "w", "x"}).Draw(t, "worker")
+			case event.LeaseExpired:
+				e.Subject = event.NewID(clock, index, uint32(i))
 			case event.DeadLettered:
 				e.Reason = event.Reason(rapid.IntRange(1, 4).Draw(t, "reason"))
 			case event.Replayed:
@@ -357,7 +381,7 @@ func TestFold(t *testing.T) {
 		batch := rapid.IntRange(1, 20).Draw(rt, "batch")
 		open := func() *Store {
 			s := openStore(t, path)
-			s.maxEvents, s.maxWorkers = batch, 3
+			s.maxEvents, s.maxWorkers, s.maxExpiries = batch, 3, 3
 			return s
 		}
 		s := open()

@@ -26,7 +26,9 @@ const format = 3
 //	dead        queue · 0x00 · reason u8      messages
 //	replayed    queue · 0x00 · id [16]        Replayed
 //	operations  key [16] · index u64          Operation
-//	workers     five minutes u64 · queue · 0x00 · worker   Leases
+//	workers     five minutes u64 · queue · 0x00 · worker   Counted
+//	dying       minute u64 · queue            Counted
+//	expiries    id of the event [16]          Expiry
 //	until       until u64 · key [16] · index  nothing: finds the operations to forget
 var (
 	bucketMeta       = []byte("meta")
@@ -38,10 +40,12 @@ var (
 	bucketOperations = []byte("operations")
 	bucketUntil      = []byte("until")
 	bucketWorkers    = []byte("workers")
+	bucketDying      = []byte("dying")
+	bucketExpiries   = []byte("expiries")
 
 	buckets = [][]byte{
 		bucketMeta, bucketMinutes, bucketSeconds, bucketOfQueue, bucketDead, bucketReplayed,
-		bucketOperations, bucketUntil, bucketWorkers,
+		bucketOperations, bucketUntil, bucketWorkers, bucketDying, bucketExpiries,
 	}
 	keyState  = []byte("state")
 	checksums = crc32.MakeTable(crc32.Castagnoli)
@@ -57,6 +61,7 @@ type state struct {
 	Clock    int64  // the log's clock there, Unix ms
 	Rows     int    // in bucketMinutes
 	Workers  int    // in bucketWorkers
+	Expiries int    // in bucketExpiries
 	Chain    [32]byte
 	Cluster  string
 }

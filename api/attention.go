@@ -1,0 +1,247 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/projections/store"
+	"github.com/qlogd/qlogd/raft"
+)
+
+// Limits of what needs attention.
+const (
+	maxAttention = 1000
+	nobodyForMS  = 60_000
+	lagMS        = 10_000
+	lagEntries   = 10_000
+	manyExpiries = 3 // of one message
+)
+
+// attention answers GET /v1/attention?consistency=. It must answer without a leader too, and does so
+// with what this node knows.
+func (s *Server) attention(q *request) error {
+	q.read("consistency").current()
+	if q.err != nil {
+		return q.err
+	}
+	items := slices.Concat(s.queuesNeeding(q), s.nodesNeeding(q.Context()))
+	if q.err != nil {
+		return q.err
+	}
+	slices.SortStableFunc(items, func(a, b wire.AttentionItem) int {
+		return cmp.Or(a.Severity-b.Severity, cmp.Compare(a.Since, b.Since),
+			strings.Compare(deref(a.Queue), deref(b.Queue)))
+	})
+	return q.answer(http.StatusOK, &wire.Attention{Items: items[:min(len(items), maxAttention)]})
+}
+
+// current waits, for as long as other nodes may take to answer, until this node's state is current. The
+// answer has its age if it is not, or need not be.
+func (q *request) current() {
+	stale := q.stale()
+	if q.err != nil {
+		return
+	}
+	if !stale {
+		ctx, cancel := context.WithTimeout(q.Context(), othersWithin)
+		defer cancel()
+		if stale = q.s.deps.Node.Barrier(ctx) != nil; !stale {
+			_ = q.s.deps.Models.Wait(ctx, q.s.deps.Log.Head())
+		}
+	}
+	if stale {
+		q.setAge()
+	}
+	q.setAppliedIndex()
+}
+
+// queuesNeeding returns what of the queues that the token may read needs attention.
+func (s *Server) queuesNeeding(q *request) (items []wire.AttentionItem) {
+	now, created := s.clock(s.deps.State), map[string]int64{}
+	queues, deadLetters := s.deps.State.Queues(), map[string]bool{}
+	for _, v := range queues {
+		deadLetters[v.Policy.DeadLetterQueue] = true
+	}
+	for _, v := range queues {
+		if a, ok := s.deps.State.Attention(v.Name); ok && q.sees(v.Name) {
+			created[v.Name] = v.CreatedAt
+			if deadLetters[v.Name] && v.LeasedAt == 0 {
+				a.Leasable = 0 // they wait for an operator, not for workers
+			}
+			items = append(items, queueNeeds(&a, now)...)
+		}
+	}
+	return append(items, s.eventsNeeding(q, now, created)...)
+}
+
+// eventsNeeding returns what of these queues' latest events needs attention. created is when each
+// was: what happened before is an earlier one's of its name.
+func (s *Server) eventsNeeding(
+	q *request, now int64, created map[string]int64,
+) (items []wire.AttentionItem) {
+	dying := get(q, func() (map[string]store.Counted, error) { return s.deps.Models.Dying(now) })
+	for queue, c := range dying {
+		if at, ok := created[queue]; ok && c.Last >= at {
+			items = append(items, wire.AttentionItem{
+				Kind: "dead_letters_growing", Severity: 2, Queue: &queue, Since: wire.Time(c.First),
+				Count: int64(c.Count), Detail: "messages died within the last 10 minutes",
+			})
+		}
+	}
+	expiring := get(q, func() (map[string]*store.Expiring, error) {
+		return s.deps.Models.Expiring(func(queue string) int64 {
+			if at, ok := created[queue]; ok {
+				return at
+			}
+			return math.MaxInt64
+		})
+	})
+	for queue, x := range expiring {
+		items = append(items, s.expiring(queue, x)...)
+	}
+	return items
+}
+
+// expiring returns what of a queue's expired leases needs attention: many of the last ones, and the
+// live message with the most.
+func (s *Server) expiring(queue string, x *store.Expiring) (items []wire.AttentionItem) {
+	add := func(c store.Counted, format string, args ...any) *wire.AttentionItem {
+		items = append(items, wire.AttentionItem{
+			Kind: "leases_expiring", Severity: 2, Queue: &queue, Since: wire.Time(c.First),
+			Count: int64(c.Count), Detail: fmt.Sprintf(format, args...),
+		})
+		return &items[len(items)-1]
+	}
+	if x.Lately.Count >= store.ExpiringLeases/10 {
+		add(x.Lately, "leases expired while the last %d were given", store.ExpiringLeases)
+	}
+	var worst event.ID
+	messages := 0
+	for id, c := range x.Messages {
+		if c.Count < manyExpiries {
+			continue
+		}
+		if m, live := s.deps.State.Message(id); !live || m.Queue != queue || !m.State.Live() {
+			continue
+		}
+		messages++
+		if most := x.Messages[worst].Count; c.Count > most || c.Count == most && id.Compare(worst) < 0 {
+			worst = id
+		}
+	}
+	if messages > 0 {
+		add(x.Messages[worst], "leases of this message expired; %d messages have had %d such or more",
+			messages, manyExpiries).MessageID = new(worst.String())
+	}
+	return items
+}
+
+// queueNeeds returns what of a queue's state needs attention.
+func queueNeeds(v *event.AttentionView, now int64) (items []wire.AttentionItem) {
+	add := func(kind string, severity int, since, count int64, format string, args ...any) {
+		items = append(items, wire.AttentionItem{
+			Kind: kind, Severity: severity, Queue: &v.Name, Since: wire.Time(since), Count: count,
+			Detail: fmt.Sprintf(format, args...),
+		})
+	}
+	n := v.Stats.Messages()
+	limit := func(name string, has, most int64) {
+		switch {
+		case most == 0:
+		case has >= most:
+			add("full", 1, v.NewestAt, n, "%d of %d, the limit of retention.%s", has, most, name)
+		case has*10 >= most*9:
+			add("almost_full", 2, v.NewestAt, n, "%d of %d, the limit of retention.%s", has, most, name)
+		}
+	}
+	limit("max_depth", n, v.Policy.MaxDepth)
+	limit("max_bytes", v.Stats.Bytes, v.Policy.MaxBytes)
+	if v.HeldKeys > 0 {
+		add("key_held", 1, event.ClockOf(v.HeldBy), v.HeldKeys,
+			"keys are blocked by dead messages (on_dead: hold_key) until these are replayed or purged")
+		held := &items[len(items)-1]
+		held.Key, held.MessageID = new(v.HeldKey), new(v.HeldBy.String())
+	}
+	if v.Leasable > 0 && now-v.LeasableSince >= nobodyForMS {
+		add("nobody_leasing", 2, v.LeasableSince, v.Leasable,
+			"messages could be leased, and nobody does")
+	}
+	if v.LastAttempt > 0 {
+		add("last_attempt", 3, v.LastAttemptSince, v.LastAttempt,
+			"messages that failed have one of %d attempts left", v.Policy.MaxAttempts)
+	}
+	return items
+}
+
+// nodesNeeding returns what of the cluster's nodes needs attention, as far as this one knows: they
+// exchange it once a second. Whoever may see the cluster may see this.
+func (s *Server) nodesNeeding(ctx context.Context) (items []wire.AttentionItem) {
+	refresh, cancel := context.WithTimeout(ctx, refreshTimeout)
+	defer cancel()
+	s.deps.Node.RefreshMembers(refresh)
+	members := s.deps.Node.Members()
+	applied := uint64(0)
+	for _, m := range members {
+		applied = max(applied, m.Status.Applied)
+	}
+	for _, m := range members {
+		add := func(kind string, severity int, since int64, count int, format string, args ...any) {
+			items = append(items, wire.AttentionItem{
+				Kind: kind, Severity: severity, Node: &m.ID, Since: wire.Time(since),
+				Count: int64(count), Detail: fmt.Sprintf(format, args...),
+			})
+		}
+		if all := m.Status.Health.Damaged; len(all) > 0 {
+			add("node_damaged", 1, all[0].Since, len(all), "%s: %s", all[0].File, all[0].Detail)
+		}
+		if by := m.Status.Unconfirmed; len(by) > 0 {
+			add("node_unconfirmed", 2, 0, len(by), "it was admitted while these were silent: %s",
+				strings.Join(by, ", "))
+		}
+		if m.Differs {
+			add("node_differs", 1, 0, 1, "its log or state differs from that of other nodes")
+		}
+		if m.Status.Full {
+			add("full", 1, 0, 1, "its disk is nearly full, and takes no messages")
+		}
+		switch behind, since := s.lag(ctx, &m, applied); {
+		case behind == 0:
+		case m.Seen.IsZero():
+			add("node_lagging", 2, 0, 0, "it has not answered since node %s started",
+				s.deps.Node.Status().NodeID)
+		case behind >= lagEntries || since > 0 && s.deps.Node.Clock()-since >= lagMS:
+			add("node_lagging", 2, since, int(behind), "it is %d entries behind", behind)
+		}
+	}
+	return items
+}
+
+// lag returns how many entries a node is behind, and since when: the time of the first one that it
+// lacks, 0 where that is not known.
+func (s *Server) lag(ctx context.Context, m *raft.MemberStatus, applied uint64) (
+	entries uint64, since int64) {
+	if m.Seen.IsZero() && (m.Incarnation == "" || time.Since(s.started) < lagMS*time.Millisecond) {
+		return 0, 0 // it never came, or had no time to answer
+	}
+	if entries = applied - m.Status.Applied; entries == 0 {
+		return 0, 0
+	}
+	if age, known := s.deps.Node.Age(); known && m.ID == s.deps.Node.Status().NodeID {
+		return entries, s.deps.Node.Clock() - age.Milliseconds()
+	}
+	for b, err := range s.deps.Log.Blocks(ctx, m.Status.Applied+1, math.MaxUint64, event.TypeNone) {
+		if err == nil {
+			since = b.Time
+		}
+		break
+	}
+	return entries, since
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/pages"
 	"github.com/qlogd/qlogd/internal/watchdog"
+	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/raft"
 )
 
@@ -126,6 +127,9 @@ func advise(err error) error {
 		advice = "keep the data directory for examination; a member of a cluster starts with an " +
 			"empty one and fetches everything, a single node continues its log with " +
 			"qlogd replay --data-dir OLD --into NEW (docs/operations.md#a-damaged-raft-store)"
+	case log.IsDamage(err): // main adds the commands
+		advice = "a member of a cluster starts with an empty data directory and fetches " +
+			"everything, a single node continues its log in a new one"
 	case errors.Is(err, syscall.ENOSPC):
 		advice = "make room on the disk and start the node again"
 	case errors.Is(err, watchdog.ErrStalled), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):

@@ -203,6 +203,46 @@ func TestAllEventsPages(t *testing.T) {
 	}
 }
 
+// A policy's limits: only those that are set are sent, and all are read. A message without a delay
+// has the queue's, one with 0 has none.
+func TestDeliveryLimits(t *testing.T) {
+	const limits = `{"delivery":{"max_in_flight":7,"default_delay_ms":0,` +
+		`"rate_limit":{"count":5,"per_ms":2000}}}`
+	c, f, _ := setup(t, says(200, limits), says(200, limits), says(200, `{}`),
+		says(201, `{"messages":[{},{}]}`))
+	q, err := c.UpdateQueue(t.Context(), "q", wire.PolicyUpdate{
+		Delivery: wire.Some(wire.DeliveryUpdate{
+			MaxInFlight: wire.Some[int64](7), DefaultDelayMS: wire.Some[int64](0),
+			RateLimit: wire.Some(wire.RateLimitUpdate{
+				Count: wire.Some[int64](5), PerMS: wire.Some[int64](2000),
+			}),
+		}),
+	})
+	require.NoError(t, err)
+	assert.Equal(t, q.Delivery.RateLimit, wire.RateLimit{Count: 5, PerMS: 2000})
+	assert.Equal(t, q.Delivery.MaxInFlight, 7)
+	_, err = c.UpdateQueue(t.Context(), "q", wire.PolicyUpdate{
+		Delivery: wire.Some(wire.DeliveryUpdate{
+			RateLimit: wire.Some(wire.RateLimitUpdate{Count: wire.Some[int64](6)}),
+		}),
+	})
+	require.NoError(t, err)
+	_, _, err = c.PutQueue(t.Context(), "q", wire.PolicyUpdate{
+		Delivery: wire.Some(wire.DeliveryUpdate{RateLimit: wire.Null[wire.RateLimitUpdate]()}),
+	})
+	require.NoError(t, err)
+	late, atOnce := JSON(1), JSON(2)
+	atOnce.DelayMS = new(int64)
+	_, err = c.ProduceAll(t.Context(), "q", []wire.NewMessage{late, atOnce})
+	require.NoError(t, err)
+	for i, want := range []string{
+		limits, `{"delivery":{"rate_limit":{"count":6}}}`, `{"delivery":{"rate_limit":null}}`,
+		`{"messages":[{"payload":1},{"payload":2,"delay_ms":0}]}`,
+	} {
+		assert.Equal(t, f.asked()[i].body, want)
+	}
+}
+
 // A replay answers in two shapes: what was done, or the task that does it.
 func TestReplayShapes(t *testing.T) {
 	c, f, _ := setup(t,

@@ -139,8 +139,8 @@ func (a *app) queue(q *wire.Queue, err error) error {
 		}
 		return fmt.Sprint(n, unit)
 	}
-	s := q.Stats
-	return a.show(q, err, "queue", q.Name, [][]any{
+	s, d := q.Stats, q.Delivery
+	rows := [][]any{
 		{"ordering", q.Ordering}, {"paused", q.Paused},
 		{"paused keys", keys},
 		{"created", a.when(q.CreatedAt)}, {"updated", a.when(q.UpdatedAt)},
@@ -149,17 +149,26 @@ func (a *app) queue(q *wire.Queue, err error) error {
 		{"oldest", fmt.Sprintf("%d s", s.OldestMessageAgeSeconds)}, {"partitions", s.Partitions},
 		{"enqueued", s.EnqueuedTotal}, {"acked", s.AckedTotal},
 		{"dead-lettered", s.DeadLetteredTotal},
-		{"lease", fmt.Sprintf("%d ms", q.Delivery.LeaseMS)},
-		{"attempts", limit(q.Delivery.MaxAttempts, "")},
-		{"on retry", q.Delivery.OnRetry}, {"on dead", q.Delivery.OnDead},
-		{"dead-letter queue", dlq}, {"lane batch", q.Delivery.LaneBatch},
+		{"lease", fmt.Sprintf("%d ms", d.LeaseMS)}, {"attempts", limit(d.MaxAttempts, "")},
+		{"on retry", d.OnRetry}, {"on dead", d.OnDead},
+		{"dead-letter queue", dlq}, {"lane batch", d.LaneBatch},
+	}
+	add := func(set bool, name, format string, args ...any) {
+		if set {
+			rows = append(rows, []any{name, fmt.Sprintf(format, args...)})
+		}
+	}
+	add(d.DefaultDelayMS > 0, "default delay", "%d ms", d.DefaultDelayMS)
+	add(d.MaxInFlight > 0, "max in flight", "%d", d.MaxInFlight)
+	add(d.RateLimit.Count > 0, "rate limit", "%d per %d ms", d.RateLimit.Count, d.RateLimit.PerMS)
+	return a.show(q, err, "queue", q.Name, append(rows, [][]any{
 		{"max age", limit(q.Retention.MaxAgeSeconds, " s")},
 		{"max depth", limit(q.Retention.MaxDepth, "")},
 		{"max bytes", limit(q.Retention.MaxBytes, "")},
 		{"deduplication",
 			fmt.Sprintf("%d s by %s", q.Deduplication.WindowSeconds, q.Deduplication.By)},
 		{"schema", schema}, {"namespace", q.Namespace}, {"description", short(q.Description, 80)},
-	})
+	}...))
 }
 
 func (a *app) queueStats(s *wire.QueueStats, err error) error {

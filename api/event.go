@@ -58,10 +58,14 @@ func EventOf(e *event.Event) wire.Event {
 	}
 	switch e.Type {
 	case event.Retried, event.DeadLettered, event.Discarded, event.Acked, event.Released,
-		event.TaskEnded, event.Erased:
+		event.TaskCreated, event.TaskEnded, event.Erased, event.Replayed, event.Resurrected,
+		event.QueuePaused, event.QueueResumed, event.QueuePurged, event.QueueDeleted:
 		if len(e.Content.Bytes) > 0 {
 			if c, err := event.DecodeContent(e.Content.Bytes); err == nil {
 				out.Error, out.HasResult, out.Why = c.Error, len(c.Result) > 0, c.Why
+			}
+			if out.Reason == "" { // it has no cause of its own
+				out.Reason, out.Why = out.Why, ""
 			}
 		}
 	}

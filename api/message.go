@@ -208,7 +208,8 @@ func (q *request) visible(history []event.Event) []event.Event {
 
 // deleteMessage removes a message, whatever its state.
 func (s *Server) deleteMessage(q *request) error {
-	id := q.read().pathID("id")
+	id := q.read("reason").pathID("id")
+	q.becauseBody()
 	mustExist(q, id, s.deps.State.Message, messageNotFound)
 	q.commit(&event.Command{Delete: &event.DeleteMessage{ID: id}})
 	return q.answer(http.StatusNoContent, nil)

@@ -186,7 +186,8 @@ func (q *request) answerQueue(name string, res event.Result) error {
 
 // deleteQueue answers DELETE /v1/queues/{queue}?force=.
 func (s *Server) deleteQueue(q *request) error {
-	name, force := q.read("force").queue(), q.flag("force")
+	name, force := q.read("force", "reason").queue(), q.flag("force")
+	q.becauseBody()
 	q.exists(name)
 	q.carriedOut(q.commit(&event.Command{
 		DeleteQueue: &event.DeleteQueue{Name: name, Force: force},
@@ -200,9 +201,10 @@ func (q *request) exists(name string) { mustExist(q, name, q.s.deps.State.Queue,
 // pauseQueue answers pause and resume, of a queue or one of its keys.
 func (s *Server) pauseQueue(paused bool) handler {
 	return func(q *request) error {
-		name := q.read().queue()
+		name := q.read("reason").queue()
 		var body wire.PauseRequest
 		q.optionalBody(&body)
+		q.because(body.Reason)
 		key := deref(body.Key)
 		if body.Key != nil && key == "" {
 			q.refuse("key", "key must not be empty; omit it for the whole queue")
@@ -218,7 +220,10 @@ func (s *Server) pauseQueue(paused bool) handler {
 
 // purgeQueue removes all but leased messages.
 func (s *Server) purgeQueue(q *request) error {
-	res := q.commit(&event.Command{PurgeQueue: &event.PurgeQueue{Name: q.bare()}})
+	name := q.read("reason").queue()
+	q.becauseBody()
+	q.exists(name)
+	res := q.commit(&event.Command{PurgeQueue: &event.PurgeQueue{Name: name}})
 	q.carriedOut(res)
 	return q.answer(http.StatusOK, &wire.Purged{Purged: res.Count})
 }
@@ -258,14 +263,6 @@ func (q *request) keyFollowed(res event.Result) {
 			return
 		}
 	}
-}
-
-// bare reads a request about a queue that has no body.
-func (q *request) bare() string {
-	name := q.read().queue()
-	q.noBody()
-	q.exists(name)
-	return name
 }
 
 // queueOf returns a queue's view. Ages are counted at the state's instant.

@@ -48,7 +48,7 @@ type movement struct {
 
 // movement starts to read a replay or a purge with these parameters in its query.
 func (q *request) movement(kind event.TaskKind, query ...string) *movement {
-	m := &movement{q: q, queue: q.read(query...).queue(), kind: kind, field: "message_ids"}
+	m := &movement{q: q, queue: q.read(append(query, "reason")...).queue(), kind: kind, field: "message_ids"}
 	q.barrier() // this node's state is searched: it must not be behind
 	q.ofTenant(m.queue)
 	return m
@@ -59,6 +59,7 @@ func (s *Server) replayDead(q *request) error {
 	var body wire.ReplayRequest
 	m := q.movement(event.TaskReplay)
 	q.body(&body)
+	q.because(body.Reason)
 	m.edits, m.dry, m.spec.Order = body.Edit, body.DryRun, body.Order
 	var ok bool
 	if m.order, ok = event.Parse[event.Order](body.Order); !ok {
@@ -92,6 +93,7 @@ func (s *Server) purgeDead(q *request) error {
 	var body wire.PurgeRequest
 	m := q.movement(event.TaskPurge)
 	q.body(&body)
+	q.because(body.Reason)
 	m.dry = body.DryRun
 	m.selection(body.MessageIDs, body.Filter)
 	return m.execute()
@@ -106,7 +108,7 @@ func (s *Server) deleteDead(q *request) error {
 // moveOne replays or purges the message in the path, and returns its new id.
 func (s *Server) moveOne(q *request, kind event.TaskKind, query ...string) event.ID {
 	m := q.movement(kind, query...)
-	q.noBody()
+	q.becauseBody()
 	m.field, m.spec.MaxReplays = "message_id", defaultReplays
 	m.selection([]string{q.PathValue("message_id")}, nil)
 	moved := append(m.commit().Moved, event.Moved{Code: event.SkipGone})[0]

@@ -28,6 +28,7 @@ type request struct {
 	route  string // pattern, for logs and metrics
 	packed bool   // body and answer may be MessagePack
 	write  bool
+	why    string     // the reason that an operator gave
 	who    *principal // nil: there is no auth file, everybody may do everything
 
 	err      error        // of reading the request; see params.go

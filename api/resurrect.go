@@ -14,8 +14,9 @@ import (
 // discarded is enqueued again, from the log, while history keeps it.
 func (s *Server) resurrect(q *request) error {
 	var body wire.ResurrectRequest
-	id := q.read().pathID("id")
+	id := q.read("reason").pathID("id")
 	q.optionalBody(&body)
+	q.because(body.Reason)
 	if body.Queue != "" {
 		q.do(func() error { return validName("queue", body.Queue) })
 	}

@@ -193,9 +193,6 @@ func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	})
 }
 
-// maxReason bounds the reason of an erasure.
-const maxReason = 1024
-
 // eraseMessage answers POST /v1/messages/{id}/erase.
 func (s *Server) eraseMessage(q *request) error {
 	var body wire.EraseRequest
@@ -223,7 +220,7 @@ func (q *request) erase(spec *erasure.Spec, dry bool, none *event.Problem) error
 	if spec.Reason == "" && !dry { // nothing else is left to explain the gap
 		q.refuse("reason", "reason is needed: 1 to %d bytes, which are kept", maxReason)
 	}
-	q.do(func() error { return within("reason", spec.Reason, maxReason) })
+	q.because(spec.Reason)
 	q.barrier()
 	var out wire.Erasable
 	res := q.commitFresh("", "", func() (_ *event.Command, err error) {

@@ -90,8 +90,9 @@ func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 // a task.
 func (s *Server) undo(q *request) error {
 	var body wire.UndoRequest
-	queue := q.read().queue()
+	queue := q.read("reason").queue()
 	q.body(&body)
+	q.because(body.Reason)
 	q.barrier()
 	spec := q.undoSpec(&body)
 	spec.To = cmp.Or(body.To, queue)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -65,6 +66,9 @@ func (q *request) proposeFresh(
 			return res, refusal
 		}
 		c.Actor, c.Request = q.actor(), r
+		if err := explain(c, q.why); err != nil {
+			return res, err
+		}
 		res, err = q.s.propose(q.Context(), c, first(q.Header["Idempotency-Key"]))
 		switch {
 		case err == nil && !res.Kept.IsZero():
@@ -92,6 +96,59 @@ func (q *request) failed(c *event.Command, err error) error {
 		q.s.ops.end(q.s.ops.begin(first(q.Header["Idempotency-Key"]), c), 0, err)
 	}
 	return err
+}
+
+// maxReason bounds the reason of what an operator does.
+const maxReason = 1024
+
+// because reads why an operator does this: a field of the body, or the query's reason.
+func (q *request) because(reason string) {
+	if v := q.text("reason", maxReason); v != nil {
+		reason = *v
+	}
+	q.do(func() error { return within("reason", reason, maxReason) })
+	q.why = reason
+}
+
+// becauseBody reads a request whose body may be omitted, or have a reason.
+func (q *request) becauseBody() {
+	var body wire.ReasonBody
+	q.optionalBody(&body)
+	q.because(body.Reason)
+}
+
+// explain puts an operator's reason into a command, and into the contents that its events have of
+// their own.
+func explain(c *event.Command, why string) error {
+	if why == "" {
+		return nil
+	}
+	c.Why = event.EncodeContent(&event.Content{Why: why})
+	var own []*event.Blob
+	switch {
+	case c.CreateTask != nil:
+		own = append(own, &c.CreateTask.Content)
+	case c.Replay != nil:
+		for i := range c.Replay.Items {
+			own = append(own, &c.Replay.Items[i].Content)
+		}
+	case c.Resurrect != nil:
+		for i := range c.Resurrect.Items {
+			own = append(own, &c.Resurrect.Items[i].Content)
+		}
+	}
+	for _, b := range own {
+		if b.IsZero() {
+			continue
+		}
+		content, err := event.DecodeContent(b.Bytes)
+		if err != nil {
+			return err
+		}
+		content.Why = why
+		*b = event.EncodeContent(content)
+	}
+	return nil
 }
 
 func isStale(err error) bool {

@@ -43,6 +43,16 @@ func At(instant string) CallOption {
 	}
 }
 
+// Reason says why an operator pauses, resumes, purges, deletes, replays or resurrects: it is in the
+// event. "" is none.
+func Reason(text string) CallOption {
+	return func(c *call) {
+		if text != "" {
+			c.query.Set("reason", text)
+		}
+	}
+}
+
 // Stale lets a read be answered from the node's own state, without asking the
 // cluster whether it is the newest.
 func Stale() CallOption { return func(c *call) { c.query.Set("consistency", "stale") } }

@@ -3,6 +3,7 @@ package event
 // Command is what a client asks, or the leader itself. Exactly one of the pointers is set.
 type Command struct {
 	Actor   string
+	Why     Blob     // Content.Why, where an operator gave a reason
 	Request *Request // set where the client sent an Idempotency-Key
 
 	PutQueue    *PutQueue

@@ -330,7 +330,7 @@ type Content struct {
 	Answer        []byte // an encoded Result, of answer_kept
 	Spec          []byte // JSON, what a task is to do, of task_created
 	Original      []byte // JSON, the body as it came, where a webhook mapped the payload from it
-	Why           string // the reason that an operator gave, of erased
+	Why           string // the reason that an operator gave
 }
 
 // Header is one of a message's headers.

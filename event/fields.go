@@ -64,6 +64,7 @@ func (h *Header) fields(c *coder) {
 
 func (m *Command) fields(c *coder) {
 	c.string("Actor", &m.Actor)
+	c.blob("Why", &m.Why)
 	pointer(c, "Request", &m.Request)
 	c.field("PutQueue", m.PutQueue == nil, &m.PutQueue)
 	c.field("DeleteQueue", m.DeleteQueue == nil, &m.DeleteQueue)

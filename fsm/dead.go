@@ -11,7 +11,7 @@ func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
 	d.expect(len(take))
 	for i := range take {
 		e := about(event.Discarded, &take[i].MessageView)
-		e.Reason, e.DiedIn, e.Task = event.ReasonPurged, c.Queue, c.Task
+		e.Reason, e.DiedIn, e.Task, e.Content = event.ReasonPurged, c.Queue, c.Task, d.why
 		d.emit(e)
 	}
 	return event.Result{Moved: out, Count: int64(len(take))}

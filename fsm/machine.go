@@ -102,7 +102,8 @@ type decision struct {
 	s     *projections.State
 	block event.Block
 	actor string
-	wants uint16 // the entry's rules
+	why   event.Blob // the command's
+	wants uint16     // the entry's rules
 
 	passed int // messages that the entry's leases have passed over
 
@@ -133,7 +134,7 @@ func (d *decision) expect(n int) { d.block.Events = slices.Grow(d.block.Events, 
 // command decides one command. One with an Idempotency-Key is executed once; only answers
 // without a problem are kept.
 func (d *decision) command(c *event.Command) event.Result {
-	d.actor = c.Actor
+	d.actor, d.why = c.Actor, c.Why
 	clear(d.sent)
 	if q := c.Request; q != nil {
 		if id, body, ok := d.s.Answer(q.Key); ok {

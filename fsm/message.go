@@ -12,7 +12,7 @@ func (d *decision) deleteMessage(c *event.DeleteMessage) event.Result {
 		return gone
 	}
 	e := about(event.Discarded, &m)
-	e.Lease, e.Reason = m.Lease, event.ReasonDeleted
+	e.Lease, e.Reason, e.Content = m.Lease, event.ReasonDeleted, d.why
 	d.emit(e)
 	return event.Result{}
 }

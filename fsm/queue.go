@@ -115,7 +115,7 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	if users > 0 {
 		d.unname(c.Name)
 	}
-	d.emit(event.Event{Type: event.QueueDeleted, Queue: c.Name, Count: held})
+	d.emit(event.Event{Type: event.QueueDeleted, Queue: c.Name, Count: held, Content: d.why})
 	return event.Result{Count: held}
 }
 
@@ -154,7 +154,7 @@ func (d *decision) pauseQueue(c *event.PauseQueue) event.Result {
 		return problem(conflict("key", "queue %q has %d paused keys already", c.Name,
 			event.MaxPausedKeys))
 	}
-	e := event.Event{Type: event.QueueResumed, Queue: c.Name, Key: c.Key}
+	e := event.Event{Type: event.QueueResumed, Queue: c.Name, Key: c.Key, Content: d.why}
 	if c.Paused {
 		e.Type = event.QueuePaused
 	}
@@ -170,7 +170,7 @@ func (d *decision) purgeQueue(c *event.PurgeQueue) event.Result {
 	}
 	n := q.Stats.Ready + q.Stats.Scheduled
 	if n > 0 {
-		d.emit(event.Event{Type: event.QueuePurged, Queue: c.Name, Count: n})
+		d.emit(event.Event{Type: event.QueuePurged, Queue: c.Name, Count: n, Content: d.why})
 	}
 	return event.Result{Count: n}
 }

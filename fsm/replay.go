@@ -61,7 +61,7 @@ func (d *decision) replay(c *event.Replay) event.Result {
 		m := &take[i]
 		e := event.Event{
 			Type: event.Replayed, Subject: m.ID, Prev: m.Last, Queue: m.Queue, ToQueue: to,
-			DiedIn: c.Queue, Order: order, Task: c.Task,
+			DiedIn: c.Queue, Order: order, Task: c.Task, Content: d.why,
 		}
 		if it := &c.Items[m.at]; it.Edited {
 			e.Edited, e.Size, e.Content = true, it.Size, it.Content

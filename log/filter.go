@@ -67,10 +67,10 @@ func (f *Filter) Selects(log Reader, e *event.Event) (bool, error) {
 
 // labelsOf returns the labels of the message that an event is about.
 func (f *Filter) labelsOf(log Reader, e *event.Event) (labels, error) {
-	if e.Type == event.Enqueued || e.Type == event.Resurrected {
+	if e.Type == event.Enqueued || e.Type == event.Resurrected || e.Subject.IsZero() {
 		return labels{e.Key, e.Kind, e.CorrelationID}, nil
 	}
-	if l, ok := f.known[e.Subject]; ok || e.Subject.IsZero() {
+	if l, ok := f.known[e.Subject]; ok {
 		return l, nil
 	}
 	// A move's subject is the message before it. Ids rise with every move.

@@ -47,6 +47,7 @@ type ReplayRequest struct {
 	DryRun        bool                  `json:"dry_run,omitzero"`
 	Edit          map[string]ReplayEdit `json:"edit,omitzero"`        // by message id
 	MaxReplays    *int64                `json:"max_replays,omitzero"` // 0: no limit; nil: 100
+	Reason        string                `json:"reason,omitzero"`      // why the operator does it
 }
 
 // ReplayEdit takes the place of a message's own payload or headers.
@@ -85,12 +86,15 @@ type PurgeRequest struct {
 	MessageIDs []string    `json:"message_ids,omitzero"`
 	Filter     *DeadFilter `json:"filter,omitzero"`
 	DryRun     bool        `json:"dry_run,omitzero"`
+	Reason     string      `json:"reason,omitzero"`
 }
 
 // ResurrectRequest is the body of POST /v1/messages/{id}/resurrect; it may be empty.
 type ResurrectRequest struct {
 	Queue string      `json:"queue,omitzero"` // "": where it was, or had died
 	Edit  *ReplayEdit `json:"edit,omitzero"`
+
+	Reason string `json:"reason,omitzero"`
 }
 
 // Resurrected answers it.
@@ -112,6 +116,7 @@ type UndoRequest struct {
 	To            string      `json:"to,omitzero"`    // "": the queue that they left
 	DryRun        bool        `json:"dry_run,omitzero"`
 	RatePerSecond int64       `json:"rate_per_second,omitzero"` // 0: no limit
+	Reason        string      `json:"reason,omitzero"`          // why the operator does it
 }
 
 // UndoFilter selects messages that left a queue. State and From are needed.

@@ -11,6 +11,9 @@ type Event struct {
 	Queue     string `json:"queue,omitzero"`
 	MessageID string `json:"message_id,omitzero"`
 	Actor     string `json:"actor,omitzero"`
+	// Reason says why the actor did it, or why a message left its queue; Why then what the actor said.
+	Reason string `json:"reason,omitzero"`
+	Why    string `json:"why,omitzero"`
 
 	// Of a message that comes in: enqueued.
 	Key       string `json:"key,omitzero"`
@@ -32,7 +35,6 @@ type Event struct {
 	Error          string `json:"error,omitzero"`
 
 	// Of a message that leaves.
-	Reason       string `json:"reason,omitzero"`
 	HasResult    bool   `json:"has_result,omitzero"`
 	ToQueue      string `json:"to_queue,omitzero"`
 	NewMessageID string `json:"new_message_id,omitzero"`
@@ -47,7 +49,6 @@ type Event struct {
 	TaskKind string `json:"task_kind,omitzero"` // task_created
 	Failed   bool   `json:"failed,omitzero"`    // task_ended
 	Node     string `json:"node,omitzero"`      // task_reported
-	Why      string `json:"why,omitzero"`       // erased: the reason that an operator gave
 
 	// Of a queue, and of the log itself.
 	Policy      *Policy `json:"policy,omitzero"`

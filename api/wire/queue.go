@@ -151,7 +151,13 @@ type QueueList struct {
 
 // PauseRequest pauses or resumes a key; nil is the whole queue.
 type PauseRequest struct {
-	Key *string `json:"key,omitzero"`
+	Key    *string `json:"key,omitzero"`
+	Reason string  `json:"reason,omitzero"`
+}
+
+// ReasonBody is the body of purge, and of a deletion: why an operator does it. It may be empty.
+type ReasonBody struct {
+	Reason string `json:"reason,omitzero"`
 }
 
 // Paused answers pause and resume.

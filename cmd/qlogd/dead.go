@@ -71,7 +71,7 @@ var deadCommands = group("dead",
 			return err
 		}
 		r := wire.ReplayRequest{MessageIDs: ids, Filter: filter, Order: f.Order, To: f.ToQueue,
-			RatePerSecond: f.Rate, MaxReplays: f.MaxReplays}
+			RatePerSecond: f.Rate, MaxReplays: f.MaxReplays, Reason: f.Why}
 		if f.Payload != nil {
 			if len(ids) != 1 {
 				return usagef("--payload goes with one message id")
@@ -92,7 +92,7 @@ var deadCommands = group("dead",
 		if err != nil {
 			return err
 		}
-		r := wire.PurgeRequest{MessageIDs: ids, Filter: filter}
+		r := wire.PurgeRequest{MessageIDs: ids, Filter: filter, Reason: f.Why}
 		return c.move("purge", f.Wait, func(dryRun bool) (*wire.DeadMoved, *wire.Task, error) {
 			r.DryRun = dryRun
 			return c.PurgeDead(c.ctx, c.args[0], r)
@@ -102,11 +102,12 @@ var deadCommands = group("dead",
 
 var undoCommand = remote("undo", func(c request, f *struct {
 	wire.UndoFilter
-	Order, ToQueue string
-	Rate           int64
-	Wait           bool
+	Order, ToQueue, Why string
+	Rate                int64
+	Wait                bool
 }) error {
-	r := wire.UndoRequest{Filter: &f.UndoFilter, Order: f.Order, To: f.ToQueue, RatePerSecond: f.Rate}
+	r := wire.UndoRequest{Filter: &f.UndoFilter, Order: f.Order, To: f.ToQueue,
+		RatePerSecond: f.Rate, Reason: f.Why}
 	what := "undo what left " + c.args[0]
 	if c.dryRun || !c.yes && terminal(c.stdin) {
 		dry := r
@@ -167,6 +168,7 @@ type deadChoice struct {
 	wire.DeadFilter
 	All  bool // no filter at all
 	Wait bool // for the task that moves them
+	Why  string
 }
 
 // chosen returns either ids or a filter. Selecting all needs --all.

@@ -45,20 +45,20 @@ var messageCommands = group("message",
 					c.when(m.EnqueuedAt), short(string(m.Payload), 60)}
 			})
 	}),
-	remote("message delete", func(c request, _ *none) error {
+	remote("message delete", func(c request, f *struct{ Reason string }) error {
 		m, err := c.Message(c.ctx, c.args[0])
 		if err != nil {
 			return err
 		}
 		what := fmt.Sprintf("delete message %s (%s) from %s", m.ID, m.State, m.Queue)
 		return c.destroy(what, m.ID+" deleted",
-			func() error { return c.DeleteMessage(c.ctx, c.args[0]) })
+			func() error { return c.DeleteMessage(c.ctx, c.args[0], client.Reason(f.Reason)) })
 	}, (*app).destroyFlags),
 	remote("message resurrect", func(c request, f *struct {
-		Queue   string
-		Payload *string
+		Queue, Reason string
+		Payload       *string
 	}) error {
-		r := wire.ResurrectRequest{Queue: f.Queue}
+		r := wire.ResurrectRequest{Queue: f.Queue, Reason: f.Reason}
 		if f.Payload != nil {
 			v, err := readValue("payload", *f.Payload)
 			if err != nil {
@@ -200,7 +200,8 @@ func eventText(e *wire.Event) string {
 	add(e.LeaseExpiresAt != 0, "until %s", e.LeaseExpiresAt)
 	add(e.DeliverAt != 0, "deliver at %s", e.DeliverAt)
 	add(e.NextAt != 0, "next at %s", e.NextAt)
-	add(e.Reason != "", "%s", e.Reason)
+	left := e.Type == event.DeadLettered.String() || e.Type == event.Discarded.String()
+	add(left, "%s", e.Reason)
 	add(e.ToQueue != "", "to %s as %s", e.ToQueue, e.NewMessageID)
 	add(e.DiedIn != "", "died in %s", e.DiedIn)
 	add(e.Order != "", "order %s", e.Order)
@@ -210,7 +211,11 @@ func eventText(e *wire.Event) string {
 	add(e.Node != "", "on node %s", e.Node)
 	add(e.Failed, "failed")
 	add(e.Error != "", "%q", e.Error)
-	add(e.Why != "", "because %q", e.Why)
+	why := e.Why
+	if !left {
+		why = e.Reason
+	}
+	add(why != "", "because %q", why)
 	erased := e.Type == event.Erased.String()
 	add(e.Count > 0 && erased, "%d contents", e.Count)
 	add(e.Count > 0 && !erased, "%d messages", e.Count)

@@ -49,7 +49,10 @@ var queueCommands = group("queue",
 		}
 		return c.queue(c.UpdateQueue(c.ctx, c.args[0], u))
 	}),
-	remote("queue delete", func(c request, f *struct{ Force bool }) error {
+	remote("queue delete", func(c request, f *struct {
+		Force  bool
+		Reason string
+	}) error {
 		name := c.args[0]
 		q, err := c.Queue(c.ctx, name)
 		if err != nil {
@@ -61,15 +64,15 @@ var queueCommands = group("queue",
 			what += " (refused without --force)"
 		}
 		return c.destroy(what, name+" deleted",
-			func() error { return c.DeleteQueue(c.ctx, name, f.Force) })
+			func() error { return c.DeleteQueue(c.ctx, name, f.Force, client.Reason(f.Reason)) })
 	}, (*app).destroyFlags),
-	remote("queue pause", func(c request, f *struct{ Key *string }) error {
-		return c.pause(f.Key, c.PauseQueue, c.PauseKey, wire.Paused{Paused: true}, "paused")
+	remote("queue pause", func(c request, f *pauseFlags) error {
+		return c.pause(f, c.PauseQueue, c.PauseKey, wire.Paused{Paused: true}, "paused")
 	}),
-	remote("queue resume", func(c request, f *struct{ Key *string }) error {
-		return c.pause(f.Key, c.ResumeQueue, c.ResumeKey, wire.Paused{}, "resumed")
+	remote("queue resume", func(c request, f *pauseFlags) error {
+		return c.pause(f, c.ResumeQueue, c.ResumeKey, wire.Paused{}, "resumed")
 	}),
-	remote("queue purge", func(c request, _ *none) error {
+	remote("queue purge", func(c request, f *struct{ Reason string }) error {
 		q, err := c.Queue(c.ctx, c.args[0])
 		if err != nil {
 			return err
@@ -77,7 +80,7 @@ var queueCommands = group("queue",
 		what := fmt.Sprintf("purge %s from %s",
 			messages(q.Stats.Depth+q.Stats.Scheduled), c.args[0])
 		return c.destroy(what, "", func() error {
-			n, err := c.PurgeQueue(c.ctx, c.args[0])
+			n, err := c.PurgeQueue(c.ctx, c.args[0], client.Reason(f.Reason))
 			return c.answer(wire.Purged{Purged: n}, err, "%s purged", messages(n))
 		})
 	}, (*app).destroyFlags),
@@ -115,16 +118,22 @@ var queueCommands = group("queue",
 	}, exclusive("key", "message")),
 )
 
+// pauseFlags are those of pause and resume.
+type pauseFlags struct {
+	Key    *string
+	Reason string
+}
+
 // pause pauses or resumes a queue, or a key of it.
-func (c request) pause(key *string,
+func (c request) pause(f *pauseFlags,
 	queue func(context.Context, string, ...client.CallOption) error,
 	ofKey func(context.Context, string, string, ...client.CallOption) error,
 	done wire.Paused, verb string) error {
-	name := c.args[0]
-	if key == nil {
-		return c.answer(done, queue(c.ctx, name), "%s %s", name, verb)
+	name, why := c.args[0], client.Reason(f.Reason)
+	if f.Key == nil {
+		return c.answer(done, queue(c.ctx, name, why), "%s %s", name, verb)
 	}
-	return c.answer(done, ofKey(c.ctx, name, *key), "key %s of %s %s", *key, name, verb)
+	return c.answer(done, ofKey(c.ctx, name, *f.Key, why), "key %s of %s %s", *f.Key, name, verb)
 }
 
 func (a *app) queue(q *wire.Queue, err error) error {

@@ -213,7 +213,7 @@ func (e *eraser) shown(id, reason string) {
 		}
 		erased := false
 		for _, ev := range m.History {
-			erased = erased || ev.Type == "erased" && ev.Why == reason
+			erased = erased || ev.Type == "erased" && ev.Reason == reason
 			if ev.Type == "enqueued" && !ev.Erased {
 				e.t.Errorf("%s: %+v", n.Name(), ev)
 			}

@@ -132,7 +132,7 @@ func (x *explaining) live(v *event.MessageView) error {
 			return err
 		}
 	}
-	x.limits()
+	x.limits(v)
 	x.spent(v)
 	if len(x.out.Reasons) > 0 {
 		return nil
@@ -175,8 +175,8 @@ func (x *explaining) spent(v *event.MessageView) {
 	}
 }
 
-// limits explains which limits of the policy the queue has reached.
-func (x *explaining) limits() {
+// limits explains which limits of the policy hold a message back.
+func (x *explaining) limits(v *event.MessageView) {
 	p, n := &x.queue.Policy, x.queue.Stats.InFlight
 	if p.MaxInFlight > 0 && n >= p.MaxInFlight {
 		x.because(wire.Reason{Code: "max_in_flight"}, "%d messages of the queue are leased, and "+
@@ -188,6 +188,15 @@ func (x *explaining) limits() {
 		x.because(wire.Reason{Code: "rate_limit", Until: until}, "delivery.rate_limit allows %d "+
 			"leases per %d ms, and these are used up: the next one is at %s", p.RateLimit, p.RatePer(),
 			until)
+	}
+	if p.MaxInFlightPerKey == 0 || v.Key == "" {
+		return
+	}
+	partition, _ := x.q.s.deps.State.Partition(x.queue.Name, v.Key)
+	if n := partition.Batch; n >= p.MaxInFlightPerKey {
+		x.because(wire.Reason{Code: "max_in_flight_per_key"}, "%d messages of its key are leased, and "+
+			"delivery.max_in_flight_per_key is %d: it goes on when one of them is settled or its lease ends",
+			n, p.MaxInFlightPerKey)
 	}
 }
 

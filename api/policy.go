@@ -54,6 +54,7 @@ func UpdatePolicy(
 	set(of(d, d.Value.MaxInFlight), &p.MaxInFlight, def.MaxInFlight)
 	rate := of(d, d.Value.RateLimit)
 	set(of(rate, rate.Value.Count), &p.RateLimit, def.RateLimit)
+	set(of(d, d.Value.MaxInFlightPerKey), &p.MaxInFlightPerKey, def.MaxInFlightPerKey)
 	set(of(d, d.Value.BackoffScheduleMS), &p.BackoffScheduleMS, nil)
 	if len(p.BackoffScheduleMS) == 0 {
 		p.BackoffScheduleMS = nil
@@ -191,7 +192,8 @@ func policyOf(p *event.Policy) wire.Policy {
 			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
 			DeadLetterQueue: unlessZero(p.DeadLetterQueue), LaneBatch: p.Batch(),
 			MaxInFlight: p.MaxInFlight, DefaultDelayMS: p.DefaultDelayMS,
-			RateLimit: wire.RateLimit{Count: p.RateLimit, PerMS: p.RatePer()},
+			RateLimit:         wire.RateLimit{Count: p.RateLimit, PerMS: p.RatePer()},
+			MaxInFlightPerKey: p.MaxInFlightPerKey,
 		},
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),

@@ -91,6 +91,7 @@ type Policy struct {
 	MaxInFlight       int64  // leases in the whole queue; 0 no limit
 	RateLimit         int64  // leases per RatePer on average, and in a burst; 0 no limit
 	RatePerMS         int64  // 0 is 1000
+	MaxInFlightPerKey int64  // leases of each key but ""; 0 no limit
 
 	DedupWindowSeconds int64
 	DedupBy            DedupBy
@@ -196,6 +197,9 @@ func (p *Policy) Validate(name string) *Problem {
 		within("delivery.max_in_flight", p.MaxInFlight, 0, MaxLimit),
 		within("delivery.rate_limit.count", p.RateLimit, 0, MaxLimit),
 		within("delivery.rate_limit.per_ms", p.RatePer(), 1, MaxRatePerMS),
+		within("delivery.max_in_flight_per_key", p.MaxInFlightPerKey, 0, MaxLimit),
+		bad(p.MaxInFlightPerKey > 0 && p.Ordering != Unordered, "delivery.max_in_flight_per_key",
+			"must be 0 in a queue with lanes: lane_batch is what limits a key there"),
 		within("deduplication.window_seconds", p.DedupWindowSeconds, 0, maxSeconds),
 		bad(p.BackoffMultiplier < Million || p.BackoffMultiplier > 1000*Million,
 			"delivery.backoff_multiplier", "must be from 1 to 1000"),
@@ -223,6 +227,18 @@ func (p *Policy) Batch() int64 { return max(int64(p.LaneBatch), 1) }
 
 // RatePer returns the period of the rate limit, in milliseconds.
 func (p *Policy) RatePer() int64 { return cmp.Or(p.RatePerMS, 1000) }
+
+// Fixed returns the field of a policy that can't be changed to next's while the queue holds
+// messages, "" if there is none.
+func (p *Policy) Fixed(next *Policy) (field string) {
+	switch {
+	case p.Ordering != next.Ordering:
+		return "ordering"
+	case (p.MaxInFlightPerKey > 0) != (next.MaxInFlightPerKey > 0): // one limit by another can
+		return "delivery.max_in_flight_per_key"
+	}
+	return ""
+}
 
 // Clone returns a copy that shares nothing.
 func (p Policy) Clone() Policy {

@@ -96,7 +96,7 @@ func (d *decision) checkPlan(plan []event.PutQueue) (at int, p *event.Problem) {
 	}
 	for i := range plan {
 		name, dlq := plan[i].Name, plan[i].Policy.DeadLetterQueue
-		p := d.checkOrdering(name, plan[i].Policy.Ordering)
+		p := d.checkFixed(name, &plan[i].Policy)
 		if dlq != "" {
 			target := cmp.Or(will[dlq], d.s.Policy(dlq))
 			wrong := checkDeadLetters(name, dlq, users[name], target)

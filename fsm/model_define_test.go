@@ -112,7 +112,7 @@ func (w *model) wrongQueues(puts []event.PutQueue) (will map[string]event.Policy
 		if c.IfRevision != 0 && (!exists || q.revision != c.IfRevision) {
 			codes = append(codes, event.CodeStaleRevision)
 		}
-		if exists && q.policy.Ordering != p.Ordering && len(q.all) > 0 {
+		if exists && q.fixed(&p) {
 			codes = append(codes, event.CodeConflict)
 		}
 		if seen[c.Name] || p.DeadLetterQueue == c.Name || p.OnDead == event.DeadHoldKey && p.DeadLetterQueue == "" {
@@ -232,7 +232,7 @@ func (c *chaos) defs() *event.Command {
 			put.Policy.OnDead = event.DeadSkip
 		}
 		if q, ok := c.m.Queue(name); ok {
-			put.Policy.Ordering = draw(c, "keep", q.Policy.Ordering, q.Policy.Ordering, put.Policy.Ordering)
+			c.keep(&put.Policy, &q.Policy)
 			put.IfRevision = draw(c, "revision", 0, 0, 0, q.Revision, 1)
 			if rapid.IntRange(0, 4).Draw(c.t, "same") == 0 {
 				put.Policy = q.Policy

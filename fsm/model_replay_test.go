@@ -183,6 +183,7 @@ func (w *model) replayedTo(m *mmessage, o event.Order) {
 		// Before all others where it was available before all others.
 		m.available = event.ClockOf(m.origin.First)
 		m.returned = true
+		m.open = m.q.policy.MaxInFlightPerKey > 0 || len(m.q.pausedKeys) > 0
 		for _, r := range m.q.all {
 			if r == m || r.state != event.StateReady || r.priority != m.priority {
 				continue

@@ -71,6 +71,7 @@ type mmessage struct {
 	available int64 // since when it is, or will be
 	place     event.Place
 	returned  bool
+	open      bool // replayed where keys are kept apart: whether it goes before those of other keys is left open
 	attempt   uint32
 	lease     event.ID
 	leaseEnds int64
@@ -682,7 +683,7 @@ func (w *model) putQueue(c *event.PutQueue, got event.Result) {
 		p.DeadLetterQueue != "" && w.usedBy(c.Name) > 0:
 		w.problem(got, event.CodeInvalidArgument, -1)
 		return
-	case exists && q.policy.Ordering != p.Ordering && len(q.all) > 0:
+	case exists && q.fixed(&p):
 		w.problem(got, event.CodeConflict, -1)
 		return
 	}
@@ -700,6 +701,11 @@ func (w *model) putQueue(c *event.PutQueue, got event.Result) {
 	case !bytes.Equal(event.EncodePolicy(&p), event.EncodePolicy(&q.policy)):
 		w.updateQueue(q, p)
 	}
+}
+
+// fixed says whether a policy changes what can't change while the queue holds messages.
+func (q *mqueue) fixed(p *event.Policy) bool {
+	return len(q.all) > 0 && (q.policy.Ordering != p.Ordering || (q.policy.MaxInFlightPerKey > 0) != (p.MaxInFlightPerKey > 0))
 }
 
 func (w *model) updateQueue(q *mqueue, p event.Policy) {
@@ -954,6 +960,20 @@ func (w *model) mayLease(q *mqueue) int64 {
 	return max(most, 0)
 }
 
+// mayLeaseOf is how many more leases a limit allows of a key.
+func (w *model) mayLeaseOf(q *mqueue, key string) int64 {
+	if q.policy.MaxInFlightPerKey == 0 || key == "" {
+		return 1 << 40
+	}
+	most := q.policy.MaxInFlightPerKey
+	for _, m := range q.all {
+		if m.state == event.StateLeased && m.key == key {
+			most--
+		}
+	}
+	return max(most, 0)
+}
+
 // candidates are the messages of which any may be leased next.
 func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 	if w.mayLease(q) == 0 {
@@ -962,7 +982,7 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 	var heads []*mmessage
 	if q.policy.Ordering == event.Unordered {
 		for _, m := range q.all {
-			if !q.pausedKeys[m.key] {
+			if !q.pausedKeys[m.key] && w.mayLeaseOf(q, m.key) > 0 {
 				heads = append(heads, m)
 			}
 		}
@@ -979,12 +999,17 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 			}
 		}
 	}
+	open := slices.ContainsFunc(heads, func(m *mmessage) bool { return m.open })
 	for _, m := range heads {
 		if m.state != event.StateReady || (len(kinds) > 0 && !contains(kinds, m.kind)) {
 			continue
 		}
 		if len(out) > 0 {
-			switch c := m.compare(out[0]); {
+			c := m.compare(out[0])
+			if open {
+				c = cmp.Compare(m.priority, out[0].priority)
+			}
+			switch {
 			case c > 0:
 				continue
 			case c < 0:
@@ -1387,7 +1412,20 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	if v.Stats != s {
 		w.fatal("queue %q has %+v, the machine says %+v", q.name, s, v.Stats)
 	}
-	can := int(min(s.Ready-s.Held, w.mayLease(q)))
+	free := s.Ready - s.Held
+	if q.policy.MaxInFlightPerKey > 0 {
+		of := map[string]int64{}
+		for _, m := range q.all {
+			if m.state == event.StateReady && !m.held(leasable) {
+				of[m.key]++
+			}
+		}
+		free = 0
+		for k, n := range of {
+			free += min(n, w.mayLeaseOf(q, k))
+		}
+	}
+	can := int(min(free, w.mayLease(q)))
 	if n := b.m.Leasable(q.name, nil); n != can {
 		w.fatal("%d of queue %q can be leased, the machine says %d", can, q.name, n)
 	}
@@ -1477,13 +1515,23 @@ func (c *chaos) policy() event.Policy {
 	p.MaxInFlight = draw[int64](c, "in flight", 0, 0, 0, 1, 3)
 	p.RateLimit = draw[int64](c, "rate", 0, 0, 0, 1, 2, 3, 7)
 	p.RatePerMS = draw[int64](c, "per", 0, 1, 500, 700)
+	p.MaxInFlightPerKey = draw[int64](c, "of a key", 0, 0, 1, 2)
 	return p
 }
 
-// laned gives only a queue with lanes a batch.
+// keep mostly keeps what can't change while the queue holds messages.
+func (c *chaos) keep(p, was *event.Policy) {
+	if rapid.IntRange(0, 2).Draw(c.t, "keep") > 0 {
+		p.Ordering, p.MaxInFlightPerKey = was.Ordering, was.MaxInFlightPerKey
+	}
+}
+
+// laned gives only a queue with lanes a batch, and only one without a limit of each key.
 func laned(p event.Policy) event.Policy {
 	if p.Ordering == event.Unordered {
 		p.LaneBatch = 0
+	} else {
+		p.MaxInFlightPerKey = 0
 	}
 	return p
 }
@@ -1618,7 +1666,7 @@ func (c *chaos) admin() *event.Command {
 		put.Policy.DeadLetterQueue = ""
 	}
 	if q, ok := c.m.Queue(put.Name); ok {
-		put.Policy.Ordering = draw(c, "keep", q.Policy.Ordering, q.Policy.Ordering, put.Policy.Ordering)
+		c.keep(&put.Policy, &q.Policy)
 		put.IfRevision = draw(c, "revision", 0, 0, q.Revision, 1)
 	}
 	put.Policy = laned(put.Policy)

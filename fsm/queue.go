@@ -33,9 +33,14 @@ func (d *decision) checkQueue(c *event.PutQueue) *event.Problem {
 	return c.Policy.Validate(c.Name)
 }
 
-func (d *decision) checkOrdering(name string, o event.Ordering) *event.Problem {
-	if q, ok := d.s.Look(name); ok && q.Policy.Ordering != o && q.Stats.Messages() > 0 {
-		return conflict("ordering", "ordering can't change while the queue holds messages")
+// checkFixed refuses to change what a queue's messages are kept by.
+func (d *decision) checkFixed(name string, p *event.Policy) *event.Problem {
+	q, ok := d.s.Look(name)
+	if !ok || q.Stats.Messages() == 0 {
+		return nil
+	}
+	if field := q.Policy.Fixed(p); field != "" {
+		return conflict(field, "%s can't change while the queue holds messages", field)
 	}
 	return nil
 }

@@ -279,6 +279,17 @@ func (a *keyLists) contents() map[keyListID]list {
 
 // apart checks what is kept apart, and returns how many messages are.
 func (c *checker) apart(b *backlog) (n int64) {
+	leased := map[handle]uint32{}
+	if b.queue.policy.MaxInFlightPerKey > 0 {
+		for h := b.inFlight.head; h != 0; h = c.messages.get(h).order.next {
+			leased[c.messages.get(h).partition]++
+		}
+	}
+	for key, lh := range b.partitions { // order does not matter: any contradiction will do
+		p := c.partitions.get(lh)
+		c.want(p.inFlight == leased[lh], "queue %q counts %d leases of key %q, not %d", b.queue.Name,
+			p.inFlight, key, leased[lh])
+	}
 	if b.apart == nil {
 		return 0
 	}

@@ -9,7 +9,8 @@ import (
 
 // keyLists has ready messages of an unordered backlog in lists of their own for each key, apart from
 // its ready lists: a key of which nothing may be leased costs a lease call nothing then, however many
-// messages it has. A message knows that it is kept apart (placeApart); the rest is an index, which
+// messages it has. Those of paused keys are kept apart, and where MaxInFlightPerKey limits the leases of
+// each key all that have one. A message knows that it is kept apart (placeApart); the rest is an index, which
 // a written state leaves out.
 type keyLists struct {
 	lists slab[keyList]
@@ -39,8 +40,13 @@ const placeApart = event.PlaceTail + 1
 // keptApart reports whether a message that becomes ready goes to its key's own lists. While a
 // separation goes on, one that goes behind all others waits until that has come to it.
 func (s *State) keptApart(b *backlog, m *message, to where) bool {
-	if m.partition == 0 || len(b.queue.PausedKeys) == 0 ||
-		!b.queue.keyPaused(s.partitions.get(m.partition).key) {
+	if m.partition == 0 {
+		return false
+	}
+	if b.queue.policy.MaxInFlightPerKey > 0 {
+		return true
+	}
+	if len(b.queue.PausedKeys) == 0 || !b.queue.keyPaused(s.partitions.get(m.partition).key) {
 		return false
 	}
 	return to != behind || b.separate == 0 || m.priority < s.messages.get(b.separate).priority

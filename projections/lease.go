@@ -24,6 +24,7 @@ func (s *State) leased(e *event.Event) {
 	if b.ordering != event.Unordered {
 		s.intoBatch(b, h)
 	}
+	s.countLease(b, m, 1)
 	insert[messageOrder](s, &b.inFlight, h, 0)
 	b.queue.LeasedAt = s.clock
 	s.armLease(h, m)
@@ -72,6 +73,7 @@ func (s *State) endLease(h handle) {
 		s.refresh(b, m.partition)
 	}
 	remove[messageOrder](s, &b.inFlight, h)
+	s.countLease(b, m, -1)
 	if b.queue.policy.MaxInFlight > 0 {
 		s.touch(b.queue)
 	}

@@ -79,8 +79,33 @@ func (s *State) refill() {
 
 // mayLeaseOf returns how many of a key's messages that are kept apart can be leased now.
 func (q *queue) mayLeaseOf(p *partition) uint32 {
-	if q.keyPaused(p.key) {
+	most := q.policy.MaxInFlightPerKey
+	switch {
+	case q.keyPaused(p.key):
 		return 0
+	case most > 0:
+		return min(p.ready, uint32(max(most-int64(p.inFlight), 0)))
 	}
 	return p.ready
+}
+
+// countLease counts a lease of a key that begins (1) or ends (-1), in queues that limit these.
+func (s *State) countLease(b *backlog, m *message, n int) {
+	if m.partition == 0 || b.queue.policy.MaxInFlightPerKey == 0 {
+		return
+	}
+	p := s.partitions.mut(m.partition)
+	p.inFlight = uint32(int(p.inFlight) + n)
+	s.refreshKey(b, m.partition)
+}
+
+// refreshKeys refreshes all keys that have messages apart, after their limit has changed: an
+// operator's rare act, a fraction of a microsecond for each.
+func (s *State) refreshKeys(b *backlog) {
+	if b.apart == nil {
+		return
+	}
+	for id := range b.apart.byID { // order does not matter: each for itself
+		s.refreshKey(b, id.partition)
+	}
 }

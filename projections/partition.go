@@ -30,8 +30,9 @@ type partition struct {
 	deleted   bool   // all that waits here follows a dead message (dead_letter_key)
 
 	// of an unordered queue:
-	lists   handle // the first of its keyLists
-	offered uint32 // how many of the messages kept apart can be leased
+	lists    handle // the first of its keyLists
+	offered  uint32 // how many of the messages kept apart can be leased
+	inFlight uint32 // its leased messages, where MaxInFlightPerKey limits them
 }
 
 // takePartition returns a message's partition, which it creates on first use.

@@ -146,8 +146,7 @@ func (s *State) intoReady(b *backlog, h handle, to where) {
 func (s *State) insertReady(b *backlog, h handle, to where) {
 	m := s.messages.mut(h)
 	lists, before := s.readyList(b, m, 0), handle(0)
-	returned := to == inFront && s.orderOf(m) != m.id || to == byOrder &&
-		s.leads(lists, m, func(m, o *message) bool { return later(o, m) })
+	returned := to == inFront && s.orderOf(m) != m.id || to == byOrder && s.leadsReady(lists, m)
 	if !returned {
 		var found bool
 		before, found = s.spot(lists, m, orderLink, to)
@@ -171,6 +170,15 @@ func (s *State) insertReady(b *backlog, h handle, to where) {
 	if m.place == placeApart {
 		s.apartChanged(b, m, 1)
 	}
+}
+
+// leadsReady is leads for an unordered queue. One that leads the messages of its own key need not
+// lead the others: where it is kept apart, it goes by its time unless it goes before one that returned.
+func (s *State) leadsReady(l *list, m *message) bool {
+	if m.place == placeApart && (l.front == 0 || s.ahead(s.messages.get(l.front), m)) {
+		return false
+	}
+	return s.leads(l, m, func(m, o *message) bool { return later(o, m) })
 }
 
 // outOfReady takes a message out of the lists that insertReady put it into.

@@ -123,10 +123,10 @@ func (s *State) mustQueue(e *event.Event, name string) *queue {
 func (s *State) queueUpdated(e *event.Event) {
 	q := s.mustQueue(e, e.Queue)
 	b, was := q.backlog, q.policy
+	if field := was.Fixed(e.Policy); field != "" && b.held() > 0 {
+		s.impossible(e, "%s changes while the queue holds %d messages", field, b.held())
+	}
 	if was.Ordering != e.Policy.Ordering {
-		if b.held() > 0 {
-			s.impossible(e, "the ordering changes while the queue holds %d messages", b.held())
-		}
 		s.deleteBacklog(q, &tombstone{reason: event.ReasonPurged, queue: q.Name})
 		q.policy = e.Policy
 		q.backlog = s.newBacklog(q)
@@ -138,6 +138,9 @@ func (s *State) queueUpdated(e *event.Event) {
 	q.policy, q.Revision, q.UpdatedAt = e.Policy, s.index, s.clock
 	if was.RateLimit != e.Policy.RateLimit || was.RatePer() != e.Policy.RatePer() {
 		s.fill(q)
+	}
+	if was.MaxInFlightPerKey != e.Policy.MaxInFlightPerKey {
+		s.refreshKeys(q.backlog)
 	}
 	s.setCursor(q.backlog, q.backlog.all.head) // the age may be another now: look at all again
 	if q.policy.OnDead != event.DeadHoldKey {
@@ -202,6 +205,7 @@ func (s *State) moveLeased(old, b *backlog) {
 				l.leased = h
 			}
 		}
+		s.countLease(b, m, 1)
 		insert[messageOrder](s, &b.inFlight, h, 0)
 		moved = append(moved, h)
 	}

@@ -36,7 +36,7 @@ func (s *State) pauseKey(q *queue, key string, pause bool) {
 		s.refresh(b, lh)
 	default:
 		s.refreshKey(b, lh)
-		if pause {
+		if pause && q.policy.MaxInFlightPerKey == 0 { // else all keys are apart
 			s.startSeparation(b)
 		}
 	}

@@ -323,14 +323,22 @@ func (s *State) WaitsBehind(id event.ID) bool {
 	return n > 0
 }
 
-// Partition returns a partition; false if the queue does not exist or is unordered, or if
-// no message of the key waits, is leased or blocks it.
+// Partition returns a partition; false if the queue does not exist, or if no message of the key
+// waits, is leased or blocks it. In an unordered queue it has only the number of leases, where
+// that is limited.
 func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 	q, there := s.queues[queue]
-	if !there || q.backlog.ordering == event.Unordered {
+	if !there {
 		return v, false
 	}
 	b := q.backlog
+	if b.ordering == event.Unordered {
+		lh, ok := b.partitions[key]
+		if ok {
+			v.Batch = int64(s.partitions.get(lh).inFlight)
+		}
+		return v, ok
+	}
 	key = b.ordering.PartitionKey(key)
 	if h, held := q.held[key]; held {
 		v.HeldBy, v.Since, ok = int64(h.dead), h.since, true

@@ -39,6 +39,7 @@ type DeliveryUpdate struct {
 	DeadLetterQueue   Opt[string]  `json:"dead_letter_queue,omitzero"` // "auto" creates <name>.dlq
 	LaneBatch         Opt[int64]   `json:"lane_batch,omitzero"`
 	MaxInFlight       Opt[int64]   `json:"max_in_flight,omitzero"`
+	MaxInFlightPerKey Opt[int64]   `json:"max_in_flight_per_key,omitzero"`
 	DefaultDelayMS    Opt[int64]   `json:"default_delay_ms,omitzero"`
 
 	RateLimit Opt[RateLimitUpdate] `json:"rate_limit,omitzero"`
@@ -87,9 +88,10 @@ type Delivery struct {
 	OnRetry           string  `json:"on_retry"`
 	OnDead            string  `json:"on_dead"`
 	DeadLetterQueue   *string `json:"dead_letter_queue"`
-	LaneBatch         int64   `json:"lane_batch"`       // consecutive messages of a key per lease call
-	MaxInFlight       int64   `json:"max_in_flight"`    // leases in the whole queue; 0: no limit
-	DefaultDelayMS    int64   `json:"default_delay_ms"` // of what is produced without a delay
+	LaneBatch         int64   `json:"lane_batch"`            // consecutive messages of a key per lease call
+	MaxInFlight       int64   `json:"max_in_flight"`         // leases in the whole queue; 0: no limit
+	MaxInFlightPerKey int64   `json:"max_in_flight_per_key"` // unordered: of each key but ""; 0: no limit
+	DefaultDelayMS    int64   `json:"default_delay_ms"`      // of what is produced without a delay
 
 	RateLimit RateLimit `json:"rate_limit"`
 }

@@ -228,6 +228,7 @@ type policy struct {
 	MaxInFlight                string `sets:"delivery.max_in_flight" as:"int"`
 	RateLimitCount             string `sets:"delivery.rate_limit.count" as:"int"`
 	RateLimitPerMS             string `sets:"delivery.rate_limit.per_ms" as:"int"`
+	MaxInFlightPerKey          string `sets:"delivery.max_in_flight_per_key" as:"int"`
 	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
 	DeduplicationBy            string `sets:"deduplication.by"`
 	Namespace                  string `sets:"namespace"`

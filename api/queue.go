@@ -293,7 +293,7 @@ func StatsOf(t *event.Stats, clock int64) wire.Stats {
 	return s
 }
 
-// countWithin bounds the wait for the read models, which may be counting all of a log anew.
+// countWithin bounds the wait for the read models, which may be counting all of a log again.
 const countWithin = 5 * time.Second
 
 // countAll waits until the read models have counted what the log holds, or for countWithin.

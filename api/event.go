@@ -125,6 +125,9 @@ func (s *Server) events(q *request) error {
 	}
 	f.until = time.Now().Add(maxEventsRead)
 	out := wire.EventList{Events: []wire.Event{}}
+	if f.after.IsZero() {
+		out.HistoryBeginsAt = s.historyBegins(f.from)
+	}
 	for e, err := range q.scan(q.Context(), f) {
 		if err != nil {
 			return err
@@ -229,7 +232,16 @@ func (q *request) eventRange(f *eventQuery) {
 				"events after that one have been deleted by retention")
 		}
 	case q.query.Has("from"):
-		f.from = q.indexOf("from", events.From)
+		f.from = q.indexOf("from", func(at event.Instant) (uint64, error) {
+			if at.Kind == event.InstantStart {
+				return 1, nil
+			}
+			index, err := events.From(at)
+			if gone(err) && !f.follow && !sse && q.accepts(typeNDJSON) == "" {
+				return 1, nil // the answer says where history begins, which a stream cannot
+			}
+			return index, err
+		})
 	case f.follow:
 		f.from = events.Head() + 1
 	default:

@@ -91,7 +91,12 @@ func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {
 	return l.Log.Content(ref)
 }
 
-func (l *fakeLog) Begins() (uint64, int64) { return l.deleted, 0 }
+func (l *fakeLog) Begins() (uint64, int64) {
+	if l.deleted == 0 {
+		return 0, 0
+	}
+	return l.deleted, l.Clock()
+}
 
 // fakeNode is the Node of a cluster of one, unless a test says what others answer.
 type fakeNode struct {

@@ -14,7 +14,12 @@ import (
 // messageHistory answers GET /v1/messages/{id}/history, through dead-letter queues and replays.
 func (s *Server) messageHistory(q *request) error {
 	history := q.pathHistory()
-	return q.answer(http.StatusOK, &wire.History{Events: eventsOf(q.visible(history))})
+	out := wire.History{Events: eventsOf(q.visible(history))}
+	if q.err == nil {
+		out.HistoryBeginsAt = s.historyBegins(
+			event.RefOf(lifeOf(history, q.pathID("id")).first).Index)
+	}
+	return q.answer(http.StatusOK, &out)
 }
 
 // pathHistory returns the history of the message in the path, if there is one that may be read.
@@ -145,9 +150,12 @@ func (l *life) state() event.State {
 
 // view returns the message as it was when it left its queue.
 func (l *life) view() event.MessageView {
-	v := event.MessageView{ID: l.id, Queue: l.queue(), State: l.state(), Attempt: l.attempts}
+	v := event.MessageView{
+		ID: l.id, Queue: l.queue(), State: l.state(), Attempt: l.attempts,
+		EnqueuedAt: event.ClockOf(l.id), // also where that event is gone
+	}
 	if b := l.born; b != nil {
-		v.EnqueuedAt, v.Expires = event.ClockOf(b.ID), b.Expires
+		v.Expires = b.Expires
 		switch b.Type {
 		case event.Enqueued:
 		case event.DeadLettered:

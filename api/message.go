@@ -54,6 +54,7 @@ func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 	}
 	m := messageOf(v, c)
 	m.Erased, m.Damaged = s.absent(c, v.Content)
+	m.HistoryTruncated = s.historyBegins(firstOf(v)) != nil
 	if m.Dead != nil {
 		m.Dead.Error, err = s.DeadLetters().Error(v)
 	}
@@ -110,13 +111,35 @@ func (s *Server) absent(c *event.Content, ref event.Ref) (erased, damaged bool) 
 	}
 	_, err := s.deps.Log.Content(ref)
 	damaged = errors.Is(err, log.ErrDamaged)
-	return !damaged, damaged
+	return errors.Is(err, log.ErrErased) && !damaged, damaged
 }
 
-// setContent puts what the user wrote into a message; c is nil where it was erased.
+// firstOf returns the index of the event with which a message's history begins, as far as its view
+// knows.
+func firstOf(v *event.MessageView) uint64 {
+	first := v.ID
+	switch {
+	case v.Origin != nil:
+		first = v.Origin.First
+	case v.Dead != nil:
+		first = v.Dead.MessageID
+	}
+	return event.RefOf(first).Index
+}
+
+// historyBegins returns when history begins if retention has deleted an index, else nil.
+func (s *Server) historyBegins(index uint64) *wire.Time {
+	before, clock := s.deps.Log.Begins()
+	if index > before {
+		return nil
+	}
+	return new(wire.Time(clock))
+}
+
+// setContent puts what the user wrote into a message; c is nil where it is gone.
 func setContent(m *wire.Message, c *event.Content) {
 	if c == nil {
-		m.Payload, m.Erased = jsontext.Value("null"), true
+		m.Payload = jsontext.Value("null")
 		return
 	}
 	switch {

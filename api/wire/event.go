@@ -67,11 +67,15 @@ type EventList struct {
 	Events     []Event `json:"events"`
 	NextCursor string  `json:"next_cursor"`
 	Partial    bool    `json:"partial,omitzero"` // the time was up before the end
+
+	HistoryBeginsAt *Time `json:"history_begins_at,omitzero"` // from lies before it
 }
 
 // History answers GET /v1/messages/{id}/history, oldest first.
 type History struct {
 	Events []Event `json:"events"`
+
+	HistoryBeginsAt *Time `json:"history_begins_at,omitzero"` // the message is older
 }
 
 // LogHead is the event log up to a block: what it takes to see later that it was neither cut nor

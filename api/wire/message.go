@@ -279,39 +279,42 @@ type Message struct {
 	ID    string `json:"id"`
 	Queue string `json:"queue"`
 	// scheduled, ready, leased; acked, dead_lettered, discarded, replayed
-	State          string            `json:"state"`
-	Held           bool              `json:"held"`            // ready, but not first in its partition
-	Reason         string            `json:"reason,omitzero"` // dead_lettered, discarded
-	Key            string            `json:"key"`
-	Attempt        int64             `json:"attempt"` // 0 before the first lease
-	Priority       int64             `json:"priority"`
-	Kind           string            `json:"kind"`
-	Headers        map[string]string `json:"headers"`
-	Payload        jsontext.Value    `json:"payload,omitzero"`
-	PayloadBytes   Bytes             `json:"payload_base64,omitzero"`
-	ContentType    string            `json:"content_type,omitzero"`
-	Original       jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped
-	Erased         bool              `json:"erased,omitzero"`   // the payload is null
-	Damaged        bool              `json:"damaged,omitzero"`  // it was lost to damage, and is null
-	Size           int64             `json:"size"`              // bytes of the payload
-	CorrelationID  string            `json:"correlation_id"`
-	EnqueuedAt     Time              `json:"enqueued_at"`
-	AvailableAt    Time              `json:"available_at,omitzero"` // scheduled: when it comes due
-	ExpiresAt      Time              `json:"expires_at,omitzero"`   // end of its ttl
-	LeaseID        string            `json:"lease_id,omitzero"`
-	LeaseExpiresAt Time              `json:"lease_expires_at,omitzero"`
-	LeftAt         Time              `json:"left_at,omitzero"` // when it left its queue
-	Result         jsontext.Value    `json:"result,omitzero"`  // acked with one
-	MovedTo        *Moved            `json:"moved_to,omitzero"`
-	ResurrectedAs  []Moved           `json:"resurrected_as,omitzero"` // oldest first
-	Origin         *Origin           `json:"origin,omitzero"`         // if brought back
-	SourceID       string            `json:"source_id,omitzero"`      // of an imported one
-	Dead           *Dead             `json:"dead"`
-	ReplayedAt     Time              `json:"replayed_at,omitzero"`    // of dead/?state=replayed
-	NewMessageID   string            `json:"new_message_id,omitzero"` // what it became by that
-	ReplayResult   string            `json:"replay_result,omitzero"`  // the state of that
-	Attempts       []Attempt         `json:"attempts,omitzero"`       // of GET /v1/messages/{id}
-	History        []Event           `json:"history,omitzero"`
+	State        string            `json:"state"`
+	Held         bool              `json:"held"`            // ready, but not first in its partition
+	Reason       string            `json:"reason,omitzero"` // dead_lettered, discarded
+	Key          string            `json:"key"`
+	Attempt      int64             `json:"attempt"`           // 0 before the first lease
+	Priority     int64             `json:"priority,omitzero"` // 0: not known any more
+	Kind         string            `json:"kind"`
+	Headers      map[string]string `json:"headers"`
+	Payload      jsontext.Value    `json:"payload,omitzero"`
+	PayloadBytes Bytes             `json:"payload_base64,omitzero"`
+	ContentType  string            `json:"content_type,omitzero"`
+	Original     jsontext.Value    `json:"original,omitzero"` // the body that a webhook mapped
+	Erased       bool              `json:"erased,omitzero"`   // the payload is null
+	Damaged      bool              `json:"damaged,omitzero"`  // it was lost to damage, and is null
+	// HistoryTruncated is true where retention has deleted the beginning of its history, and what
+	// only that knew, such as Payload and Priority, is not there.
+	HistoryTruncated bool           `json:"history_truncated,omitzero"`
+	Size             int64          `json:"size"` // bytes of the payload
+	CorrelationID    string         `json:"correlation_id"`
+	EnqueuedAt       Time           `json:"enqueued_at"`
+	AvailableAt      Time           `json:"available_at,omitzero"` // scheduled: when it comes due
+	ExpiresAt        Time           `json:"expires_at,omitzero"`   // end of its ttl
+	LeaseID          string         `json:"lease_id,omitzero"`
+	LeaseExpiresAt   Time           `json:"lease_expires_at,omitzero"`
+	LeftAt           Time           `json:"left_at,omitzero"` // when it left its queue
+	Result           jsontext.Value `json:"result,omitzero"`  // acked with one
+	MovedTo          *Moved         `json:"moved_to,omitzero"`
+	ResurrectedAs    []Moved        `json:"resurrected_as,omitzero"` // oldest first
+	Origin           *Origin        `json:"origin,omitzero"`         // if brought back
+	SourceID         string         `json:"source_id,omitzero"`      // of an imported one
+	Dead             *Dead          `json:"dead"`
+	ReplayedAt       Time           `json:"replayed_at,omitzero"`    // of dead/?state=replayed
+	NewMessageID     string         `json:"new_message_id,omitzero"` // what it became by that
+	ReplayResult     string         `json:"replay_result,omitzero"`  // the state of that
+	Attempts         []Attempt      `json:"attempts,omitzero"`       // of GET /v1/messages/{id}
+	History          []Event        `json:"history,omitzero"`
 }
 
 // Origin is where a message came from that was replayed or resurrected.

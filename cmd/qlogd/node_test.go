@@ -145,6 +145,8 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	// A dead letter needs its error text too, which is in the event that moved it.
 	n.put("fails", `{"delivery":{"dead_letter_queue":"auto"}}`)
 	n.produce("fails", wire.NewMessage{Payload: []byte(`"dead"`)})
+	acked := n.produce("jobs", wire.NewMessage{Payload: []byte(`"acked"`), Kind: "acked"})[0]
+	taken := n.lease("jobs", client.LeaseOptions{Kinds: []string{"acked"}, Lease: time.Hour})[0]
 	n.die(n.lease("fails", client.LeaseOptions{})[0], "why it died")
 	e := n.engine()
 	for i := range 1200 {
@@ -165,9 +167,23 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 			first, e.log.Head(), len(e.log.Segments()), e.machine.History())
 	}
 	m := must(n.Message(ctx, old))
-	if string(m.Payload) != `"kept"` || m.State != "ready" {
+	if string(m.Payload) != `"kept"` || m.State != "ready" || !m.HistoryTruncated || m.Erased {
 		t.Errorf("the live message: %+v", m)
 	}
+	// Where the beginning of history is gone, that is said, and nothing is taken for erased.
+	must(n.AckOne(ctx, taken.LeaseID, wire.AckOne{}))
+	m = must(n.Message(ctx, acked))
+	if m.State != "acked" || !m.HistoryTruncated || m.Erased || m.EnqueuedAt == 0 || m.Priority != 0 {
+		t.Errorf("the acked message: %+v", m)
+	}
+	for _, from := range []string{"", "start", "index:1"} {
+		page := must(n.Events(ctx, client.EventQuery{From: from, Limit: 1}))
+		if page.HistoryBeginsAt == nil || len(page.Events) != 1 {
+			t.Errorf("events from %q: %+v", from, page)
+		}
+	}
+	page := must(n.Events(ctx, client.EventQuery{From: fmt.Sprintf("index:%d", e.log.First())}))
+	assert.True(t, page.HistoryBeginsAt == nil, "it is there from where history begins")
 	_, err := n.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", first)))
 	assert.ErrorIs(t, err, client.ErrHistoryExpired, "the state in deleted history:")
 	// The past can be rebuilt from the oldest checkpoint on.
@@ -179,6 +195,7 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	n.stop()
 	start := lines(t, "replay", "--data-dir", n.dir, "--to", "start", "-o", "json")
 	assert.Contains(t, fmt.Sprint(start), "queues:map[]", "nothing, before the first event:")
+	assert.Contains(t, fmt.Sprint(start), "history_begins_at", "where the log begins:")
 	report, err := replay.Verify(ctx, vfs.OS{}, n.dir, nil, nil)
 	if err != nil || report.Checkpoints == 0 || report.From == 0 {
 		t.Fatalf("%+v, %v", report, err)

@@ -200,6 +200,8 @@ type stateBody struct {
 	Index     uint64                `json:"index"`
 	ChainHash string                `json:"chain_hash"`
 	Queues    map[string]wire.Stats `json:"queues"`
+
+	HistoryBeginsAt *wire.Time `json:"history_begins_at,omitzero"` // --from is start, and before it
 }
 
 // events prints every event between the two instants, and the state at the last.
@@ -235,6 +237,9 @@ func (r *replayer) events(d *replay.Dir, bar bool) error {
 		if r.filter.Queue == "" || r.filter.Queue == q.Name {
 			body.Queues[q.Name] = api.StatsOf(&q.Stats, state.Clock())
 		}
+	}
+	if before, clock := d.Log.Begins(); before > 0 && r.from.Kind == event.InstantStart {
+		body.HistoryBeginsAt = new(wire.Time(clock))
 	}
 	if r.output != "json" {
 		from := "the start"
@@ -280,6 +285,10 @@ func (r *replayer) state(body *stateBody) error {
 		text += fmt.Sprintf(" (index:%d, chain %.16s…)", body.Index, body.ChainHash)
 	}
 	fmt.Fprintln(r.stdout, text)
+	if body.HistoryBeginsAt != nil {
+		fmt.Fprintf(r.stdout, "history begins at %s: retention has deleted what was before\n",
+			body.HistoryBeginsAt)
+	}
 	if len(body.Queues) == 0 {
 		_, err := fmt.Fprintln(r.stdout, "no queues")
 		return err
@@ -331,7 +340,9 @@ func (r *replayer) askPast() error {
 	if err != nil {
 		return err
 	}
-	body := stateBody{head.Time, head.Index, head.ChainHash, map[string]wire.Stats{}}
+	body := stateBody{
+		At: head.Time, Index: head.Index, ChainHash: head.ChainHash, Queues: map[string]wire.Stats{},
+	}
 	if r.to.Kind == event.InstantTime {
 		body.At = max(body.At, wire.Time(r.to.Time))
 	}

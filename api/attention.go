@@ -32,7 +32,8 @@ func (s *Server) attention(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	items := slices.Concat(s.queuesNeeding(q), s.nodesNeeding(q.Context()))
+	items := slices.Concat(s.queuesNeeding(q), s.nodesNeeding(q.Context()),
+		s.webhooksNeeding(q))
 	if q.err != nil {
 		return q.err
 	}

@@ -188,6 +188,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 // serve answers GET /metrics.
 func (m *metrics) serve(q *request) error {
 	q.status = http.StatusOK
+	m.s.took.forget(func(name string) bool {
+		_, ok := m.s.deps.State.Webhook(name)
+		return ok
+	})
 	m.hookNames.Range(func(name, _ any) bool {
 		if _, ok := m.s.deps.State.Webhook(name.(string)); !ok { // deleted
 			m.hookNames.Delete(name)

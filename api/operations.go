@@ -284,6 +284,8 @@ func keptOperation(key string, e *event.Event) (wire.Operation, error) {
 const (
 	askOperations = "api.operations" // an operationKey: the []wire.Operation it received
 	askWaiters    = "api.waiters"    // a queue and a kind: the number of leases that wait
+	askDeliveries = "api.deliveries" // a webhook: the []wire.WebhookDelivery to it
+	askRefused    = "api.refused"    // times of refused requests by webhook
 	askPush       = "api.push"       // to the leader, a queue: its *wire.PushReason
 )
 
@@ -292,6 +294,8 @@ func (s *Server) Answers() map[string]peer.Handler {
 	return map[string]peer.Handler{
 		askOperations: answering(s.ops.find),
 		askWaiters:    answering(func(of [2]string) int64 { return s.waiters.count(of[0], of[1]) }),
+		askDeliveries: answering(s.took.to),
+		askRefused:    answering(s.took.refused),
 		askPush:       answering(s.deps.Push.Reason),
 	}
 }

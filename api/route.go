@@ -22,6 +22,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
+// statusClientGone stands for a request whose client hung up.
+const statusClientGone = 499
+
 // handler answers a request, or returns an error to answer with.
 type handler func(q *request) error
 
@@ -102,6 +105,7 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /v1/webhooks/{name}", admin, s.getWebhook)
 	add("PUT /v1/webhooks/{name}", admin, s.putWebhook)
 	add("DELETE /v1/webhooks/{name}", admin, s.deleteWebhook)
+	add("GET /v1/webhooks/{name}/deliveries", admin, s.listDeliveries)
 	add("POST "+hookPath, free, s.hook)
 	add("GET /v1/projections", access{roleRead, somehow}, s.projections)
 	add("POST /v1/projections/rebuild", admin, s.rebuildProjections)
@@ -191,7 +195,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			if p := s.problem(q, err); p != nil {
 				q.fail(p)
 			} else {
-				q.status = 499 // the client hung up
+				q.status = statusClientGone
 			}
 		}
 		defer func() {

@@ -37,6 +37,7 @@ type Server struct {
 	schemas cache[*schema]
 	hooks   cache[*compiledWebhook]
 	ops     *tracker
+	took    deliveries
 	once    *lru.Cache[event.Hash, *onceCall] // by Idempotency-Key
 	metrics *metrics
 	openapi func() []byte // JSON, made when first asked for
@@ -54,6 +55,7 @@ func New(deps Deps, opts Options) *Server {
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
 		rules: map[string]access{}, ops: newTracker(), started: time.Now(),
+		took:    deliveries{of: map[string]*delivered{}},
 		schemas: newCache[*schema](), hooks: newCache[*compiledWebhook](),
 	}
 	s.once, _ = lru.New[event.Hash, *onceCall](keepOnce) // an error: less than one

@@ -219,20 +219,28 @@ func (s *Server) hook(q *request) error {
 	if err != nil {
 		return err
 	}
-	outcome, err := s.take(q, w, at)
+	d := wire.WebhookDelivery{
+		At: wire.TimeOf(at), Node: s.deps.Node.Status().NodeID, SourceIP: q.source().String(),
+	}
+	d.Code, err = s.take(q, w, at, &d)
 	if err != nil {
-		outcome = "client_gone"
+		d.Code = "client_gone"
 		if p := s.problem(q, err); p != nil {
-			outcome, err = p.Code, p
+			d.Code, err = p.Code, p
+			q.fail(p)
 		}
 	}
-	s.metrics.hook(w.Name, outcome)
+	d.Status = cmp.Or(q.status, statusClientGone)
+	s.metrics.hook(w.Name, d.Code)
+	s.took.add(w.Name, d)
 	return err
 }
 
 // take checks a request, and answers it unless there is an error. The outcome is for metrics, which
 // count an error by its problem's code.
-func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome string, err error) {
+func (s *Server) take(
+	q *request, w *compiledWebhook, at time.Time, d *wire.WebhookDelivery,
+) (outcome string, err error) {
 	source := q.source()
 	if !w.Allows(source) {
 		return "", event.Problemf(codeIPNotAllowed, "",
@@ -269,7 +277,7 @@ func (s *Server) take(q *request, w *compiledWebhook, at time.Time) (outcome str
 	case w.Definition.Target != "":
 		return "forwarded", s.forward(q, w, &m)
 	}
-	return s.enqueueHooked(q, w, &m)
+	return s.enqueueHooked(q, w, &m, d)
 }
 
 // source returns the address that a request came from, behind trusted proxies.
@@ -311,7 +319,7 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 // enqueueHooked enqueues the message. A duplicate is answered as one even if its payload would be
 // refused now: its sender has been served.
 func (s *Server) enqueueHooked(
-	q *request, w *compiledWebhook, m *webhook.Message,
+	q *request, w *compiledWebhook, m *webhook.Message, d *wire.WebhookDelivery,
 ) (outcome string, err error) {
 	// The request's Idempotency-Key is meant for the webhook, not for this API.
 	q.Header.Del("Idempotency-Key")
@@ -350,6 +358,7 @@ func (s *Server) enqueueHooked(
 	}
 	id := res.Produced[0].ID
 	out := wire.Hooked{OK: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()}
+	d.MessageID = &out.MessageID
 	if !res.Produced[0].Duplicate {
 		out.Queued = true
 		return "queued", q.answer(http.StatusAccepted, &out)

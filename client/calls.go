@@ -285,7 +285,10 @@ func (c *Client) Tasks(ctx context.Context, status string,
 // Attention returns what may need an operator, the worst first.
 func (c *Client) Attention(ctx context.Context, opts ...CallOption) ([]wire.AttentionItem, error) {
 	out, err := do[wire.Attention](ctx, c, newCall(get, "/v1/attention", nil), opts)
-	return out.Items, err
+	if err != nil {
+		return nil, err
+	}
+	return out.Items, nil
 }
 
 // Workers returns who has leased from a queue within the last hour, from all of them if queue is "".
@@ -351,6 +354,17 @@ func (c *Client) Webhooks(ctx context.Context, opts ...CallOption) ([]wire.Webho
 		page, err := do[wire.WebhookList](ctx, c, q, opts)
 		return page.Webhooks, page.NextCursor, err
 	}))
+}
+
+// Deliveries returns the newest requests to a webhook, the newest first, as far as nodes remember
+// them: 100 each.
+func (c *Client) Deliveries(ctx context.Context, webhook string,
+	opts ...CallOption) ([]wire.WebhookDelivery, error) {
+	out, err := do[[]wire.WebhookDelivery](ctx, c, newCall(get, webhookPath(webhook)+"/deliveries", nil), opts)
+	if err != nil {
+		return nil, err
+	}
+	return *out, nil
 }
 
 // DeleteWebhook deletes a webhook.

@@ -52,6 +52,16 @@ type Webhook struct {
 	UpdatedAt Time `json:"updated_at"`
 }
 
+// WebhookDelivery is a request to a webhook.
+type WebhookDelivery struct {
+	At        Time    `json:"at"`
+	Node      string  `json:"node"` // that took it
+	Status    int     `json:"status"`
+	Code      string  `json:"code"` // queued, duplicate, filtered, forwarded, client_gone, or the problem's
+	MessageID *string `json:"message_id"`
+	SourceIP  string  `json:"source_ip"`
+}
+
 // WebhookList answers GET /v1/webhooks.
 type WebhookList struct {
 	Webhooks   []Webhook `json:"webhooks"`

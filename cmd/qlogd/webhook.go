@@ -43,6 +43,13 @@ var webhookCommands = group("webhook",
 		return c.destroy("delete webhook "+name, name+" deleted",
 			func() error { return c.DeleteWebhook(c.ctx, name) })
 	}, (*app).destroyFlags),
+	remote("webhook deliveries", func(c request, _ *none) error {
+		deliveries, err := c.Deliveries(c.ctx, c.args[0])
+		return list(c.app, deliveries, err, "at,node,status,code,message,from",
+			func(d *wire.WebhookDelivery) []any {
+				return []any{c.when(d.At), d.Node, d.Status, d.Code, orDash(d.MessageID), d.SourceIP}
+			})
+	}),
 	remote("webhook test", func(c request, f *struct {
 		SecretEnv, File string
 		Header          repeated `flag:"header|H"`

@@ -129,3 +129,22 @@ func TestRefusedOnAllNodes(t *testing.T) {
 	assert.Equal(t, all.get("1.status"), any(float64(statusClientGone)))
 	assert.Equal(t, len(all.get(".").([]any)), 5, "those of this webhook, not of an earlier one")
 }
+
+// A message that is due and not ready yet, as without a leader, is late.
+func TestScheduledLag(t *testing.T) {
+	h, m := onMachine(t)
+	h.do("PUT", "/v1/queues/q", `{}`).want(201)
+	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1,"delay_ms":1000}]}`).want(201)
+	lag := func(want string) {
+		t.Helper()
+		b := h.do("GET", "/metrics", "").want(200).Body.String()
+		assert.True(t, strings.Contains(b, "\nqlogd_scheduled_lag_seconds "+want+"\n"), "not %s", want)
+	}
+	lag("0")
+	m.mu.Lock()
+	m.now += 3500
+	m.mu.Unlock()
+	lag("2.5")
+	m.pass(0)
+	lag("0")
+}

@@ -363,6 +363,10 @@ func (f *fake) Minutes(_ string, from, to int64) ([]store.Minute, error) {
 
 func (f *fake) Workers(now int64) ([]store.Worker, error) { return f.counted().Workers(now) }
 
+func (f *fake) LeasesExpired(queues []event.QueueView) ([]uint64, error) {
+	return f.counted().LeasesExpired(queues)
+}
+
 func (f *fake) Dying(now int64) (map[string]store.Counted, error) {
 	return f.counted().Dying(now)
 }

@@ -37,12 +37,20 @@ var queueDescs = [...]*prometheus.Desc{
 	queueDesc("in_flight", "Messages that are leased."),
 	queueDesc("scheduled", "Messages that wait for their time."),
 	queueDesc("dead", "Messages that died in the queue and are not replayed, purged or settled."),
+	queueDesc("held", "Messages that are ready and cannot be leased, because of an earlier message of "+
+		"their lane or of hold_key."),
 	queueDesc("oldest_age_seconds", "Age of the oldest message."),
 }
 
 func queueDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("qlogd_queue_"+name, help, []string{"queue"}, nil)
 }
+
+var expiredDesc = queueDesc("leases_expired_total",
+	"Leases that expired since the queue was created, as far back as this node's log went.")
+
+var lagDesc = prometheus.NewDesc("qlogd_scheduled_lag_seconds",
+	"How late the next scheduled message is: by how much its time has passed.", nil, nil)
 
 var eventsDesc = prometheus.NewDesc(
 	"qlogd_events_total", "Events applied by this node since it started.", []string{"type"}, nil)
@@ -144,7 +152,7 @@ func (m *metrics) hook(name, outcome string) {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range append(queueDescs[:], eventsDesc) {
+	for _, d := range append(queueDescs[:], eventsDesc, expiredDesc, lagDesc) {
 		ch <- d
 	}
 }
@@ -153,6 +161,12 @@ func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
 func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	st := m.s.deps.State
 	now, queues := m.s.clock(st), st.Queues()
+	lag := 0.0
+	if at, ok := st.NextReady(); ok {
+		lag = max(0, float64(now-at)/1000)
+	}
+	ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, lag)
+	m.collectExpired(ch, queues)
 	emit := func(name string, r queueRow) {
 		for i, d := range queueDescs {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(r[i]), name)
@@ -161,18 +175,20 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	var other queueRow
 	for i := range queues {
 		v := &queues[i]
-		r := queueRow{v.Stats.Ready, v.Stats.InFlight, v.Stats.Scheduled, st.DeadCount(v.Name)}
+		r := queueRow{
+			v.Stats.Ready, v.Stats.InFlight, v.Stats.Scheduled, st.DeadCount(v.Name), v.Stats.Held,
+		}
 		if v.Stats.Oldest > 0 {
-			r[4] = max(0, now-v.Stats.Oldest) / 1000
+			r[5] = max(0, now-v.Stats.Oldest) / 1000
 		}
 		if i < maxQueueSeries {
 			emit(v.Name, r)
 			continue
 		}
-		for j := range r[:4] {
+		for j := range r[:5] {
 			other[j] += r[j]
 		}
-		other[4] = max(other[4], r[4])
+		other[5] = max(other[5], r[5])
 	}
 	if len(queues) > maxQueueSeries {
 		emit("_other", other)
@@ -182,6 +198,30 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(
 				eventsDesc, prometheus.CounterValue, float64(n), t.String())
 		}
+	}
+}
+
+// collectExpired emits how many leases expired. The read models count them: without these, there is
+// no value.
+func (m *metrics) collectExpired(ch chan<- prometheus.Metric, queues []event.QueueView) {
+	expired, err := m.s.deps.Models.LeasesExpired(queues)
+	if err != nil {
+		return
+	}
+	emit := func(name string, n uint64) {
+		ch <- prometheus.MustNewConstMetric(
+			expiredDesc, prometheus.CounterValue, float64(n), name)
+	}
+	other := uint64(0)
+	for i, n := range expired {
+		if i < maxQueueSeries {
+			emit(queues[i].Name, n)
+		} else {
+			other += n
+		}
+	}
+	if len(queues) > maxQueueSeries {
+		emit("_other", other)
 	}
 }
 

@@ -188,6 +188,7 @@ type Live interface {
 	State
 	QueueCount() int
 	Attention(queue string) (event.AttentionView, bool)
+	NextReady() (at int64, ok bool)
 	// The floors are the indexes from which on the state remembers deduplication hashes and
 	// requests; below, the log must be asked. 0: it remembers all.
 	DedupFloor() uint64
@@ -230,6 +231,7 @@ type Models interface {
 	MessagesPerMinute(queue string, now int64) (int64, error)
 	QueueTotals(queue string) (map[string]uint64, error)
 	DeadLetters(queue string) (map[string]uint64, error)
+	LeasesExpired(queues []event.QueueView) ([]uint64, error)
 	Minutes(queue string, from, to int64) ([]store.Minute, error)
 	Replayed(queue string, after event.ID, limit int) ([]store.Replayed, error)
 	OperationsWith(prefix []byte) ([]store.Operation, error)

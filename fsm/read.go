@@ -45,6 +45,12 @@ func (m *Machine) NextDue() (at int64, ok bool) {
 	return at, ok
 }
 
+// NextReady returns when the next scheduled message is due, Unix ms.
+func (m *Machine) NextReady() (at int64, ok bool) {
+	m.View(func(s *projections.State) { at, ok = s.NextReady() })
+	return at, ok
+}
+
 // Queue returns a queue as of the newest entry.
 func (m *Machine) Queue(name string) (event.QueueView, bool) {
 	return find(m, (*projections.State).Queue, name)

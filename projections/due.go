@@ -71,6 +71,12 @@ func (s *State) NextDue() (int64, bool) {
 	return at, ok
 }
 
+// NextReady returns when the next scheduled message is due, Unix ms.
+func (s *State) NextReady() (at int64, ok bool) {
+	t, ok := s.waiting.first()
+	return t.at, ok
+}
+
 // Expired reports whether a message that is not leased has expired.
 func (s *State) Expired(m *event.MessageView) bool {
 	return m.Expires != 0 && m.Expires <= s.clock && m.State != event.StateLeased

@@ -110,6 +110,18 @@ func (s *Store) DeadLetters(queue string) (map[string]uint64, error) {
 	return s.totals(bucketDead, queue, func(r byte) string { return event.Reason(r).String() })
 }
 
+// LeasesExpired returns how many leases of each of these queues expired since it was made.
+func (s *Store) LeasesExpired(queues []event.QueueView) ([]uint64, error) {
+	out := make([]uint64, len(queues))
+	return out, s.view(func(tx *bolt.Tx) (err error) {
+		for i := 0; i < len(queues) && err == nil; i++ {
+			key := ofQueue(queues[i].Name, byte(event.LeaseExpired))
+			out[i], _, err = get[uint64](tx.Bucket(bucketOfQueue), key)
+		}
+		return err
+	})
+}
+
 // totals returns the numbers that are kept of a queue in a bucket, by the name of what they count.
 func (s *Store) totals(
 	bucket []byte, queue string, name func(what byte) string,

@@ -139,8 +139,8 @@ func (s *Server) expiring(queue string, x *store.Expiring) (items []wire.Attenti
 		}
 	}
 	if messages > 0 {
-		add(x.Messages[worst], "leases of this message expired; %d messages have had %d such or more",
-			messages, manyExpiries).MessageID = new(worst.String())
+		add(x.Messages[worst], "leases of this message expired; messages with %d or more such: %d",
+			manyExpiries, messages).MessageID = new(worst.String())
 	}
 	return items
 }

@@ -135,13 +135,18 @@ func (s *Server) leaseWhile(
 	}
 	w.lease = func(pending pendingWrite) (n int, err error) {
 		// A proposal is awaited in any case: messages leased for nobody must be released.
-		ctx := context.WithoutCancel(ctx)
+		awaited := context.WithoutCancel(ctx)
 		if pending != nil {
-			if res, err = s.track(ctx, c, "", pending); !unknown(err) {
+			if res, err = s.track(awaited, c, "", pending); !unknown(err) {
 				err = nil // the produce was refused, not this call: it waits on
 			}
-		} else if err = may(); err == nil {
-			res, err = s.propose(ctx, c, "")
+			return len(res.Leased), err
+		}
+		// It goes on behind messages that have died instead, a bounded number per entry.
+		for more := true; more; more = err == nil && len(res.Leased) == 0 && res.Count > 0 {
+			if err = cmp.Or(ctx.Err(), may()); err == nil {
+				res, err = s.propose(awaited, c, "")
+			}
 		}
 		return len(res.Leased), err
 	}

@@ -116,6 +116,19 @@ func TestLeaseGoesAlong(t *testing.T) {
 		h.do("POST", fmt.Sprintf("/v1/leases/%s/ack", lease), "").want(200)
 		got(a, 1)
 
+		// Nor does a rate limit that is used up: the waiter gets the next one with the next token.
+		h.do("PUT", "/v1/queues/slow", `{"delivery":{"rate_limit":{"count":1,"per_ms":30000}}}`).want(201)
+		produce("slow", `{"payload":1},{"payload":2}`)()
+		got(h.poll(t.Context(), "slow", `{}`), 1)
+		a = h.poll(t.Context(), "slow", `{"wait_ms":60000}`)
+		want("without a token", 1, "produce", produce("slow", `{"payload":3}`))
+		time.Sleep(29 * time.Second)
+		produce("other", `{"payload":1}`)()
+		got(a, -1)
+		time.Sleep(time.Second)
+		produce("other", `{"payload":1}`)() // as the leader proposes what is due
+		got(a, 1)
+
 		// A lane gives one at a time.
 		a = h.poll(t.Context(), "fifo", `{"wait_ms":60000}`)
 		b = h.poll(t.Context(), "fifo", `{"wait_ms":60000}`)

@@ -153,24 +153,16 @@ func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 	return ctx.Err()
 }
 
-// once leases without waiting, if there is work as far as a fresh state shows. It asks again while
-// there is: an entry passes over a bounded number of messages that die instead.
+// once leases without waiting, if there is work as far as a fresh state shows.
 func (w *waiter) once(ctx context.Context) error {
-	work := func() bool {
-		return slices.ContainsFunc(w.queues, func(queue string) bool {
-			return w.ws.leasable(queue, w.kinds) > 0
-		})
-	}
-	if !work() {
-		if err := w.ws.fresh(ctx); err != nil || !work() {
+	work := func(queue string) bool { return w.ws.leasable(queue, w.kinds) > 0 }
+	if !slices.ContainsFunc(w.queues, work) {
+		if err := w.ws.fresh(ctx); err != nil || !slices.ContainsFunc(w.queues, work) {
 			return err
 		}
 	}
-	for {
-		if n, err := w.take(ctx, nil); err != nil || n > 0 || !work() {
-			return err
-		}
-	}
+	_, err := w.take(ctx, nil)
+	return err
 }
 
 // leave ends a parked call. If it was woken meanwhile, or fresh has brought work, it still leases.

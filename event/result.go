@@ -122,7 +122,7 @@ type Result struct {
 
 	Created bool // PutQueue
 	// PurgeQueue; Define: how many queues and webhooks it made or changed; Erase: how many messages
-	// it named
+	// it named; Lease: how many died instead of being leased
 	Count    int64
 	Produced []Produced
 	Leased   []LeasedMessage

@@ -16,6 +16,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 		}
 	}
 	var out []event.LeasedMessage
+	passed := int64(0)
 	for _, name := range c.Queues {
 		policy := d.s.Policy(name)
 		ms := cmp.Or(c.LeaseMS, policy.LeaseMS)
@@ -41,7 +42,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 				if d.passed == duePerEntry {
 					break
 				}
-				d.passed++
+				d.passed, passed = d.passed+1, passed+1
 				d.die(&m, reason, event.ID{}, event.Blob{})
 				continue
 			}
@@ -59,7 +60,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 			left--
 		}
 	}
-	return event.Result{Leased: out}
+	return event.Result{Leased: out, Count: passed}
 }
 
 // undeliverable returns why a message dies instead of being delivered: its time is over, or

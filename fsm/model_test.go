@@ -1088,7 +1088,7 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 			return
 		}
 	}
-	n := 0
+	n, died := 0, int64(0)
 	for _, name := range c.Queues {
 		q := w.queues[name]
 		var ahead *mmessage // of the batch that is being leased
@@ -1111,6 +1111,7 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 			}
 			if m := w.dying(cands); m != nil {
 				w.die(m, w.undeliverable(m), event.ID{})
+				died++
 				continue
 			}
 			l := got.Leased[n]
@@ -1151,8 +1152,8 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 			}
 		}
 	}
-	if n != len(got.Leased) {
-		w.fatal("%d can be leased, the machine leased %d", n, len(got.Leased))
+	if n != len(got.Leased) || died != got.Count {
+		w.fatal("%d can be leased and %d die, the machine says %d and %d", n, died, len(got.Leased), got.Count)
 	}
 }
 

@@ -52,6 +52,8 @@ func TestCluster(t *testing.T) {
 		"OldCopyAmongThoseWhoWereAway":       oldCopyAmongThoseWhoWereAway(false, 1),
 		"OldCopyElectsInTheSameTerm":         oldCopyAmongThoseWhoWereAway(true, 1),
 		"OldCopyGoesOnInTheSameTerm":         oldCopyAmongThoseWhoWereAway(true, 40),
+		"ReplacedOneIsNotElected":            replacedOneComes(3),
+		"ReplacedOneIsNotElectedByOneEntry":  replacedOneComes(1),
 		"OldCopyBelowItsMark":                oldCopyBelowItsMark,
 		"EmptyCopyBelowItsMark":              emptyCopyBelowItsMark,
 		"SilentVoterConfirms":                silentVoterConfirms,

@@ -282,6 +282,28 @@ func oldCopyCounts(t *testing.T, elected bool, instead int) {
 	assert.Equal(t, len(silent()), 1, "it is confirmed")
 }
 
+// The one whose entries were replaced comes back while the leader of the two others is cut off. It has
+// the longest log of the newest term, but the third must not elect it: it would end by what it says.
+func replacedOneComes(instead int) func(t *testing.T) {
+	return func(t *testing.T) {
+		c, back, away, has := among(t, false, true)
+		for i := range instead {
+			c.put(fmt.Sprint("instead", i), has.name)
+		}
+		last := fmt.Sprint("instead", instead-1)
+		until(t, "both have it", func() bool { return away.has(last) && back.has(last) })
+		c.isolate(c.leader().name, true)
+		c.start(has)
+		time.Sleep(20 * time.Second)
+		assert.False(t, has.Leader(), "it was elected")
+		c.net.HealAll()
+		require.ErrorIs(t, <-has.died, ErrAhead)
+		c.put("and on", has.name)
+		assert.True(t, back.run.dead.Load() == nil && away.run.dead.Load() == nil, "they ended")
+		assert.True(t, back.has(last) && away.has(last), "theirs is lost")
+	}
+}
+
 // A voter that was silent, and knows nothing newer, confirms when it is back.
 func silentVoterConfirms(t *testing.T) {
 	c := cluster(t, 3, nil)

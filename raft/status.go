@@ -124,7 +124,13 @@ func (r *Replica) serveStatus(_ context.Context, from peer.Identity, s peerStatu
 	}
 	r.heardOf(s)
 	a = r.statusFor(s.ID)
-	a.Objection, a.Forked = r.object(s), r.forked(s)
+	if a.Objection, a.Forked = r.object(s), r.forked(s); a.Forked {
+		r.peers.mu.Lock()
+		seen := r.peers.seen[s.ID]
+		seen.forked = true // before it is admitted, and may ask for votes
+		r.peers.seen[s.ID] = seen
+		r.peers.mu.Unlock()
+	}
 	if r.rollback.silent.Awaits(s.ID) {
 		r.askPeers()
 	}

@@ -149,7 +149,14 @@ func (t *transport) handle(rpc hraft.RPC) error {
 		t.r.rollback.evidence.Note(hraft.ServerID(a.ID),
 			witness.Promise{AckTerm: a.Term, AckIndex: lastOf(a)})
 		t.adapt(a)
+	case *hraft.RequestPreVoteRequest:
+		if err := t.r.electable(hraft.ServerID(from.ID)); err != nil {
+			return err
+		}
 	case *hraft.RequestVoteRequest:
+		if err := t.r.electable(hraft.ServerID(from.ID)); err != nil {
+			return err
+		}
 		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
 		if err := t.r.rollback.evidence.Voted(hraft.ServerID(a.ID), a.Term); err != nil {
 			return err
@@ -206,9 +213,20 @@ func (r *Replica) apart(id hraft.ServerID) error {
 	return nil
 }
 
+// electable returns why a node gets no vote from this one, whatever Raft says; nil: it may. Raft would
+// elect the one of two that has more, and have the other replace what it has committed.
+func (r *Replica) electable(id hraft.ServerID) error {
+	if r.peers.answer(id).forked {
+		return errForked
+	}
+	return nil
+}
+
 var (
 	errHeld = errors.New("this node is not admitted yet: " +
 		"the others have not checked that its directory is not an older one")
+	errForked = errors.New("the two nodes have committed different entries: " +
+		"neither gets the other's vote")
 	errAnnounced   = errors.New("this node has not come yet: its incarnation is not known")
 	errUnconfirmed = errors.New("one of the two nodes has not checked the other's directory yet")
 )

@@ -40,7 +40,7 @@ func EventOf(e *event.Event) wire.Event {
 		Node: e.Node, Erased: e.Erased() && !e.Content.Damaged, Damaged: e.Content.Damaged,
 	}
 	switch e.Type {
-	case event.Enqueued:
+	case event.Enqueued, event.Rescheduled:
 		out.DeliverAt = wire.Time(e.Due)
 	case event.Retried:
 		out.NextAt = wire.Time(max(e.Due, event.ClockOf(e.ID)))

@@ -44,7 +44,8 @@ type life struct {
 	born     *event.Event // how it came into its queue
 	last     *event.Event // the newest that set its state
 	payload  *event.Event // where its payload is
-	set      *event.Event // where its key, kind and priority were set
+	set      *event.Event // where its key and kind were set
+	priority uint8
 	attempts uint32
 	moved    *event.Event   // the newest move that made a successor
 	again    []*event.Event // its resurrections, oldest first
@@ -80,7 +81,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		if line[e.ID] && (e.Type == event.Enqueued || e.IsMove()) {
 			switch {
 			case e.Type == event.Enqueued, e.Type == event.Resurrected:
-				l.payload, l.set = e, e
+				l.payload, l.set, l.priority = e, e, e.Priority
 			case e.Edited: // replayed
 				l.payload = e
 			}
@@ -88,8 +89,12 @@ func lifeOf(history []event.Event, id event.ID) *life {
 				l.born = e
 			}
 		}
-		if e.Type == event.ContentCarried && line[e.Subject] {
+		switch {
+		case !line[e.Subject]:
+		case e.Type == event.ContentCarried:
 			l.payload = e
+		case e.Type == event.Rescheduled:
+			l.priority = e.Priority
 		}
 		if e.Subject != id {
 			continue
@@ -106,7 +111,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		}
 		// These come when the message has left, or only move its content: its state stays.
 		keeps := e.Type == event.Resurrected || e.Type == event.Erased ||
-			e.Type == event.ContentCarried
+			e.Type == event.ContentCarried || e.Type == event.Rescheduled && e.Due == 0
 		if l.last == nil || !keeps {
 			l.last = e
 		}
@@ -171,7 +176,7 @@ func (l *life) view() event.MessageView {
 		}
 	}
 	if e := l.set; e != nil {
-		v.Key, v.Kind, v.Priority = e.Key, e.Kind, e.Priority
+		v.Key, v.Kind, v.Priority = e.Key, e.Kind, l.priority
 		v.SourceID, v.Size = e.SourceID, e.Size
 	}
 	v.Content = event.RefOf(l.first) // gone with the history, unless there is a payload

@@ -237,3 +237,56 @@ func (s *Server) deleteMessage(q *request) error {
 	q.commit(&event.Command{Delete: &event.DeleteMessage{ID: id}})
 	return q.answer(http.StatusNoContent, nil)
 }
+
+// rescheduleMessage answers PATCH /v1/messages/{id}: a message that waits gets another time, another
+// priority, or both.
+func (s *Server) rescheduleMessage(q *request) error {
+	id := q.read().pathID("id")
+	var in wire.Reschedule
+	q.do(func() error { return q.decode(&in, false, "application/merge-patch+json") })
+	c := &event.Reschedule{ID: id, DelayMS: -1}
+	switch {
+	case in.DeliverAt == nil && in.DelayMS == nil && in.Priority == nil:
+		q.refuse("", "the body must have deliver_at, delay_ms or priority")
+	case in.DeliverAt != nil && in.DelayMS != nil:
+		q.refuse("deliver_at", "deliver_at and delay_ms exclude each other")
+	}
+	if in.DeliverAt != nil {
+		c.At = max(int64(*in.DeliverAt), 1) // the past is now
+		if s.tooFar(*in.DeliverAt) {
+			q.refuse("deliver_at", "deliver_at must be at most 10 years from now")
+		}
+	}
+	if in.DelayMS != nil {
+		if c.DelayMS = *in.DelayMS; c.DelayMS < 0 || c.DelayMS > event.MaxDelayMS {
+			q.do(func() error { return badDelay("delay_ms", c.DelayMS) })
+		}
+	}
+	if p := in.Priority; p != nil {
+		if c.Priority = uint8(*p); *p < event.MinPriority || *p > event.MaxPriority {
+			q.do(func() error { return badPriority(*p) })
+		}
+	}
+	mustExist(q, id, s.deps.State.Message, messageNotFound)
+	res := q.commit(&event.Command{Reschedule: c})
+	if q.err != nil {
+		return q.err
+	}
+	st := q.after(&res)
+	m := get(q, func() (wire.Message, error) {
+		if v, live := st.Message(id); live {
+			return s.message(&v)
+		}
+		return s.leftMessage(q, id) // since then
+	})
+	return q.answer(http.StatusOK, &m)
+}
+
+// leftMessage returns a message that has left its queue.
+func (s *Server) leftMessage(q *request, id event.ID) (m wire.Message, err error) {
+	history, err := s.deps.Log.History(q.Context(), id)
+	if l := lifeOf(history, id); err == nil && l != nil {
+		m, _, err = s.pastMessage(l)
+	}
+	return m, err
+}

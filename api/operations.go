@@ -104,6 +104,8 @@ func commandKind(c *event.Command) string {
 		return "resume_queue"
 	case c.Delete != nil:
 		return "delete_message"
+	case c.Reschedule != nil:
+		return "reschedule_message"
 	}
 	return "other"
 }

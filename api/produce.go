@@ -187,15 +187,14 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	}
 	switch {
 	case priority < event.MinPriority || priority > event.MaxPriority:
-		return bad("priority", "priority must be from %d to %d, not %d",
-			event.MinPriority, event.MaxPriority, priority)
+		return badPriority(priority)
 	case delay < 0 || delay > event.MaxDelayMS:
 		return badDelay("delay_ms", delay)
 	case m.TTLMS < 0 || m.TTLMS > event.MaxDelayMS:
 		return badDelay("ttl_ms", m.TTLMS)
 	case m.DeliverAt != 0 && delay != 0:
 		return bad("deliver_at", "deliver_at and delay_ms exclude each other")
-	case m.DeliverAt != 0 && int64(m.DeliverAt)-s.clock(s.deps.State) > event.MaxDelayMS:
+	case s.tooFar(m.DeliverAt):
 		return bad("deliver_at", "deliver_at must be at most 10 years from now")
 	}
 	headers, err := messageHeaders(m.Headers)
@@ -220,6 +219,16 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	}
 	b.msgs, b.payloads = append(b.msgs, out), append(b.payloads, p)
 	return nil
+}
+
+// tooFar reports whether a time is further away than a delay may be.
+func (s *Server) tooFar(at wire.Time) bool {
+	return at != 0 && int64(at)-s.clock(s.deps.State) > event.MaxDelayMS
+}
+
+func badPriority(v int64) error {
+	return bad("priority", "priority must be from %d to %d, not %d",
+		event.MinPriority, event.MaxPriority, v)
 }
 
 func badDelay(field string, v int64) error {

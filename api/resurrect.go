@@ -67,7 +67,7 @@ func (s *Server) departed(
 	if l.set == nil || l.payload == nil {
 		return item, historyExpired(l.id)
 	}
-	item.Key, item.Kind, item.Priority = l.set.Key, l.set.Kind, l.set.Priority
+	item.Key, item.Kind, item.Priority = l.set.Key, l.set.Kind, l.priority
 	item.SourceID, item.CorrelationID = l.set.SourceID, l.set.CorrelationID
 	if target == nil {
 		return item, nil

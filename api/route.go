@@ -51,6 +51,7 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/queues/{queue}/messages", access{roleProduce, onPath}, s.produce)
 	add("GET /v1/queues/{queue}/messages", read, s.peekMessages)
 	add("GET /v1/messages/{id}", access{roleRead, somehow}, s.getMessage)
+	add("PATCH /v1/messages/{id}", admin, s.rescheduleMessage)
 	add("DELETE /v1/messages/{id}", admin, s.deleteMessage)
 	add("GET /v1/messages/{id}/history", access{roleRead, somehow}, s.messageHistory)
 

@@ -319,7 +319,7 @@ func (in *settles) retry(list string, items []wire.RetryItem) {
 			item.At = max(int64(*it.RetryAt), 1) // the past is now
 			if it.DelayMS != nil {
 				in.refuse(at, "retry_at", "and delay_ms exclude each other")
-			} else if item.At-in.q.s.clock(in.q.s.deps.State) > event.MaxDelayMS {
+			} else if in.q.s.tooFar(*it.RetryAt) {
 				in.refuse(at, "retry_at", "must be at most 10 years from now")
 			}
 		}

@@ -74,7 +74,8 @@ func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 		(e.Type == event.Enqueued || e.Type == event.Resurrected)
 	switch {
 	case whole:
-		l := &life{id: id, first: id, born: e, last: e, payload: e, set: e, newest: id}
+		l := &life{id: id, first: id, born: e, last: e, payload: e, set: e, newest: id,
+			priority: e.Priority}
 		if e.Type == event.Resurrected {
 			l.first, l.replays = e.First, e.Count
 		}

@@ -113,6 +113,7 @@ func TestCommandKinds(t *testing.T) {
 		command event.Command
 	}{
 		{"other", event.Command{}}, {"put_queue", event.Command{PutQueue: &event.PutQueue{}}},
+		{"reschedule_message", event.Command{Reschedule: &event.Reschedule{}}},
 		{"delete_message", event.Command{Delete: &event.DeleteMessage{}}},
 		{"resume_queue", event.Command{PauseQueue: &event.PauseQueue{}}},
 		{"other", event.Command{Request: &event.Request{}, PurgeDead: &event.PurgeDead{}}},

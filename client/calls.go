@@ -141,6 +141,13 @@ func (c *Client) History(ctx context.Context, id string, opts ...CallOption) ([]
 	return out.Events, err
 }
 
+// Reschedule gives a message that waits another time, another priority, or both. One that is leased
+// is ErrConflict.
+func (c *Client) Reschedule(ctx context.Context, id string, r wire.Reschedule,
+	opts ...CallOption) (*wire.Message, error) {
+	return do[wire.Message](ctx, c, newCall(patch, messagePath(id, ""), r), opts)
+}
+
 // DeleteMessage removes a message from its queue.
 func (c *Client) DeleteMessage(ctx context.Context, id string, opts ...CallOption) error {
 	return c.run(ctx, newCall(remove, messagePath(id, ""), nil), opts)

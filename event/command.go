@@ -15,6 +15,7 @@ type Command struct {
 	Settle      *Settle
 	Transaction *Transaction
 	Delete      *DeleteMessage
+	Reschedule  *Reschedule
 	Carry       *Carry
 	Retain      *Retain
 	Mark        *Mark
@@ -250,6 +251,14 @@ const FieldSettle = "settle"
 
 // DeleteMessage takes a message out, whatever its state.
 type DeleteMessage struct{ ID ID }
+
+// Reschedule gives a message that waits another time, another priority, or both.
+type Reschedule struct {
+	ID       ID
+	Priority uint8 // 0: as it is
+	DelayMS  int64 // -1: as it is, unless At is set
+	At       int64 // Unix ms, in place of DelayMS; 0 none
+}
 
 // Carry writes the contents of live messages again, so that retention can delete where they were.
 type Carry struct{ Items []CarryItem }

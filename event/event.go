@@ -42,7 +42,8 @@ const (
 	WebhookCreated
 	WebhookUpdated
 	WebhookDeleted
-	Returned // a message of a batch went back to its place, as one ahead of it did or died
+	Returned    // a message of a batch went back to its place, as one ahead of it did or died
+	Rescheduled // a message that waits has another time, priority or both
 
 	// NumTypes bounds the types.
 	NumTypes
@@ -56,6 +57,7 @@ var typeNames = [...]string{
 	"rules_changed", "resurrected", "task_created", "task_cancelled", "task_resumed", "task_sealed",
 	"task_reported",
 	"task_ended", "erased", "webhook_created", "webhook_updated", "webhook_deleted", "returned",
+	"rescheduled",
 }
 
 // String returns the name that users see.
@@ -227,8 +229,8 @@ type Event struct {
 	Key      string
 	Kind     string
 	Priority uint8
-	// enqueued, retried, released, lease_expired: when it can be leased; 0 at once (or, of lease_expired,
-	// never again)
+	// enqueued, retried, released, lease_expired, rescheduled: when it can be leased; 0 at once (of
+	// lease_expired: never again; of rescheduled: as before)
 	Due      int64
 	Expires  int64 // enqueued: when its ttl ends; 0 never
 	Size     uint32

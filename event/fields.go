@@ -75,6 +75,7 @@ func (m *Command) fields(c *coder) {
 	pointer(c, "Settle", &m.Settle)
 	pointer(c, "Transaction", &m.Transaction)
 	c.field("Delete", m.Delete == nil, &m.Delete)
+	c.field("Reschedule", m.Reschedule == nil, &m.Reschedule)
 	c.field("Carry", m.Carry == nil, &m.Carry)
 	c.field("Retain", m.Retain == nil, &m.Retain)
 	c.field("Mark", m.Mark == nil, &m.Mark)

@@ -158,6 +158,7 @@ func TestGoldenCommands(t *testing.T) {
 		"settle":          {Settle: &Settle{Queue: "q", Items: sampleItems()}},
 		"transaction":     {Transaction: &Transaction{Settle: sampleItems(), Produce: []Produce{produce, {Queue: "p"}}}},
 		"delete":          {Delete: &DeleteMessage{ID: idOf(1)}},
+		"reschedule":      {Reschedule: &Reschedule{ID: idOf(1), Priority: 1, DelayMS: -1, At: 1_700_000_000_001}},
 		"carry":           {Carry: &Carry{Items: []CarryItem{{ID: idOf(1), From: Ref{42, 1}, Content: EncodeContent(&Content{Payload: []byte("1")})}}}},
 		"retain":          {Retain: &Retain{Before: 42}},
 		"mark":            {Mark: &Mark{}},
@@ -226,6 +227,7 @@ func TestGoldenHeaders(t *testing.T) {
 		"webhook_created":   {Type: WebhookCreated, Webhook: "w", Queue: "q", Definition: []byte(`{"a":1}`)},
 		"webhook_updated":   {Type: WebhookUpdated, Webhook: "w", Definition: []byte(`{}`)},
 		"webhook_deleted":   {Type: WebhookDeleted, Webhook: "w"},
+		"rescheduled":       {Type: Rescheduled, Queue: "q", Priority: 1, Due: 1_700_000_000_001, Attempt: 1},
 		"returned":          {Type: Returned, Queue: "q", Lease: idOf(1), Attempt: 1, Place: PlaceBlock},
 	}
 	headerCodec.golden(t, headers)

@@ -183,6 +183,8 @@ func (d *decision) decide(c *event.Command) event.Result {
 		return d.purgeQueue(c.PurgeQueue)
 	case c.Delete != nil:
 		return d.deleteMessage(c.Delete)
+	case c.Reschedule != nil:
+		return d.reschedule(c.Reschedule)
 	case c.Carry != nil:
 		return d.carry(c.Carry)
 	case c.Retain != nil:

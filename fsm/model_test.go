@@ -606,6 +606,8 @@ func (w *model) decide(c *event.Command, got event.Result) {
 		w.pause(q, c.PauseQueue, got)
 	case c.PurgeQueue != nil:
 		w.purge(c.PurgeQueue.Name, got)
+	case c.Reschedule != nil:
+		w.reschedule(c.Reschedule, got)
 	case c.Delete != nil:
 		for _, q := range w.queues {
 			for _, m := range q.all {
@@ -646,6 +648,62 @@ func (w *model) pause(q *mqueue, c *event.PauseQueue, got event.Result) {
 			w.emit(e)
 		}
 		q.paused = c.Paused
+	}
+}
+
+func (w *model) reschedule(c *event.Reschedule, got event.Result) {
+	var m *mmessage
+	for _, q := range w.queues {
+		for _, o := range q.all {
+			if o.id == c.ID {
+				m = o
+			}
+		}
+	}
+	if m != nil && m.state == event.StateLeased {
+		w.byLease(m.lease) // it ends first, if it has run out
+	}
+	switch {
+	case m == nil || m.gone:
+		w.problem(got, event.CodeMessageNotFound, -1)
+		return
+	case m.over(w.clock):
+		w.die(m, event.ReasonExpired, event.ID{})
+		w.problem(got, event.CodeMessageNotFound, -1)
+		return
+	case m.state == event.StateLeased:
+		w.problem(got, event.CodeConflict, -1)
+		return
+	}
+	timed := c.At != 0 || c.DelayMS >= 0
+	priority := c.Priority
+	if priority == 0 {
+		priority = m.priority
+	}
+	if !timed && priority == m.priority {
+		return
+	}
+	w.emit(event.Event{Type: event.Rescheduled, Subject: m.id, Queue: m.q.name, Attempt: m.attempt})
+	m.priority = priority
+	due := w.clock + c.DelayMS
+	if c.At != 0 {
+		due = max(c.At, w.clock)
+	}
+	blocks := m.state == event.StateScheduled && m.place == event.PlaceBlock
+	switch {
+	case !timed && (m.q.policy.Ordering != event.Unordered || m.state == event.StateScheduled):
+	case timed && blocks:
+		m.available = due
+		if due <= w.clock {
+			m.state = event.StateReady
+		}
+	default:
+		w.unwait(m)
+		m.follows = event.ID{}
+		if !timed {
+			due = w.clock
+		}
+		w.wait(m, due, event.PlaceTail)
 	}
 }
 
@@ -1590,7 +1648,7 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 
 func (c *chaos) command() *event.Command {
 	cmd := &event.Command{}
-	switch rapid.IntRange(0, 24).Draw(c.t, "command") {
+	switch rapid.IntRange(0, 25).Draw(c.t, "command") {
 	case 24:
 		cmd = c.erase()
 	case 17, 18:
@@ -1637,6 +1695,16 @@ func (c *chaos) command() *event.Command {
 	case 13:
 		if len(c.ids) > 0 {
 			cmd.Delete = &event.DeleteMessage{ID: c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]}
+		}
+	case 25:
+		if len(c.ids) > 0 {
+			cmd.Reschedule = &event.Reschedule{
+				ID:       c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))],
+				Priority: draw[uint8](c, "prio", 0, 0, 1, 5), DelayMS: draw[int64](c, "delay", -1, -1, 0, 300),
+			}
+			if draw(c, "exact", false, false, true) {
+				cmd.Reschedule.At = c.m.Clock() + draw[int64](c, "at", -5, 0, 400)
+			}
 		}
 	case 14:
 		cmd.PauseQueue = &event.PauseQueue{Name: c.queueName(), Paused: draw(c, "paused", false, false, true),

@@ -187,12 +187,62 @@ func (s *State) becomeReady(h handle) {
 		s.countTried(b, m, -1) // ready counts it again
 		s.ready(h, m.place)
 	} else {
-		b.ready++
-		m.state = event.StateReady
-		s.partitions.mut(m.partition).ready++
-		s.refresh(b, m.partition)
+		s.unblock(b, m)
 	}
 	s.close(h)
+}
+
+// unblock makes a message ready that waited at its place, and its partition with it.
+func (s *State) unblock(b *backlog, m *message) {
+	b.ready++
+	m.state = event.StateReady
+	s.partitions.mut(m.partition).ready++
+	s.refresh(b, m.partition)
+}
+
+// rescheduled gives a message that waits another time, priority or both. With another time it is
+// placed like a new one, unless its partition waits for its retry. Another priority alone moves it
+// only where priority orders messages: behind those of it that are ready.
+func (s *State) rescheduled(e *event.Event) {
+	h := s.subject(e)
+	m := s.open(h)
+	if m.state != event.StateReady && m.state != event.StateScheduled {
+		s.impossible(e, "message %s is %s", m.id, m.state)
+	}
+	m.setLast(event.RefOf(e.ID))
+	b := s.backlogs[m.backlog]
+	lane, scheduled := b.ordering != event.Unordered, m.state == event.StateScheduled
+	switch {
+	case e.Due == 0 && (lane || scheduled), scheduled && m.place == event.PlaceBlock:
+		m.priority = e.Priority
+		if e.Due != 0 {
+			s.wait(b, h, e.Due)
+		}
+		if lane {
+			s.refresh(b, m.partition)
+		}
+	default:
+		s.unready(h)
+		s.follow(h, 0)
+		m.state, m.priority = event.StateNone, e.Priority
+		if e.Due > s.clock {
+			s.schedule(h, e.Due, event.PlaceTail)
+		} else {
+			s.ready(h, event.PlaceTail)
+		}
+	}
+	s.close(h)
+}
+
+// wait changes until when a message waits at its place.
+func (s *State) wait(b *backlog, h handle, due int64) {
+	m := s.messages.mut(h)
+	if m.due = due; due > s.clock {
+		s.waiting.push(s, timer{at: due, id: m.id, h: h, kind: timerReady})
+		return
+	}
+	b.scheduled--
+	s.unblock(b, m)
 }
 
 // ready makes a message leasable, or puts it into its partition.

@@ -143,6 +143,7 @@ var folds = [event.NumTypes]func(*State, *event.Event){
 	event.Retried:        (*State).leaseReturned,
 	event.Released:       (*State).leaseReturned,
 	event.Returned:       (*State).leaseReturned,
+	event.Rescheduled:    (*State).rescheduled,
 	event.Acked:          (*State).left,
 	event.Discarded:      (*State).left,
 	event.DeadLettered:   (*State).deadLettered,

@@ -187,6 +187,12 @@ func (g *gatherer) event(e *event.Event) {
 		g.ended(l, e, at, event.OpRetry, g.ownWait(e, at))
 	case event.LeaseExpired:
 		g.ended(l, e, at, 0, 0)
+	case event.Rescheduled:
+		again := &event.Reschedule{Priority: e.Priority, DelayMS: -1, At: e.Due}
+		g.giveTo(l, e, func(s *stage) {
+			again.ID = l.playID
+			s.apply(&event.Command{Reschedule: again})
+		})
 	case event.DeadLettered, event.Discarded:
 		g.died(l, e, at)
 	case event.Replayed, event.Resurrected:

@@ -131,6 +131,13 @@ type AckRequest struct {
 	Produce  []TransactionProduce `json:"produce,omitzero"`
 }
 
+// Reschedule is the body of PATCH /v1/messages/{id}.
+type Reschedule struct {
+	DeliverAt *Time  `json:"deliver_at,omitzero"`
+	DelayMS   *int64 `json:"delay_ms,omitzero"` // in place of DeliverAt
+	Priority  *int64 `json:"priority,omitzero"` // 1 to 10
+}
+
 // RetryRequest is the body of POST /v1/queues/{queue}/retry.
 type RetryRequest struct {
 	Items []RetryItem `json:"items"`

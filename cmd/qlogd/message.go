@@ -45,6 +45,23 @@ var messageCommands = group("message",
 					c.when(m.EnqueuedAt), short(string(m.Payload), 60)}
 			})
 	}),
+	remote("message reschedule", func(c request, f *struct {
+		At       string
+		Delay    *time.Duration
+		Priority *int64
+	}) (err error) {
+		r := wire.Reschedule{Priority: f.Priority}
+		if r.DeliverAt, err = timeFlag("at", f.At); err != nil {
+			return err
+		}
+		if f.Delay != nil {
+			r.DelayMS = new(f.Delay.Milliseconds())
+		}
+		if r == (wire.Reschedule{}) {
+			return usagef("one of --at, --delay and --priority is needed")
+		}
+		return c.message(c.Reschedule(c.ctx, c.args[0], r))
+	}),
 	remote("message delete", func(c request, f *struct{ Reason string }) error {
 		m, err := c.Message(c.ctx, c.args[0])
 		if err != nil {
@@ -198,6 +215,7 @@ func eventText(e *wire.Event) string {
 	add(e.Attempt > 0, "attempt %d", e.Attempt)
 	add(e.Worker != "", "by %s", e.Worker)
 	add(e.LeaseExpiresAt != 0, "until %s", e.LeaseExpiresAt)
+	add(e.Type == event.Rescheduled.String(), "priority %d", e.Priority)
 	add(e.DeliverAt != 0, "deliver at %s", e.DeliverAt)
 	add(e.NextAt != 0, "next at %s", e.NextAt)
 	left := e.Type == event.DeadLettered.String() || e.Type == event.Discarded.String()

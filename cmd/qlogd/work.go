@@ -137,6 +137,18 @@ func itemsOf[T any](leases []string, item func(lease string) T) []T {
 	return out
 }
 
+// timeFlag returns the value of a flag that is a time, nil where it is not given.
+func timeFlag(name, value string) (*wire.Time, error) {
+	if value == "" {
+		return nil, nil
+	}
+	t, err := time.Parse(time.RFC3339, value)
+	if err != nil {
+		return nil, usagef("--%s must be an RFC 3339 time, not %.64q", name, value)
+	}
+	return new(wire.TimeOf(t)), nil
+}
+
 // settleCommands settle leases.
 var settleCommands = []command{
 	settle("ack", func(c request, leases []string, f *struct{ Result string },
@@ -154,13 +166,9 @@ var settleCommands = []command{
 		Delay *time.Duration
 		At    string
 	}) ([]wire.SettleResult, error) {
-		var at *wire.Time
-		if f.At != "" {
-			t, err := time.Parse(time.RFC3339, f.At)
-			if err != nil {
-				return nil, usagef("--at must be an RFC 3339 time, not %.64q", f.At)
-			}
-			at = new(wire.TimeOf(t))
+		at, err := timeFlag("at", f.At)
+		if err != nil {
+			return nil, err
 		}
 		return c.Retry(c.ctx, anyQueue, itemsOf(leases, func(id string) wire.RetryItem {
 			r := wire.RetryItem{LeaseID: id, Error: f.Error, RetryAt: at}

@@ -243,6 +243,9 @@ func twoThatDifferAreNotReady(t *testing.T) {
 		_, why := m.Ready()
 		want := fmt.Sprintf("%s: %v", noMajority, m.agreement.found.Load())
 		assert.True(t, len(why) == 1 && why[0] == want, "%s: %q", m.name, why)
+		for _, v := range m.Members() {
+			assert.True(t, v.Differs, "to %s, %s does not differ", m.name, v.ID)
+		}
 	}
 	time.Sleep(30 * time.Second)
 	c.put("b")

@@ -63,6 +63,8 @@ func UpdatePolicy(
 	set(u.Namespace, &p.Namespace, def.Namespace)
 	set(u.Description, &p.Description, def.Description)
 	err = cmp.Or(
+		parse("retention.on_expired", of(r, r.Value.OnExpired), &p.OnExpired, def.OnExpired,
+			"must be dead_letter or discard", event.Parse[event.OnExpired]),
 		parse("ordering", u.Ordering, &p.Ordering, def.Ordering,
 			"must be unordered, fifo or per_key", event.Parse[event.Ordering]),
 		parse("delivery.max_attempts", of(d, d.Value.MaxAttempts), &p.MaxAttempts, def.MaxAttempts,
@@ -182,6 +184,7 @@ func policyOf(p *event.Policy) wire.Policy {
 		Ordering: p.Ordering.String(),
 		Retention: wire.Retention{
 			MaxAgeSeconds: p.MaxAgeSeconds, MaxDepth: p.MaxDepth, MaxBytes: p.MaxBytes,
+			OnExpired: p.OnExpired.String(),
 		},
 		Delivery: wire.Delivery{
 			LeaseMS: p.LeaseMS, MaxAttempts: int64(p.MaxAttempts),

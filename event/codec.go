@@ -111,10 +111,12 @@ func (c *Command) Decode(b []byte) error {
 // known returns an error if a choice of the policy is not one that this program knows.
 func (p *Policy) known() error {
 	if int(p.Ordering) < len(orderingNames) && int(p.OnRetry) < len(onRetryNames) &&
-		int(p.OnDead) < len(onDeadNames) && int(p.DedupBy) < len(dedupByNames) {
+		int(p.OnDead) < len(onDeadNames) && int(p.DedupBy) < len(dedupByNames) &&
+		int(p.OnExpired) < len(onExpiredNames) {
 		return nil
 	}
-	return errors.New("policy with an unknown ordering, on_retry, on_dead or deduplication")
+	return errors.New("policy with an unknown ordering, on_retry, on_dead, on_expired " +
+		"or deduplication")
 }
 
 // AppendHeader appends the header of an event's record to b: everything but what the record itself

@@ -52,6 +52,18 @@ var onDeadNames = [...]string{"skip", "hold_key", "dead_letter_key"}
 
 func (o OnDead) String() string { return nameOf(onDeadNames[:], o) }
 
+// OnExpired says what becomes of a message that is too old.
+type OnExpired uint8
+
+const (
+	ExpiredDeadLetter OnExpired = iota // it dies
+	ExpiredDiscard
+)
+
+var onExpiredNames = [...]string{"dead_letter", "discard"}
+
+func (o OnExpired) String() string { return nameOf(onExpiredNames[:], o) }
+
 // DedupBy says what makes two messages the same.
 type DedupBy uint8
 
@@ -75,6 +87,7 @@ type Policy struct {
 	MaxAgeSeconds int64
 	MaxDepth      int64
 	MaxBytes      int64
+	OnExpired     OnExpired
 
 	LeaseMS           int64
 	MaxAttempts       uint32

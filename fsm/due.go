@@ -76,12 +76,17 @@ func front(o event.Ordering) event.Place {
 }
 
 // die removes a message from its queue: into the dead-letter queue, which it returns, or
-// discarded if there is none.
+// discarded if there is none. One that is discarded because it is too old (on_expired) holds and
+// takes no key.
 func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID,
 	content event.Blob) (to string) {
 	q, _ := d.s.Look(m.Queue)
 	e := about(event.Discarded, m)
 	e.Lease, e.Reason, e.Content = lease, reason, content
+	if reason == event.ReasonExpired && q.Policy.OnExpired == event.ExpiredDiscard {
+		d.emit(e)
+		return ""
+	}
 	if q.Policy.Ordering != event.Unordered {
 		e.TakesKey = q.Policy.OnDead == event.DeadLetterKey && d.s.WaitsBehind(m.ID)
 	}

@@ -441,13 +441,14 @@ func (w *model) resolve(m *mmessage) {
 func (w *model) die(m *mmessage, reason event.Reason, lease event.ID) (to string) {
 	q, p := m.q, m.q.policy
 	var follow []*mmessage
-	if p.Ordering != event.Unordered && p.OnDead == event.DeadLetterKey {
+	discards := reason == event.ReasonExpired && p.OnExpired == event.ExpiredDiscard
+	if p.Ordering != event.Unordered && p.OnDead == event.DeadLetterKey && !discards {
 		follow = without(q.partitions[m.partition()], m)
 	}
 	e := event.Event{Type: event.Discarded, Subject: m.id, Queue: q.name, Reason: reason, Lease: lease, Attempt: m.attempt, TakesKey: len(follow) > 0}
 	w.leaves(m)
 	m.gone = true
-	if p.DeadLetterQueue != "" {
+	if p.DeadLetterQueue != "" && !discards {
 		to = p.DeadLetterQueue
 		e.Type, e.ToQueue = event.DeadLettered, to
 		e.HoldsKey = p.Ordering != event.Unordered && p.OnDead == event.DeadHoldKey
@@ -1558,6 +1559,7 @@ func (c *chaos) policy() event.Policy {
 	p.MaxAttempts = draw[uint32](c, "attempts", 0, 1, 2, 3)
 	p.LeaseMS = draw[int64](c, "lease", 500, 1000)
 	p.MaxAgeSeconds = draw[int64](c, "age", 0, 0, 2, 5)
+	p.OnExpired = draw(c, "on_expired", event.ExpiredDeadLetter, event.ExpiredDeadLetter, event.ExpiredDiscard)
 	p.InitialBackoffMS = draw[int64](c, "initial", 0, 100, 700)
 	p.MaxBackoffMS = draw[int64](c, "max", 300, 60_000)
 	p.BackoffMultiplier = draw[int64](c, "multiplier", event.Million, 1_500_000, 2*event.Million)

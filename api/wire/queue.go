@@ -23,6 +23,8 @@ type RetentionUpdate struct {
 	MaxAgeSeconds Opt[int64] `json:"max_age_seconds,omitzero"`
 	MaxDepth      Opt[int64] `json:"max_depth,omitzero"`
 	MaxBytes      Opt[int64] `json:"max_bytes,omitzero"`
+	// dead_letter, discard
+	OnExpired Opt[string] `json:"on_expired,omitzero"`
 }
 
 // DeliveryUpdate changes Delivery.
@@ -74,6 +76,9 @@ type Retention struct {
 	MaxAgeSeconds int64 `json:"max_age_seconds"`
 	MaxDepth      int64 `json:"max_depth"`
 	MaxBytes      int64 `json:"max_bytes"`
+	// OnExpired says what becomes of a message that is too old: dead_letter (discarded only where
+	// there is no dead-letter queue) or discard.
+	OnExpired string `json:"on_expired"`
 }
 
 // Delivery says how often and when a message is tried.

@@ -213,6 +213,7 @@ type policy struct {
 	MaxAgeSeconds              string `sets:"retention.max_age_seconds" as:"int"`
 	MaxDepth                   string `sets:"retention.max_depth" as:"int"`
 	MaxBytes                   string `sets:"retention.max_bytes" as:"int"`
+	OnExpired                  string `sets:"retention.on_expired"`
 	LeaseMS                    string `sets:"delivery.lease_ms" as:"int"`
 	MaxAttempts                string `sets:"delivery.max_attempts" as:"int"`
 	InitialBackoffMS           string `sets:"delivery.initial_backoff_ms" as:"int"`

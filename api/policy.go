@@ -84,6 +84,8 @@ func UpdatePolicy(
 			"must be from 1 to 86400000", ratePer),
 		parse("deduplication.by", of(dedup, dedup.Value.By), &p.DedupBy, def.DedupBy,
 			"must be key or content", event.Parse[event.DedupBy]),
+		parse("deduplication.until", of(dedup, dedup.Value.Until), &p.DedupUntil, def.DedupUntil,
+			"must be window or left", event.Parse[event.DedupUntil]),
 	)
 	if err != nil {
 		return false, err
@@ -200,6 +202,7 @@ func policyOf(p *event.Policy) wire.Policy {
 		},
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),
+			Until: p.DedupUntil.String(),
 		},
 		MessageSchema: p.MessageSchema, Push: pushOf(p),
 		Namespace: p.Namespace, Description: p.Description,

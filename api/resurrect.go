@@ -106,7 +106,7 @@ func (s *Server) aliasIn(
 ) event.Hash {
 	from := cmp.Or(set.ToQueue, set.Queue)
 	switch origin, ok := s.deps.State.Queue(from); {
-	case event.DedupWindow(&target.Policy, set.SourceID != "") == 0:
+	case target.Policy.DedupEnd(set.SourceID != "", 0) == 0:
 		return event.Hash{}
 	case target.Policy.DedupBy == event.DedupByContent && set.SourceID == "":
 		return hash(content.Payload).Of(target.Number)

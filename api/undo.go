@@ -54,7 +54,7 @@ func (s *Server) undoItem(ctx context.Context, id event.ID, target *event.QueueV
 func (s *Server) lookForHolder(
 	ctx context.Context, item *event.ResurrectItem, target *event.QueueView,
 ) error {
-	from, err := s.since(event.DedupWindow(&target.Policy, item.SourceID != "") * 1000)
+	from, err := s.since(target.Policy.DedupEnd(item.SourceID != "", 0))
 	if err != nil {
 		return err
 	}

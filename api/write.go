@@ -332,7 +332,7 @@ func hash[T string | []byte](parts ...T) event.Hash {
 // not go back that far.
 func (s *Server) since(age int64) (uint64, error) {
 	from, err := s.deps.Log.From(
-		event.Instant{Kind: event.InstantTime, Time: s.clock(s.deps.State) - age})
+		event.Instant{Kind: event.InstantTime, Time: max(s.clock(s.deps.State)-age, 0)})
 	if err != nil && gone(err) {
 		return 0, nil
 	}
@@ -355,7 +355,7 @@ func (s *Server) find(
 func (s *Server) lookForDuplicates(
 	ctx context.Context, p *event.Produce, q *event.QueueView,
 ) error {
-	window := p.DedupWindow(&q.Policy) * 1000
+	window := q.Policy.DedupEnd(p.Import, 0)
 	if window == 0 {
 		return nil
 	}
@@ -403,6 +403,8 @@ func (s *Server) holder(ctx context.Context, hash event.Hash, from uint64) (
 			return nil, now, nil
 		case l.state().Live():
 			return took, id, nil
+		case took.Until == event.UntilLeft:
+			return nil, now, nil
 		case l.last.Type == event.Acked, l.last.Type == event.Discarded:
 			return took, now, nil
 		}

@@ -112,7 +112,7 @@ func (c *Command) Decode(b []byte) error {
 func (p *Policy) known() error {
 	if int(p.Ordering) < len(orderingNames) && int(p.OnRetry) < len(onRetryNames) &&
 		int(p.OnDead) < len(onDeadNames) && int(p.DedupBy) < len(dedupByNames) &&
-		int(p.OnExpired) < len(onExpiredNames) {
+		int(p.OnExpired) < len(onExpiredNames) && int(p.DedupUntil) < len(dedupUntilNames) {
 		return nil
 	}
 	return errors.New("policy with an unknown ordering, on_retry, on_dead, on_expired " +

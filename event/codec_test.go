@@ -40,6 +40,7 @@ func anything[T any]() *rapid.Generator[T] {
 	}
 	for of, n := range map[any]int{
 		Ordering(0): len(orderingNames), OnRetry(0): len(onRetryNames), OnDead(0): len(onDeadNames), DedupBy(0): len(dedupByNames),
+		OnExpired(0): len(onExpiredNames), DedupUntil(0): len(dedupUntilNames),
 		Type(0): len(typeNames), Reason(0): len(reasonNames), Place(0): int(PlaceTail) + 1, SettleOp(0): int(OpRelease) + 1,
 	} {
 		typ, g := small(of, n)

@@ -151,15 +151,18 @@ type Produce struct {
 // importWindowSeconds is how long a source id is remembered at least.
 const importWindowSeconds = 24 * 3600
 
-// DedupWindow returns how many seconds a queue of this policy remembers the messages.
-func (p *Produce) DedupWindow(policy *Policy) int64 { return DedupWindow(policy, p.Import) }
-
-// DedupWindow returns how many seconds a queue of this policy remembers messages, imported or not.
-func DedupWindow(policy *Policy, imported bool) int64 {
-	if imported {
-		return max(policy.DedupWindowSeconds, importWindowSeconds)
+// DedupEnd returns until when a queue of this policy remembers a message that comes now, imported
+// or not: 0 not at all, or UntilLeft.
+func (p *Policy) DedupEnd(imported bool, now int64) int64 {
+	switch seconds := p.DedupWindowSeconds; {
+	case imported:
+		return now + max(seconds, importWindowSeconds)*1000
+	case p.DedupUntil == DedupUntilLeft:
+		return UntilLeft
+	case seconds > 0:
+		return now + seconds*1000
 	}
-	return policy.DedupWindowSeconds
+	return 0
 }
 
 // Delay returns how long a message waits in a queue of this policy, 0 not at all.
@@ -177,7 +180,7 @@ func (p *Produce) DedupHash(m *NewMessage, policy *Policy, number uint32) Hash {
 	if policy.DedupBy == DedupByContent && !p.Import {
 		hash = m.PayloadHash
 	}
-	if hash.IsZero() || p.DedupWindow(policy) <= 0 {
+	if hash.IsZero() || policy.DedupEnd(p.Import, 0) == 0 {
 		return Hash{}
 	}
 	return hash.Of(number)
@@ -196,7 +199,7 @@ type NewMessage struct {
 	Size        uint32
 	Content     Blob
 	Seen        ID    // a message of the same hash in the log; zero none
-	SeenUntil   int64 // end of its window, Unix ms
+	SeenUntil   int64 // end of its window, Unix ms, or UntilLeft
 	SeenAs      ID    // its id now; zero: it has left, and keeps its hash
 	SourceID    string
 	// CorrelationID is the content's, for the event's header.

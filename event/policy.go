@@ -3,6 +3,7 @@ package event
 import (
 	"cmp"
 	"fmt"
+	"math"
 )
 
 // Ordering of a queue.
@@ -76,6 +77,21 @@ var dedupByNames = [...]string{"key", "content"}
 
 func (d DedupBy) String() string { return nameOf(dedupByNames[:], d) }
 
+// DedupUntil says how long a message is remembered.
+type DedupUntil uint8
+
+const (
+	DedupUntilWindow DedupUntil = iota // its window ends
+	DedupUntilLeft                     // it has left its queue
+)
+
+var dedupUntilNames = [...]string{"window", "left"}
+
+func (d DedupUntil) String() string { return nameOf(dedupUntilNames[:], d) }
+
+// UntilLeft in place of the end of a window: until the message has left its queue.
+const UntilLeft = math.MaxInt64
+
 // Million is the fixed-point unit of multipliers and shares: deciding and folding know no floats
 // (I5).
 const Million = 1_000_000
@@ -108,6 +124,7 @@ type Policy struct {
 
 	DedupWindowSeconds int64
 	DedupBy            DedupBy
+	DedupUntil         DedupUntil
 
 	MessageSchema []byte // JSON, nil none
 	// AssertFormat: the schema's format is a condition, as it is of every schema that is set now.

@@ -389,13 +389,13 @@ func (w *model) resurrect(c *event.Resurrect, got event.Result) {
 			q: q, id: e.ID, key: it.Key, kind: it.Kind, priority: it.Priority, size: it.Size, came: w.clock, available: w.clock, state: event.StateReady,
 			source: it.SourceID, origin: &event.OriginView{First: it.First, From: it.ID, Replays: it.Replays}, behind: order == event.OrderAppend,
 		}
-		if window := event.DedupWindow(&q.policy, it.SourceID != ""); window > 0 && it.Alias != (event.Hash{}) {
+		if until := w.remembers(&q.policy, it.SourceID != ""); until > w.clock && it.Alias != (event.Hash{}) {
 			for _, d := range q.dedup {
 				if d.hash.Of(q.number) == it.Alias {
 					d.until = 0
 				}
 			}
-			m.took = &mdedup{it.Alias.Of(q.number), m.id, w.clock + window*1000}
+			m.took = &mdedup{it.Alias.Of(q.number), m.id, until}
 			q.dedup = append(q.dedup, m.took)
 		}
 		q.resurrected++

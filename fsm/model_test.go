@@ -408,6 +408,9 @@ func without(l []*mmessage, m *mmessage) (out []*mmessage) {
 // leaves takes a message out of all lists.
 func (w *model) leaves(m *mmessage) {
 	m.q.all = without(m.q.all, m)
+	if m.took != nil && m.took.until == event.UntilLeft {
+		m.release()
+	}
 	w.unwait(m)
 }
 
@@ -909,7 +912,7 @@ func (w *model) hash(p *event.Policy, m *event.NewMessage) event.Hash {
 	switch {
 	case m.SourceID != "":
 		return m.DedupKey
-	case p.DedupWindowSeconds == 0:
+	case p.DedupWindowSeconds == 0 && p.DedupUntil != event.DedupUntilLeft:
 		return event.Hash{}
 	case p.DedupBy == event.DedupByContent:
 		return m.PayloadHash
@@ -959,11 +962,7 @@ func (w *model) enqueue(c *event.Produce, p event.Policy, dups []any, got []even
 			due = m.DeliverAt
 		}
 		if h := w.hash(&p, &m); !h.IsZero() {
-			window := p.DedupWindowSeconds
-			if c.Import {
-				window = max(window, 24*3600)
-			}
-			n.took = &mdedup{h, n.id, w.clock + window*1000}
+			n.took = &mdedup{h, n.id, w.remembers(&p, c.Import)}
 			q.dedup = append(q.dedup, n.took)
 		}
 		if n.source = m.SourceID; c.Import {
@@ -974,6 +973,17 @@ func (w *model) enqueue(c *event.Produce, p event.Policy, dups []any, got []even
 		q.all = append(q.all, n)
 		w.wait(n, due, event.PlaceTail)
 	}
+}
+
+// remembers returns until when a new message is remembered.
+func (w *model) remembers(p *event.Policy, imported bool) int64 {
+	window := p.DedupWindowSeconds
+	if imported {
+		window = max(window, 24*3600)
+	} else if p.DedupUntil == event.DedupUntilLeft {
+		return event.UntilLeft
+	}
+	return w.clock + window*1000
 }
 
 func (w *model) byLease(id event.ID) *mmessage {
@@ -1572,6 +1582,7 @@ func (c *chaos) policy() event.Policy {
 	p.MaxBytes = draw[int64](c, "bytes", 0, 0, 20)
 	p.DedupWindowSeconds = draw[int64](c, "window", 0, 1, 86_400)
 	p.DedupBy = draw(c, "by", event.DedupByKey, event.DedupByKey, event.DedupByContent)
+	p.DedupUntil = draw(c, "until", event.DedupUntilWindow, event.DedupUntilWindow, event.DedupUntilLeft)
 	p.DefaultDelayMS = draw[int64](c, "default delay", 0, 0, 0, 600)
 	p.MaxInFlight = draw[int64](c, "in flight", 0, 0, 0, 1, 3)
 	p.RateLimit = draw[int64](c, "rate", 0, 0, 0, 1, 2, 3, 7)

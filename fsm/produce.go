@@ -95,7 +95,7 @@ func (d *decision) accepted(c *event.Produce, m *event.NewMessage,
 		return none, stale("the log was asked for duplicates up to index %d, it must be to %d",
 			c.Looked, floor)
 	}
-	if m.SeenUntil <= d.s.Clock() || d.s.Released(m.SeenAs) {
+	if m.SeenUntil <= d.s.Clock() || d.s.Released(m.SeenAs, m.SeenUntil) {
 		return none, nil
 	}
 	if _, live := d.s.Message(m.SeenAs); !live && !m.SeenAs.IsZero() {
@@ -158,7 +158,7 @@ func (d *decision) enqueue(c *event.Produce, known []event.ID) []event.Produced 
 			Size: m.Size, Content: m.Content, Alias: hash, CorrelationID: m.CorrelationID,
 		}
 		if !hash.IsZero() {
-			e.Until = now + c.DedupWindow(&q.Policy)*1000
+			e.Until = q.Policy.DedupEnd(c.Import, now)
 		}
 		if c.Import {
 			e.SourceID = m.SourceID

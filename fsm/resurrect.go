@@ -85,9 +85,9 @@ func (d *decision) resurrect(c *event.Resurrect) event.Result {
 			CorrelationID: it.CorrelationID, Size: it.Size, First: it.First, Count: int64(it.Replays), Edited: it.Edited,
 			Task: c.Task, Content: it.Content,
 		}
-		window := event.DedupWindow(&q.Policy, it.SourceID != "")
-		if !it.Alias.IsZero() && window > 0 {
-			e.Alias, e.Until = it.Alias, d.s.Clock()+window*1000
+		until := q.Policy.DedupEnd(it.SourceID != "", d.s.Clock())
+		if !it.Alias.IsZero() && until > 0 {
+			e.Alias, e.Until = it.Alias, until
 		}
 		out[i].To = d.emit(e)
 	}

@@ -209,6 +209,7 @@ func (s *State) leave(e *event.Event, h handle) {
 		s.unready(h)
 	}
 	s.drop(h)
+	s.dedup.left(e.Subject)
 }
 
 // left folds acked and discarded.

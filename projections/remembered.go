@@ -18,7 +18,7 @@ type remembered struct {
 	key   event.Hash
 	id    event.ID   // of the event
 	body  event.Hash // of an answer's request; of a message that moved, its id now
-	until int64      // Unix ms; 0: released
+	until int64      // Unix ms, or event.UntilLeft; 0: released
 	next  handle
 	page  handle // of its message's id, 0 none
 }
@@ -133,6 +133,13 @@ func (t *table) release(id event.ID) {
 	}
 }
 
+// left ends the time of the entry of a message that has left its queue, if that is its time.
+func (t *table) left(id event.ID) {
+	if h := t.byNow.find(id); h != 0 && t.slab.get(h).until == event.UntilLeft {
+		t.release(id)
+	}
+}
+
 func (r *remembered) hash() digest { return hashWords(r.id, uint64(r.until), 3) }
 
 // reindex builds a loaded table's map and digest, in log order, so that the newer of two
@@ -164,15 +171,16 @@ func (s *State) remember(e *event.Event) {
 // incarnation of a queue: event.Hash.Of), whose window has not ended, and which
 // was not deleted.
 func (s *State) Duplicate(hash event.Hash) (event.ID, bool) {
-	if r, ok := s.dedup.find(hash, s.clock); ok && !s.Released(r.now()) {
+	if r, ok := s.dedup.find(hash, s.clock); ok && !s.Released(r.now(), r.until) {
 		return r.id, true
 	}
 	return event.ID{}, false
 }
 
 // Released reports whether a message is deleted and its own event, which releases its
-// deduplication hash, is pending.
-func (s *State) Released(id event.ID) bool {
+// deduplication hash, is pending; until is the end of the hash's time. One that follows a dead
+// message keeps its hash, but for event.UntilLeft.
+func (s *State) Released(id event.ID, until int64) bool {
 	if len(s.tombstones) == 0 {
 		return false
 	}
@@ -181,8 +189,10 @@ func (s *State) Released(id event.ID) bool {
 		return false
 	}
 	m := s.messages.get(h)
-	followsDead := m.partition != 0 && s.partitions.get(m.partition).deleted
-	return s.backlogs[m.backlog].deleted && !followsDead
+	if m.partition != 0 && s.partitions.get(m.partition).deleted {
+		return until == event.UntilLeft
+	}
+	return s.backlogs[m.backlog].deleted
 }
 
 // KeepHashes makes the state keep all deduplication hashes in memory until their windows end.

@@ -56,7 +56,8 @@ type RateLimitUpdate struct {
 // DeduplicationUpdate changes Deduplication.
 type DeduplicationUpdate struct {
 	WindowSeconds Opt[int64]  `json:"window_seconds,omitzero"`
-	By            Opt[string] `json:"by,omitzero"` // key, content
+	By            Opt[string] `json:"by,omitzero"`    // key, content
+	Until         Opt[string] `json:"until,omitzero"` // window, left
 }
 
 // Policy is how a queue treats its messages.
@@ -122,6 +123,7 @@ func (v Ints) MarshalJSONTo(enc *jsontext.Encoder) error {
 type Deduplication struct {
 	WindowSeconds int64  `json:"window_seconds"`
 	By            string `json:"by"`
+	Until         string `json:"until"` // window, or left: while the first is in the queue
 }
 
 // Queue is a queue with its policy and what is in it.

@@ -172,12 +172,19 @@ func (a *app) queue(q *wire.Queue, err error) error {
 	add(d.RateLimit.Count > 0, "rate limit", "%d per %d ms", d.RateLimit.Count, d.RateLimit.PerMS)
 	return a.show(q, err, "queue", q.Name, append(rows, [][]any{
 		{"max age", limit(q.Retention.MaxAgeSeconds, " s")},
+		{"on expired", q.Retention.OnExpired},
 		{"max depth", limit(q.Retention.MaxDepth, "")},
 		{"max bytes", limit(q.Retention.MaxBytes, "")},
-		{"deduplication",
-			fmt.Sprintf("%d s by %s", q.Deduplication.WindowSeconds, q.Deduplication.By)},
+		{"deduplication", deduplication(&q.Deduplication)},
 		{"schema", schema}, {"namespace", q.Namespace}, {"description", short(q.Description, 80)},
 	}...))
+}
+
+func deduplication(d *wire.Deduplication) string {
+	if d.Until == "left" {
+		return "while in the queue, by " + d.By
+	}
+	return fmt.Sprintf("%d s by %s", d.WindowSeconds, d.By)
 }
 
 func (a *app) queueStats(s *wire.QueueStats, err error) error {
@@ -232,6 +239,7 @@ type policy struct {
 	MaxInFlightPerKey          string `sets:"delivery.max_in_flight_per_key" as:"int"`
 	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
 	DeduplicationBy            string `sets:"deduplication.by"`
+	DeduplicationUntil         string `sets:"deduplication.until"`
 	Namespace                  string `sets:"namespace"`
 	Description                string `sets:"description"`
 	MessageSchema              string `sets:"message_schema" as:"file"`

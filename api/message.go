@@ -4,6 +4,8 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 
@@ -13,25 +15,122 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// peekMessages answers GET /v1/queues/{queue}/messages?state=&key=&at=&limit=&cursor=.
+// peekMessages answers
+// GET /v1/queues/{queue}/messages?state=&key=&kind=&header.NAME=&at=&limit=&cursor=.
 func (s *Server) peekMessages(q *request) error {
-	q.read("state", "key", "at", "limit", "cursor", "consistency")
-	name, limit := q.queue(), q.limit(100, 1000)
-	f := event.MessageFilter{
-		Limit: limit, Key: q.text("key", event.MaxKeyBytes), After: q.queryID("cursor"),
-	}
-	f.State, _ = event.Parse[event.State](q.choice("state", "scheduled", "ready", "leased"))
+	q.read("state", "key", "kind", "header.", "at", "limit", "cursor", "consistency")
+	name, limit, after := q.queue(), q.limit(100, 1000), q.queryID("cursor")
+	f := q.messageFilter()
 	st := q.state()
 	if found(q, name, st.Queue, queueNotFound); q.err != nil {
 		return q.err
 	}
-	views, more := st.Messages(name, f)
 	var out wire.MessageList
-	if more {
-		out.NextCursor = views[limit-1].ID.String()
+	views, next, err := s.peek(st, name, f, after, limit, &out)
+	if err != nil {
+		return err
+	}
+	if !next.IsZero() {
+		out.NextCursor = next.String()
 	}
 	out.Messages = get(q, func() ([]wire.Message, error) { return s.messages(views) })
 	return q.answer(http.StatusOK, &out)
+}
+
+// messageFilter selects messages of a queue.
+type messageFilter struct {
+	state     event.State // StateNone: all
+	key, kind *string     // nil: all
+	headers   map[string]string
+}
+
+// messageFilter reads one from the query, nil if there is none.
+func (q *request) messageFilter() *messageFilter {
+	f := &messageFilter{
+		key: q.text("key", event.MaxKeyBytes), kind: q.text("kind", maxKind),
+		headers: q.queryHeaders(),
+	}
+	f.state, _ = event.Parse[event.State](q.choice("state", "scheduled", "ready", "leased"))
+	if f.state == event.StateNone && f.key == nil && f.kind == nil && len(f.headers) == 0 {
+		return nil
+	}
+	return f
+}
+
+// queryHeaders returns the parameters header.NAME by NAME.
+func (q *request) queryHeaders() map[string]string {
+	headers := map[string]string{}
+	for name, v := range q.query {
+		if h, ok := strings.CutPrefix(name, "header."); ok {
+			headers[h] = v[0]
+		}
+	}
+	return headers
+}
+
+// selects reports whether a filter selects a message.
+func (s *Server) selects(f *messageFilter, v *event.MessageView) (bool, error) {
+	if f.state != event.StateNone && v.State != f.state || f.key != nil && v.Key != *f.key ||
+		f.kind != nil && v.Kind != *f.kind {
+		return false, nil
+	}
+	if len(f.headers) == 0 {
+		return true, nil
+	}
+	c, err := s.content(v.Content)
+	if err != nil {
+		return false, err
+	}
+	for name, want := range f.headers {
+		if !slices.ContainsFunc(c.Headers, func(h event.Header) bool {
+			return strings.EqualFold(h.Name, name) && h.Value == want
+		}) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// A filtered page reads at most this many messages, and about this long.
+const (
+	peekMost = 10_000
+	peekFor  = time.Second
+	peekStep = 500
+)
+
+// peek returns at most limit messages of a queue behind an id, and the id behind which the next
+// page begins, zero at the end. If it filters them, it counts in out how many it read.
+func (s *Server) peek(
+	st State, name string, f *messageFilter, after event.ID, limit int, out *wire.MessageList,
+) (views []event.MessageView, next event.ID, err error) {
+	if f == nil {
+		views, more := st.Messages(name, event.MessageFilter{After: after, Limit: limit})
+		if more {
+			next = views[limit-1].ID
+		}
+		return views, next, nil
+	}
+	end, scanned := time.Now().Add(peekFor), 0
+	out.Scanned = &scanned
+	for {
+		page, more := st.Messages(name, event.MessageFilter{After: after, Limit: peekStep})
+		for i := range page {
+			if len(views) == limit || scanned == peekMost || scanned > 0 && time.Now().After(end) {
+				return views, after, nil
+			}
+			scanned++
+			after = page[i].ID
+			switch ok, err := s.selects(f, &page[i]); {
+			case err != nil:
+				return nil, next, err
+			case ok:
+				views = append(views, page[i])
+			}
+		}
+		if !more {
+			return views, next, nil
+		}
+	}
 }
 
 // messages returns the views of messages.

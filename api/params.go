@@ -58,7 +58,10 @@ func (q *request) allow(names ...string) error {
 	for name, values := range q.query {
 		often := slices.Contains(names, name+"+")
 		known := often || slices.ContainsFunc(names, func(n string) bool {
-			return n == name || strings.HasSuffix(n, ".") && strings.HasPrefix(name, n) && name != n
+			if strings.HasSuffix(n, ".") {
+				return strings.HasPrefix(name, n) && name != n
+			}
+			return n == name
 		})
 		switch {
 		case !known:

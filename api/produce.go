@@ -84,14 +84,7 @@ func (q *request) rawMessage() *wire.NewMessage {
 	m := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id",
 		"idempotency_key", "header.")
 	m.ContentType = q.Header.Get("Content-Type")
-	for name, v := range q.query {
-		if h, ok := strings.CutPrefix(name, "header."); ok {
-			if m.Headers == nil {
-				m.Headers = map[string]string{}
-			}
-			m.Headers[h] = v[0]
-		}
-	}
+	m.Headers = q.queryHeaders()
 	m.PayloadBytes = get(q, func() ([]byte, error) { return q.bytes(q.s.opts.MaxPayload) })
 	if len(m.PayloadBytes) == 0 {
 		q.refuse("payload", "the body is empty; it is the payload")

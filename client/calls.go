@@ -104,17 +104,23 @@ func (c *Client) Explain(ctx context.Context, queue, messageID string, key *stri
 
 // MessageQuery selects messages of a queue.
 type MessageQuery struct {
-	State string  // scheduled, ready, leased; "" for all
-	Key   *string // nil for all
-	Limit int     // per page; 0 is the server's default
-	After string  // NextCursor of the previous page
+	State   string            // scheduled, ready, leased; "" for all
+	Key     *string           // nil for all
+	Kind    *string           // nil for all
+	Headers map[string]string // values by name; nil for all
+	Limit   int               // per page; 0 is the server's default
+	After   string            // NextCursor of the previous page
 }
 
-// Messages returns a page of a queue's messages, without any effect on them.
+// Messages returns a page of a queue's messages, without any effect on them. A page that the query
+// filters may be empty before the end.
 func (c *Client) Messages(ctx context.Context, queue string, m MessageQuery,
 	opts ...CallOption) (*wire.MessageList, error) {
 	q := newCall(get, queuePath(queue, "/messages"), nil,
-		"state", m.State, "key", m.Key, "limit", m.Limit, "cursor", m.After)
+		"state", m.State, "key", m.Key, "kind", m.Kind, "limit", m.Limit, "cursor", m.After)
+	for name, v := range m.Headers {
+		q.query.Set("header."+name, v)
+	}
 	return do[wire.MessageList](ctx, c, q, opts)
 }
 

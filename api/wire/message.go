@@ -359,4 +359,5 @@ type Moved struct {
 type MessageList struct {
 	Messages   []Message `json:"messages"`
 	NextCursor string    `json:"next_cursor,omitzero"`
+	Scanned    *int      `json:"scanned,omitzero"` // messages read, of a filtered page
 }

@@ -26,10 +26,14 @@ var messageCommands = group("message",
 	}),
 	remote("message list", func(c request, f *struct {
 		State, At string
-		Key       *string
+		Key, Kind *string
+		Header    map[string]string
 		Limit     int `default:"100"`
 	}) error {
-		q := client.MessageQuery{State: f.State, Key: f.Key, Limit: min(f.Limit, 100)}
+		q := client.MessageQuery{
+			State: f.State, Key: f.Key, Kind: f.Kind, Headers: f.Header,
+			Limit: min(f.Limit, 100),
+		}
 		var all []wire.Message
 		var err error
 		if f.Limit > 0 {

@@ -48,6 +48,7 @@ const (
 	codeSecretMissing    = "secret_missing"
 	codeTargetFailed     = "target_failed"
 	codeTargetTimeout    = "target_timeout"
+	codeLoopDetected     = "loop_detected"
 	codeNodeDamaged      = "node_damaged"
 )
 
@@ -144,7 +145,8 @@ func (q *request) fail(p *event.Problem) {
 		st.Status = http.StatusServiceUnavailable // after which senders of webhooks try again
 	}
 	retryable := st.Status == http.StatusRequestTimeout ||
-		st.Status == http.StatusTooManyRequests || st.Status > http.StatusInternalServerError
+		st.Status == http.StatusTooManyRequests ||
+		st.Status > http.StatusInternalServerError && st.Status != http.StatusLoopDetected
 	out := wire.Problem{
 		Type: "/problems/" + p.Code, Title: st.Title, Status: st.Status, Detail: p.Detail,
 		Code: p.Code, Retryable: retryable || p.Unknown || p.RetryAfterMS > 0, Field: p.Field,

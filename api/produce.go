@@ -11,6 +11,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/webhook"
 )
 
 // Limits of a message's fields; package event has the others.
@@ -29,6 +30,7 @@ const (
 // payload with its metadata in the query.
 func (s *Server) produce(q *request) error {
 	name := q.queue()
+	q.do(q.checkHops)
 	b := get(q, func() (*batch, error) { return s.produced(q) })
 	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
 	out := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
@@ -50,14 +52,28 @@ func (s *Server) produced(q *request) (*batch, error) {
 		var in wire.ProduceRequest
 		q.read().body(&in)
 		q.do(func() error { return batchSize("messages", len(in.Messages)) })
+		for i := range in.Messages {
+			q.carryHops(&in.Messages[i])
+		}
 		b := get(q, func() (*batch, error) {
 			return s.newBatch(in.Messages, q.room())
 		})
 		return b, q.err
 	}
 	m, b := q.rawMessage(), &batch{}
+	q.carryHops(m)
 	q.do(func() error { return s.add(b, m, nil) })
 	return b, q.err
+}
+
+// carryHops gives a message of a push the hops of its request.
+func (q *request) carryHops(m *wire.NewMessage) {
+	if n := webhook.Hops(q.Header); n > 0 {
+		if m.Headers == nil {
+			m.Headers = map[string]string{}
+		}
+		m.Headers[strings.ToLower(webhook.HopsHeader)] = strconv.Itoa(n)
+	}
 }
 
 // batch is messages to enqueue together into one queue, with their payloads, which fit checks

@@ -250,6 +250,9 @@ func (s *Server) take(
 	if err != nil {
 		return "", err
 	}
+	if err := q.checkHops(); err != nil {
+		return "", err
+	}
 	m, err := w.Message(&webhook.Request{
 		Header: q.Header, Body: body, Source: source, ReceivedAt: at,
 	}, int(s.opts.MaxPayload))
@@ -278,6 +281,15 @@ func (s *Server) take(
 		return "forwarded", s.forward(q, w, &m)
 	}
 	return s.enqueueHooked(q, w, &m, d)
+}
+
+// checkHops refuses a request that has passed too many pushes and hooks.
+func (q *request) checkHops() error {
+	if webhook.Hops(q.Header) <= webhook.MaxHops {
+		return nil
+	}
+	return event.Problemf(codeLoopDetected, "", "the request has passed more than %d pushes and "+
+		"hooks, as its header %s says", webhook.MaxHops, webhook.HopsHeader)
 }
 
 // source returns the address that a request came from, behind trusted proxies.

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -93,6 +94,9 @@ func (w *Webhook) headers(r *Request) map[string]string {
 	out["webhook"] = w.Name
 	out["source-ip"] = r.Source.String()
 	out["received-at"] = r.ReceivedAt.UTC().Format(wire.TimeFormat)
+	if n := Hops(all); n > 0 {
+		out[strings.ToLower(HopsHeader)] = strconv.Itoa(n + 1)
+	}
 	hop := map[string]bool{} // named by the Connection header
 	for _, list := range all["Connection"] {
 		for name := range strings.SplitSeq(list, ",") {

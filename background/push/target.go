@@ -203,9 +203,20 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 	r.Header.Set("Idempotency-Key", id)
 	webhook.SignStandard(r.Header, keys, id, now, body)
 	r.Header.Set("Qlogd-Queue", m.Queue)
+	webhook.AddHop(r.Header, func(name string) string { return headerOf(c, name) })
 	r.Header.Set("Qlogd-Attempt", strconv.FormatUint(uint64(m.Attempt), 10))
 	r.Body = body
 	return r, nil
+}
+
+// headerOf returns the value of a message's header, "" without one.
+func headerOf(c *event.Content, name string) string {
+	for _, h := range c.Headers {
+		if h.Name == name {
+			return h.Value
+		}
+	}
+	return ""
 }
 
 // mapped returns what input makes of a message. A payload of bytes is null there.

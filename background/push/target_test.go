@@ -84,7 +84,7 @@ func TestRequest(t *testing.T) {
 	id := event.NewID(1_700_000_000_000, 5, 0).String()
 	base := func(more ...string) map[string]string {
 		h := map[string]string{"Idempotency-Key": id, "Webhook-Id": id,
-			"Webhook-Timestamp": "1700000001", "Qlogd-Queue": "q", "Qlogd-Attempt": "2", "Content-Type": "application/json"}
+			"Webhook-Timestamp": "1700000001", "Qlogd-Queue": "q", "Qlogd-Attempt": "2", "Qlogd-Hops": "1", "Content-Type": "application/json"}
 		for i := 0; i < len(more); i += 2 {
 			h[more[i]] = more[i+1]
 		}

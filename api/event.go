@@ -53,6 +53,7 @@ func EventOf(e *event.Event) wire.Event {
 	case event.Resurrected:
 		out.Count = 0 // the number of replays, which is in GET /v1/messages/{id}
 	}
+	out.Cause, out.CauseTruncated = textOf(e.Cause), e.CauseTruncated
 	if e.IsMove() {
 		out.NewMessageID = e.ID.String()
 	}
@@ -71,6 +72,14 @@ func EventOf(e *event.Event) wire.Event {
 	}
 	if e.Policy != nil {
 		out.Policy = new(policyOf(e.Policy))
+	}
+	return out
+}
+
+// textOf returns ids as text, nil for none.
+func textOf(ids []event.ID) (out []string) {
+	for _, id := range ids {
+		out = append(out, id.String())
 	}
 	return out
 }

@@ -310,9 +310,12 @@ func (s *Server) leasedMessage(m *event.LeasedMessage, c *event.Content) (
 		out.Behind = m.Behind.String()
 	}
 	out.Erased, out.Damaged = s.absent(c, m.Content)
+	if o := m.Origin; o != nil {
+		out.Origin = &wire.LeasedOrigin{MessageID: o.First.String(), Replays: int64(o.Replays)}
+	}
 	if m.Dead != nil {
 		out.Dead = messageOf(&m.MessageView, nil).Dead
-		out.Dead.Error, err = s.DeadLetters().Error(&m.MessageView)
+		err = s.died(&m.MessageView, out.Dead)
 	}
 	return out, err
 }
@@ -374,6 +377,11 @@ func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 	text(`,"correlation_id":`, m.CorrelationID)
 	if m.Behind != "" {
 		text(`,"behind":`, m.Behind)
+	}
+	if m.Origin != nil {
+		text(`,"origin":{"message_id":`, m.Origin.MessageID)
+		number(`,"replays":`, m.Origin.Replays)
+		b = append(b, '}')
 	}
 	dead, err := []byte("null"), error(nil)
 	if m.Dead != nil {

@@ -154,10 +154,36 @@ func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 	m := messageOf(v, c)
 	m.Erased, m.Damaged = s.absent(c, v.Content)
 	m.HistoryTruncated = s.historyBegins(firstOf(v)) != nil
-	if m.Dead != nil {
-		m.Dead.Error, err = s.DeadLetters().Error(v)
+	return m, s.died(v, m.Dead)
+}
+
+// died tells the error of a dead message, and whose lease it was that expired.
+func (s *Server) died(v *event.MessageView, to *wire.Dead) (err error) {
+	if to == nil {
+		return nil
 	}
-	return m, err
+	to.Error, err = s.DeadLetters().Error(v)
+	if err != nil || to.Error != event.LeaseExpiredError {
+		return err
+	}
+	ref := event.RefOf(v.ID)
+	for range 3 { // the death, the lease's end, the lease
+		e, err := s.deps.Log.Event(ref)
+		switch {
+		case gone(err) || notFound(err):
+			return nil
+		case err != nil:
+			return err
+		case e.Type == event.Leased:
+			to.Worker = e.Worker
+			return nil
+		case e.Type == event.LeaseExpired:
+			ref = event.RefOf(e.Lease)
+		default:
+			ref = e.Prev
+		}
+	}
+	return nil
 }
 
 // messageOf returns a message's view, but for the error of a dead one.
@@ -294,6 +320,9 @@ func (s *Server) getMessage(q *request) error {
 	}
 	if media := q.accepts(webhook.CloudBatchType, webhook.CloudEventType); media != "" {
 		return q.answerEvent(media, &v)
+	}
+	if l := lifeOf(history, id); l != nil && l.set != nil {
+		m.Cause, m.CauseTruncated = textOf(l.set.Cause), l.set.CauseTruncated
 	}
 	visible := q.visible(history)
 	m.History, m.Attempts = eventsOf(visible), attemptsOf(visible)

@@ -58,6 +58,7 @@ func (s *Server) produced(q *request) (*batch, error) {
 		b := get(q, func() (*batch, error) {
 			return s.newBatch(in.Messages, q.room())
 		})
+		q.do(func() error { return b.uncaused() })
 		return b, q.err
 	}
 	m, b := q.rawMessage(), &batch{}
@@ -91,6 +92,17 @@ type batch struct {
 func batchSize(field string, n int) error {
 	if n < 1 || n > event.MaxBatch {
 		return bad(field, "%s must have 1 to %d entries, not %d", field, event.MaxBatch, n)
+	}
+	return nil
+}
+
+// uncaused refuses a cause: only an ack or a transaction has leases.
+func (b *batch) uncaused() error {
+	for i := range b.msgs {
+		if !b.msgs[i].Cause.IsZero() {
+			return bad("cause", "messages[%d].cause goes with an ack or a transaction, of which it "+
+				"is a lease", i).At(i)
+		}
 	}
 	return nil
 }
@@ -221,6 +233,11 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	}
 	if m.DelayMS != nil && delay == 0 {
 		out.DelayMS = -1 // not the queue's default
+	}
+	if m.Cause != "" {
+		if out.Cause, err = ulid("cause", m.Cause); err != nil {
+			return err
+		}
 	}
 	b.contents, out.Content = event.AppendContent(b.contents, &b.content)
 	if m.IdempotencyKey != "" {
@@ -396,6 +413,9 @@ func (s *Server) importBatch(in []wire.ImportMessage) (*batch, error) {
 	}
 	b, err := s.newBatch(msgs, nil)
 	if err != nil {
+		return nil, err
+	}
+	if err := b.uncaused(); err != nil {
 		return nil, err
 	}
 	b.imported = true

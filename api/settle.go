@@ -397,6 +397,17 @@ func (s *Server) transactAll(
 		seen[item.Lease] = in.places[i]
 	}
 	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
+	for i, b := range batches {
+		for j := range b.msgs {
+			c := b.msgs[j].Cause
+			if _, ok := seen[c]; !ok && !c.IsZero() {
+				q.do(func() error {
+					return inProduce(bad("cause", "cause must be a lease that this call settles, "+
+						"not %s", c).At(j), i)
+				})
+			}
+		}
+	}
 	if q.err != nil {
 		return q.err
 	}

@@ -130,7 +130,7 @@ func DecodeHeader(b []byte, e *Event) error {
 	if err == nil && e.Type >= NumTypes {
 		err = fmt.Errorf("event type %d is not known", e.Type)
 	}
-	other := e.Policy != nil || e.Refs != nil // which the library decodes
+	other := e.Policy != nil || e.Refs != nil || e.Cause != nil // which the library decodes
 	if err == nil && other && !bytes.Equal(AppendHeader(nil, e), b) {
 		err = errNotCanonical
 	}

@@ -81,7 +81,7 @@ func TestRoundTrips(t *testing.T) {
 		for _, a := range *all {
 			for i := range a.Result.Leased {
 				m := &a.Result.Leased[i]
-				if m.Origin, m.SourceID = nil, ""; m.Dead != nil {
+				if m.SourceID = ""; m.Dead != nil {
 					m.Dead.First = ID{}
 				}
 			}

@@ -204,6 +204,9 @@ type NewMessage struct {
 	SourceID    string
 	// CorrelationID is the content's, for the event's header.
 	CorrelationID string
+	// Cause is the lease of the message that it follows from, one that its transaction settles;
+	// zero: all that the transaction acks.
+	Cause ID
 }
 
 // Lease takes up to Max messages from queues, tried in their order.

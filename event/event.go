@@ -238,6 +238,9 @@ type Event struct {
 	SourceID string
 	// enqueued, resurrected: a label, as in the content, with which it is delivered
 	CorrelationID string
+	// enqueued: the messages that its producer acked with it, or the one that it named
+	Cause          []ID
+	CauseTruncated bool // there were more than MaxCause
 
 	// Leases and how they end. lease_extended, lease_expired, acked, retried, released, returned,
 	// dead_lettered, discarded: the lease that ended or was extended; leased: its own id
@@ -294,6 +297,12 @@ func (e *Event) IsMove() bool {
 
 // Erased reports whether what users wrote in an event was erased.
 func (e *Event) Erased() bool { return e.Content.IsZero() && e.Content.Digest != [32]byte{} }
+
+// LeaseExpiredError is the error of a message that died as its last lease expired.
+const LeaseExpiredError = "lease expired"
+
+// MaxCause bounds the causes of a message.
+const MaxCause = 10
 
 // Block is what one entry produced.
 type Block struct {

@@ -41,6 +41,8 @@ func (e *Event) fields(c *coder) {
 	number(c, "J", &e.Before)
 	number(c, "K", &e.Rules)
 	c.string("L", &e.CorrelationID)
+	c.field("M", len(e.Cause) == 0, &e.Cause)
+	c.bool("N", &e.CauseTruncated)
 }
 
 func (t *Content) fields(c *coder) {
@@ -122,6 +124,7 @@ func (m *NewMessage) fields(c *coder) {
 	c.string("m", &m.SourceID)
 	c.id("n", (*[16]byte)(&m.SeenAs))
 	c.string("o", &m.CorrelationID)
+	c.id("p", (*[16]byte)(&m.Cause))
 }
 
 func (l *Lease) fields(c *coder) {
@@ -199,6 +202,7 @@ func (m *LeasedMessage) fields(c *coder) {
 	c.ref("Content", &m.Content)
 	c.ref("Last", &m.Last)
 	c.field("Dead", m.Dead == nil, &m.Dead)
+	c.field("Origin", m.Origin == nil, &m.Origin)
 	number(c, "MaxAttempts", &m.MaxAttempts)
 	c.id("Behind", (*[16]byte)(&m.Behind))
 }

@@ -41,7 +41,9 @@ func (d *decision) expireLease(of *event.MessageView) {
 		e.Place = front(q.Policy.Ordering)
 		d.emit(e)
 		now, _ := d.s.Message(m.ID)
-		d.die(&now, event.ReasonMaxAttempts, event.ID{}, event.Blob{})
+		d.die(&now, event.ReasonMaxAttempts, event.ID{}, event.EncodeContent(&event.Content{
+			Error: event.LeaseExpiredError,
+		}))
 		return
 	}
 	e.Due = d.s.Clock() + d.backoff(&q.Policy, m.Attempt)

@@ -11,7 +11,7 @@ func (d *decision) produce(c *event.Produce) event.Result {
 	if p != nil {
 		return problem(p)
 	}
-	return event.Result{Produced: d.enqueue(c, known)}
+	return event.Result{Produced: d.enqueue(c, known, nil)}
 }
 
 // load is the messages and bytes that earlier parts of a transaction add to a queue.
@@ -132,9 +132,11 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	return nil
 }
 
-// enqueue carries a plan out. Duplicates of messages of the same call or transaction are found
-// here: those are in the state by now.
-func (d *decision) enqueue(c *event.Produce, known []event.ID) []event.Produced {
+// enqueue carries a plan out; cause finds the messages from which one follows, nil for none.
+// Duplicates of messages of the same call or transaction are found here: those are in the state by
+// now.
+func (d *decision) enqueue(c *event.Produce, known []event.ID,
+	cause func(lease event.ID) (of []event.ID, truncated bool)) []event.Produced {
 	if d.s.Policy(c.Queue) == nil {
 		policy := event.DefaultPolicy()
 		d.createQueue(c.Queue, &policy)
@@ -162,6 +164,9 @@ func (d *decision) enqueue(c *event.Produce, known []event.ID) []event.Produced 
 		}
 		if c.Import {
 			e.SourceID = m.SourceID
+		}
+		if cause != nil {
+			e.Cause, e.CauseTruncated = cause(m.Cause)
 		}
 		if wait := c.Delay(m, &q.Policy); wait > 0 {
 			e.Due = now + wait

@@ -6,6 +6,8 @@ import "github.com/qlogd/qlogd/event"
 // first event.
 func (d *decision) transaction(c *event.Transaction) event.Result {
 	seen, back := map[event.ID]bool{}, map[event.ID]bool{} // back: what items will send back
+	about := map[event.ID]event.ID{}                       // the messages of the leases
+	var acked []event.ID
 	for i := range c.Settle {
 		it, lease := &c.Settle[i], c.Settle[i].Lease
 		if seen[lease] {
@@ -14,6 +16,10 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		}
 		seen[lease] = true
 		m, ok := d.holder(lease)
+		about[lease] = m.ID
+		if it.Op == event.OpAck {
+			acked = append(acked, m.ID)
+		}
 		if !ok || back[lease] && !givesUp(it.Op) {
 			return problem(event.Problemf(event.CodeLeaseLost, event.FieldSettle,
 				"lease %s is not its message's current one", lease).At(i))
@@ -32,6 +38,18 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 			p.Field = "produce"
 			return problem(p.At(i))
 		}
+		for _, m := range c.Produce[i].Messages {
+			if !m.Cause.IsZero() && !seen[m.Cause] {
+				return problem(invalid("produce",
+					"cause %s is no lease that the transaction settles", m.Cause).At(i))
+			}
+		}
+	}
+	cause := func(lease event.ID) ([]event.ID, bool) {
+		if !lease.IsZero() {
+			return []event.ID{about[lease]}, false
+		}
+		return acked[:min(len(acked), event.MaxCause)], len(acked) > event.MaxCause
 	}
 	var r event.Result
 	for i := range c.Settle {
@@ -42,7 +60,7 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		r.Settled = append(r.Settled, s)
 	}
 	for i := range c.Produce {
-		r.Produced = append(r.Produced, d.enqueue(&c.Produce[i], known[i])...)
+		r.Produced = append(r.Produced, d.enqueue(&c.Produce[i], known[i], cause)...)
 	}
 	return r
 }

@@ -25,6 +25,9 @@ type Event struct {
 	SourceID  string `json:"source_id,omitzero"`
 	// A label, as in the message.
 	CorrelationID string `json:"correlation_id,omitzero"`
+	// The messages that its producer acked with it, at most ten, or the one that it named.
+	Cause          []string `json:"cause,omitzero"`
+	CauseTruncated bool     `json:"cause_truncated,omitzero"`
 
 	// Of a lease.
 	LeaseID        string `json:"lease_id,omitzero"`

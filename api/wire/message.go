@@ -24,6 +24,9 @@ type NewMessage struct {
 	TTLMS          int64             `json:"ttl_ms,omitzero"`
 	Kind           string            `json:"kind,omitzero"`
 	CorrelationID  string            `json:"correlation_id,omitzero"`
+	// Cause is, of an ack or a transaction, the lease of the message that it follows from. Left
+	// out: all that the call acks.
+	Cause string `json:"cause,omitzero"`
 }
 
 // ProduceResponse answers produce, in the order of the request.
@@ -106,6 +109,7 @@ type LeasedMessage struct {
 	LeaseExpiresAt Time              `json:"lease_expires_at"`
 	CorrelationID  string            `json:"correlation_id"`
 	Dead           *Dead             `json:"dead"`
+	Origin         *LeasedOrigin     `json:"origin,omitzero"` // if it was replayed or resurrected
 	// Behind is the lease of the message of the same key that comes before this one in the answer:
 	// in a queue with lane_batch, that one is to be processed and settled first.
 	Behind string `json:"behind,omitzero"`
@@ -121,6 +125,7 @@ type Dead struct {
 	FailedAt        Time   `json:"failed_at"`
 	FirstEnqueuedAt Time   `json:"first_enqueued_at"`
 	ReplayCount     int64  `json:"replay_count"`
+	Worker          string `json:"worker,omitzero"` // whose lease expired, if it died of that
 }
 
 // AckRequest is the body of POST /v1/queues/{queue}/ack. Result is kept for duplicates of the
@@ -317,11 +322,19 @@ type Message struct {
 	Origin           *Origin        `json:"origin,omitzero"`         // if brought back
 	SourceID         string         `json:"source_id,omitzero"`      // of an imported one
 	Dead             *Dead          `json:"dead"`
+	Cause            []string       `json:"cause,omitzero"` // GET /v1/messages/{id}: see Event
+	CauseTruncated   bool           `json:"cause_truncated,omitzero"`
 	ReplayedAt       Time           `json:"replayed_at,omitzero"`    // of dead/?state=replayed
 	NewMessageID     string         `json:"new_message_id,omitzero"` // what it became by that
 	ReplayResult     string         `json:"replay_result,omitzero"`  // the state of that
 	Attempts         []Attempt      `json:"attempts,omitzero"`       // of GET /v1/messages/{id}
 	History          []Event        `json:"history,omitzero"`
+}
+
+// LeasedOrigin is where a leased message came from that was replayed.
+type LeasedOrigin struct {
+	MessageID string `json:"message_id"` // under which it was first enqueued
+	Replays   int64  `json:"replays"`
 }
 
 // Origin is where a message came from that was replayed or resurrected.

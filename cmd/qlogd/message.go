@@ -120,7 +120,10 @@ var messageCommands = group("message",
 func (a *app) message(m *wire.Message, err error) error {
 	payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)
 	if m.Erased {
-		payload = "(erased, or deleted by retention)"
+		payload = "(erased)"
+	}
+	if m.HistoryTruncated {
+		payload = "(deleted with the history)"
 	}
 	if m.Damaged {
 		payload = "(damaged)"
@@ -135,7 +138,7 @@ func (a *app) message(m *wire.Message, err error) error {
 		{"until", onlyIf(m.LeaseID != "", a.when(m.LeaseExpiresAt))},
 		{"moved to", onlyIf(m.MovedTo != nil, to.Queue+" as "+to.MessageID)},
 		{"dead from", onlyIf(m.Dead != nil, d.Queue+" ("+d.Reason+")")},
-		{"error", onlyIf(m.Dead != nil, short(d.Error, 80))},
+		{"error", onlyIf(m.Dead != nil, short(d.Error, 80))}, {"worker", optional(d.Worker)},
 	}
 	for _, r := range m.ResurrectedAs {
 		rows = append(rows, []any{"resurrected", "in " + r.Queue + " as " + r.MessageID})

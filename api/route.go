@@ -54,6 +54,7 @@ func (s *Server) mux() *http.ServeMux {
 	add("PATCH /v1/messages/{id}", admin, s.rescheduleMessage)
 	add("DELETE /v1/messages/{id}", admin, s.deleteMessage)
 	add("GET /v1/messages/{id}/history", access{roleRead, somehow}, s.messageHistory)
+	add("GET /v1/messages/{id}/lineage", access{roleRead, somehow}, s.messageLineage)
 
 	add("GET /v1/queues/{queue}/dead", read, s.listDead)
 	add("GET /v1/queues/{queue}/dead/groups", read, s.deadGroups)

@@ -154,6 +154,11 @@ func (c *Client) Reschedule(ctx context.Context, id string, r wire.Reschedule,
 	return do[wire.Message](ctx, c, newCall(patch, messagePath(id, ""), r), opts)
 }
 
+// Lineage returns what a message came from and what came from it, at most 1000 messages.
+func (c *Client) Lineage(ctx context.Context, id string, opts ...CallOption) (*wire.Lineage, error) {
+	return do[wire.Lineage](ctx, c, newCall(get, messagePath(id, "/lineage"), nil), opts)
+}
+
 // DeleteMessage removes a message from its queue.
 func (c *Client) DeleteMessage(ctx context.Context, id string, opts ...CallOption) error {
 	return c.run(ctx, newCall(remove, messagePath(id, ""), nil), opts)

@@ -368,6 +368,20 @@ type Moved struct {
 	MessageID string `json:"message_id"`
 }
 
+// Lineage answers GET /v1/messages/{id}/lineage. Payloads over 1 KiB are left out.
+type Lineage struct {
+	Nodes     []Message     `json:"nodes"` // by id
+	Edges     []LineageEdge `json:"edges"`
+	Truncated bool          `json:"truncated,omitzero"` // there are more than 1000
+}
+
+// LineageEdge says that a message came from another one.
+type LineageEdge struct {
+	From string `json:"from"`
+	To   string `json:"to"`
+	By   string `json:"by"` // produce, dead_letter, replay, resurrect
+}
+
 // MessageList answers GET /v1/queues/{queue}/messages.
 type MessageList struct {
 	Messages   []Message `json:"messages"`

@@ -24,6 +24,13 @@ var messageCommands = group("message",
 		events, err := c.History(c.ctx, c.args[0], client.At(f.At))
 		return list(c.app, events, err, eventHeader, eventRow)
 	}),
+	remote("message lineage", func(c request, _ *none) error {
+		l, err := c.Lineage(c.ctx, c.args[0])
+		if err != nil || c.output == "json" {
+			return c.answer(l, err, "")
+		}
+		return c.lineage(l)
+	}),
 	remote("message list", func(c request, f *struct {
 		State, At string
 		Key, Kind *string
@@ -116,6 +123,42 @@ var messageCommands = group("message",
 		})
 	}, (*app).destroyFlags),
 )
+
+// lineage draws each message below what it came from.
+func (a *app) lineage(l *wire.Lineage) error {
+	nodes, next := map[string]*wire.Message{}, map[string][]wire.LineageEdge{}
+	for i := range l.Nodes {
+		nodes[l.Nodes[i].ID] = &l.Nodes[i]
+	}
+	caused := map[string]bool{}
+	for _, e := range l.Edges {
+		next[e.From], caused[e.To] = append(next[e.From], e), true
+	}
+	drawn := map[string]bool{}
+	var draw func(id, by, indent string)
+	draw = func(id, by, indent string) {
+		m := nodes[id]
+		fmt.Fprintf(a.stdout, "%s%s%s  %s  %s", indent, by, id, m.Queue, m.State)
+		if drawn[id] { // it came from several
+			fmt.Fprintln(a.stdout, "  (see above)")
+			return
+		}
+		drawn[id] = true
+		fmt.Fprintln(a.stdout, "  "+short(m.Key, 32))
+		for _, e := range next[id] {
+			draw(e.To, e.By+" ", indent+"  ")
+		}
+	}
+	for i := range l.Nodes {
+		if !caused[l.Nodes[i].ID] {
+			draw(l.Nodes[i].ID, "", "")
+		}
+	}
+	if l.Truncated {
+		fmt.Fprintf(a.stderr, "there are more than %d messages\n", len(l.Nodes))
+	}
+	return nil
+}
 
 func (a *app) message(m *wire.Message, err error) error {
 	payload := payloadText(m.Payload, m.PayloadBytes, m.ContentType)

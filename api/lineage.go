@@ -1,0 +1,155 @@
+package api
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/event"
+)
+
+// Limits of a lineage.
+const (
+	maxLineage        = 1000 // messages
+	maxLineagePayload = 1024 // bytes: longer ones are left out
+)
+
+// messageLineage answers GET /v1/messages/{id}/lineage: what a message came from, and what came
+// from it.
+func (s *Server) messageLineage(q *request) error {
+	q.read("consistency")
+	id := q.pathID("id")
+	q.fresh()
+	l := &lineage{
+		q: q, found: map[event.ID]bool{}, nodes: map[event.ID]wire.Message{}, open: []event.ID{id},
+	}
+	for len(l.open) > 0 && !l.out.Truncated && q.err == nil {
+		next := l.open[0]
+		if l.open = l.open[1:]; !l.found[next] {
+			q.do(func() error { return l.read(next) })
+		}
+	}
+	if _, ok := l.nodes[id]; !ok && q.err == nil {
+		return q.noMessage(id)
+	}
+	return q.answer(http.StatusOK, l.answer())
+}
+
+// lineage is a search. It needs no index: what a call produces is in the same block as the ends of
+// the leases that it settles.
+type lineage struct {
+	q     *request
+	found map[event.ID]bool         // ids that were read, the token's or not
+	nodes map[event.ID]wire.Message // those of which it may know
+	edges []wire.LineageEdge
+	open  []event.ID
+	out   wire.Lineage
+}
+
+// read reads a message under all ids that it had, and what is next to it.
+func (l *lineage) read(id event.ID) error {
+	history, err := l.q.s.deps.Log.History(l.q.Context(), id)
+	if err != nil {
+		return err
+	}
+	ids := []event.ID{id}
+	for i := range history {
+		e := &history[i]
+		ids = append(ids, e.Subject)
+		if e.IsMove() {
+			ids = append(ids, e.ID)
+			l.edges = append(l.edges, edge(e.Subject, e.ID, movedBy[e.Type]))
+		}
+	}
+	for _, id := range ids {
+		if err := l.node(history, id); err != nil || l.out.Truncated {
+			return err
+		}
+	}
+	for i := range history {
+		e := &history[i]
+		if _, ok := l.nodes[e.Subject]; !ok {
+			continue // what is next to what the token may not see is not looked for
+		}
+		for _, c := range e.Cause {
+			l.edges = append(l.edges, edge(c, e.ID, "produce"))
+		}
+		l.open = append(l.open, e.Cause...)
+		if !e.Lease.IsZero() && e.Type != event.Leased {
+			if err := l.produced(e); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// movedBy names the moves.
+var movedBy = map[event.Type]string{
+	event.DeadLettered: "dead_letter", event.Replayed: "replay", event.Resurrected: "resurrect",
+}
+
+func edge(from, to event.ID, by string) wire.LineageEdge {
+	return wire.LineageEdge{From: from.String(), To: to.String(), By: by}
+}
+
+// node adds a message, by one of its ids, unless the token may not see it.
+func (l *lineage) node(history []event.Event, id event.ID) (err error) {
+	if l.found[id] {
+		return nil
+	}
+	l.found[id] = true
+	var m wire.Message
+	if v, ok := l.q.s.deps.State.Message(id); ok && v.State.Live() {
+		m, err = l.q.s.message(&v)
+	} else if life := lifeOf(history, id); life != nil {
+		m, _, err = l.q.s.pastMessage(life)
+	}
+	switch {
+	case err != nil || m.ID == "" || !l.q.sees(m.Queue):
+		return err
+	case len(l.nodes) == maxLineage:
+		l.out.Truncated = true
+		return nil
+	case m.Size > maxLineagePayload:
+		m.Payload, m.PayloadBytes, m.Original = nil, nil, nil
+	}
+	l.nodes[id] = m
+	return nil
+}
+
+// produced finds what a call has produced that ended or extended a lease.
+func (l *lineage) produced(e *event.Event) error {
+	at := event.RefOf(e.ID).Index
+	for b, err := range l.q.s.deps.Log.Blocks(l.q.Context(), at, at, event.Enqueued) {
+		if err != nil {
+			return err
+		}
+		for i := range b.Events {
+			if slices.Contains(b.Events[i].Cause, e.Subject) {
+				l.open = append(l.open, b.Events[i].ID)
+			}
+		}
+	}
+	return nil
+}
+
+// answer returns what was found, by id, with the edges between these.
+func (l *lineage) answer() *wire.Lineage {
+	names := map[string]bool{}
+	l.out.Nodes, l.out.Edges = []wire.Message{}, []wire.LineageEdge{}
+	for _, m := range l.nodes {
+		l.out.Nodes, names[m.ID] = append(l.out.Nodes, m), true
+	}
+	for _, e := range l.edges {
+		if names[e.From] && names[e.To] {
+			l.out.Edges = append(l.out.Edges, e)
+		}
+	}
+	slices.SortFunc(l.out.Nodes, func(a, b wire.Message) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(l.out.Edges, func(a, b wire.LineageEdge) int {
+		return strings.Compare(a.To+a.From, b.To+b.From)
+	})
+	return &l.out
+}

@@ -165,7 +165,7 @@ func (a *app) message(m *wire.Message, err error) error {
 	if m.Erased {
 		payload = "(erased)"
 	}
-	if m.HistoryTruncated {
+	if m.HistoryTruncated && payload == "null" {
 		payload = "(deleted with the history)"
 	}
 	if m.Damaged {

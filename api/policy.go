@@ -55,6 +55,7 @@ func UpdatePolicy(
 	rate := of(d, d.Value.RateLimit)
 	set(of(rate, rate.Value.Count), &p.RateLimit, def.RateLimit)
 	set(of(d, d.Value.MaxInFlightPerKey), &p.MaxInFlightPerKey, def.MaxInFlightPerKey)
+	set(of(d, d.Value.PriorityAgingMS), &p.PriorityAgingMS, def.PriorityAgingMS)
 	set(of(d, d.Value.BackoffScheduleMS), &p.BackoffScheduleMS, nil)
 	if len(p.BackoffScheduleMS) == 0 {
 		p.BackoffScheduleMS = nil
@@ -199,6 +200,7 @@ func policyOf(p *event.Policy) wire.Policy {
 			MaxInFlight: p.MaxInFlight, DefaultDelayMS: p.DefaultDelayMS,
 			RateLimit:         wire.RateLimit{Count: p.RateLimit, PerMS: p.RatePer()},
 			MaxInFlightPerKey: p.MaxInFlightPerKey,
+			PriorityAgingMS:   p.PriorityAgingMS,
 		},
 		Deduplication: wire.Deduplication{
 			WindowSeconds: p.DedupWindowSeconds, By: p.DedupBy.String(),

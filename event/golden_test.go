@@ -110,7 +110,7 @@ func samplePolicy() Policy {
 	return Policy{
 		Ordering: PerKey, MaxAgeSeconds: 1, MaxDepth: 2, MaxBytes: 3, OnExpired: ExpiredDiscard, LeaseMS: 30_000, MaxAttempts: 5, InitialBackoffMS: 1000,
 		BackoffMultiplier: 2 * Million, MaxBackoffMS: 60_000, BackoffJitter: Million / 10, BackoffScheduleMS: []int64{0, 1, 1000}, OnRetry: RetryTail,
-		OnDead: DeadHoldKey, DeadLetterQueue: "dead", MaxInFlight: 7, MaxInFlightPerKey: 8, RateLimit: 5, RatePerMS: 700, DefaultDelayMS: 1500, DedupWindowSeconds: 86_400, DedupBy: DedupByContent, DedupUntil: DedupUntilLeft, MessageSchema: []byte(`{"type":"object"}`), AssertFormat: true,
+		OnDead: DeadHoldKey, DeadLetterQueue: "dead", MaxInFlight: 7, MaxInFlightPerKey: 8, PriorityAgingMS: 9, RateLimit: 5, RatePerMS: 700, DefaultDelayMS: 1500, DedupWindowSeconds: 86_400, DedupBy: DedupByContent, DedupUntil: DedupUntilLeft, MessageSchema: []byte(`{"type":"object"}`), AssertFormat: true,
 		Namespace: "team", Description: "for tests",
 	}
 }

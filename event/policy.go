@@ -121,6 +121,7 @@ type Policy struct {
 	RateLimit         int64  // leases per RatePer on average, and in a burst; 0 no limit
 	RatePerMS         int64  // 0 is 1000
 	MaxInFlightPerKey int64  // leases of each key but ""; 0 no limit
+	PriorityAgingMS   int64  // a message gains a priority step for each that it waits; 0 never
 
 	DedupWindowSeconds int64
 	DedupBy            DedupBy
@@ -160,6 +161,7 @@ const (
 	NormalPriority = 5
 	MaxLimit       = 1_000_000 // of leases, in a delivery limit
 	MaxPausedKeys  = 1000      // of a queue
+	maxAgingMS     = 30 * 24 * 3600 * 1000
 	MaxRatePerMS   = 24 * 3600 * 1000
 	MaxSchema      = 256 << 10
 	MaxDefinition  = 256 << 10 // of a webhook, and of a queue's push
@@ -228,6 +230,9 @@ func (p *Policy) Validate(name string) *Problem {
 		within("delivery.rate_limit.count", p.RateLimit, 0, MaxLimit),
 		within("delivery.rate_limit.per_ms", p.RatePer(), 1, MaxRatePerMS),
 		within("delivery.max_in_flight_per_key", p.MaxInFlightPerKey, 0, MaxLimit),
+		within("delivery.priority_aging_ms", p.PriorityAgingMS, 0, maxAgingMS),
+		bad(p.PriorityAgingMS > 0 && p.Ordering == FIFO, "delivery.priority_aging_ms",
+			"must be 0 in a fifo queue, whose order no priority affects"),
 		bad(p.MaxInFlightPerKey > 0 && p.Ordering != Unordered, "delivery.max_in_flight_per_key",
 			"must be 0 in a queue with lanes: lane_batch is what limits a key there"),
 		within("deduplication.window_seconds", p.DedupWindowSeconds, 0, maxSeconds),
@@ -266,6 +271,8 @@ func (p *Policy) Fixed(next *Policy) (field string) {
 		return "ordering"
 	case (p.MaxInFlightPerKey > 0) != (next.MaxInFlightPerKey > 0): // one limit by another can
 		return "delivery.max_in_flight_per_key"
+	case p.PriorityAgingMS != next.PriorityAgingMS:
+		return "delivery.priority_aging_ms"
 	}
 	return ""
 }

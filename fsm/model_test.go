@@ -767,7 +767,8 @@ func (w *model) putQueue(c *event.PutQueue, got event.Result) {
 
 // fixed says whether a policy changes what can't change while the queue holds messages.
 func (q *mqueue) fixed(p *event.Policy) bool {
-	return len(q.all) > 0 && (q.policy.Ordering != p.Ordering || (q.policy.MaxInFlightPerKey > 0) != (p.MaxInFlightPerKey > 0))
+	return len(q.all) > 0 && (q.policy.Ordering != p.Ordering || (q.policy.MaxInFlightPerKey > 0) != (p.MaxInFlightPerKey > 0) ||
+		q.policy.PriorityAgingMS != p.PriorityAgingMS)
 }
 
 func (w *model) updateQueue(q *mqueue, p event.Policy) {
@@ -1068,6 +1069,39 @@ func (w *model) candidates(q *mqueue, kinds []string) (out []*mmessage) {
 			}
 		}
 	}
+	if q.policy.PriorityAgingMS > 0 {
+		return q.aged(heads, kinds)
+	}
+	return best(heads, kinds)
+}
+
+// aged are the candidates where priorities age: those of one priority, the first of which has the least
+// waiting since + priority × aging. When a lane could be delivered last is left open.
+func (q *mqueue) aged(heads []*mmessage, kinds []string) (out []*mmessage) {
+	least := int64(0)
+	for prio := uint8(event.MinPriority); prio <= event.MaxPriority; prio++ {
+		var of []*mmessage
+		for _, m := range heads {
+			if m.priority == prio {
+				of = append(of, m)
+			}
+		}
+		if of = best(of, kinds); len(of) == 0 {
+			continue
+		}
+		at := of[0].available + int64(prio)*q.policy.PriorityAgingMS
+		switch {
+		case q.policy.Ordering != event.Unordered, slices.ContainsFunc(heads, func(m *mmessage) bool { return m.open }):
+			out = append(out, of...)
+		case len(out) == 0 || at < least:
+			out, least = of, at
+		}
+	}
+	return out
+}
+
+// best are those that are leased first by priority and availability.
+func best(heads []*mmessage, kinds []string) (out []*mmessage) {
 	open := slices.ContainsFunc(heads, func(m *mmessage) bool { return m.open })
 	for _, m := range heads {
 		if m.state != event.StateReady || (len(kinds) > 0 && !contains(kinds, m.kind)) {
@@ -1588,22 +1622,27 @@ func (c *chaos) policy() event.Policy {
 	p.RateLimit = draw[int64](c, "rate", 0, 0, 0, 1, 2, 3, 7)
 	p.RatePerMS = draw[int64](c, "per", 0, 1, 500, 700)
 	p.MaxInFlightPerKey = draw[int64](c, "of a key", 0, 0, 1, 2)
+	p.PriorityAgingMS = draw[int64](c, "aging", 0, 0, 100)
 	return p
 }
 
 // keep mostly keeps what can't change while the queue holds messages.
 func (c *chaos) keep(p, was *event.Policy) {
 	if rapid.IntRange(0, 2).Draw(c.t, "keep") > 0 {
-		p.Ordering, p.MaxInFlightPerKey = was.Ordering, was.MaxInFlightPerKey
+		p.Ordering, p.MaxInFlightPerKey, p.PriorityAgingMS = was.Ordering, was.MaxInFlightPerKey, was.PriorityAgingMS
 	}
 }
 
-// laned gives only a queue with lanes a batch, and only one without a limit of each key.
+// laned gives only a queue with lanes a batch, only one without a limit of each key, and a fifo queue
+// no aging.
 func laned(p event.Policy) event.Policy {
 	if p.Ordering == event.Unordered {
 		p.LaneBatch = 0
 	} else {
 		p.MaxInFlightPerKey = 0
+	}
+	if p.Ordering == event.FIFO {
+		p.PriorityAgingMS = 0
 	}
 	return p
 }

@@ -236,6 +236,9 @@ func (c *checker) backlog(b *backlog, t *tally) {
 		for _, lh := range b.partitions { // order does not matter: any contradiction will do
 			c.partition(b, lh)
 		}
+		for i := range b.byPrio {
+			c.since(b, &b.byPrio[i])
+		}
 		return
 	}
 	ready := c.apart(b)
@@ -355,6 +358,19 @@ func (c *checker) batches(b *backlog) {
 		l := c.partitions.get(lh)
 		c.want(l.leased == first[lh], "partition %q of queue %q has handle %d as its first leased, not %d",
 			l.key, b.queue.Name, first[lh], l.leased)
+	}
+}
+
+// since checks that the partitions of a ready list are in the order in which they were offered, where
+// that counts.
+func (c *checker) since(b *backlog, l *list) {
+	last := int64(0)
+	for lh := l.head; lh != 0 && c.err == nil; lh = c.partitions.get(lh).order.next {
+		p := c.partitions.get(lh)
+		c.want(p.since >= last && (p.since > 0) == (b.queue.policy.PriorityAgingMS > 0),
+			"partition %q of queue %q is offered since %d, the one before it since %d", p.key,
+			b.queue.Name, p.since, last)
+		last = p.since
 	}
 }
 

@@ -323,7 +323,7 @@ func (c *coder) extra(x *extra) {
 
 func (c *coder) partition(l *partition) {
 	c.do(&l.key, &l.backlog, &l.refs, &l.waiting, &l.ready, &l.bytes, &l.leased, &l.order,
-		&l.kindOrder, &l.listed, &l.kind, &l.deleted, &l.inFlight)
+		&l.kindOrder, &l.listed, &l.kind, &l.deleted, &l.inFlight, &l.since)
 }
 
 func (c *coder) table(t *table) {

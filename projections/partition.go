@@ -27,6 +27,7 @@ type partition struct {
 	kindOrder link
 	listed    uint8  // the priority under which it is in the ready lists, 0 if it does not
 	kind      handle // the kind under which it is there
+	since     int64  // since when it is there; 0 where no priority ages
 	deleted   bool   // all that waits here follows a dead message (dead_letter_key)
 
 	// of an unordered queue:
@@ -177,7 +178,10 @@ func (s *State) refresh(b *backlog, lh handle) {
 	if prio == 0 {
 		return
 	}
-	l.listed, l.kind = prio, kind
+	l.listed, l.kind, l.since = prio, kind, 0
+	if b.queue.policy.PriorityAgingMS > 0 {
+		l.since = s.clock
+	}
 	insert[partitionOrder](s, b.ready1(prio), lh, 0)
 	if kind != 0 {
 		insert[partitionKind](s, &b.kindLists(kind)[prio], lh, 0)

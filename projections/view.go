@@ -240,18 +240,40 @@ func (s *State) Leasable(name string, kinds []string) int {
 }
 
 // Next returns the message to lease next: of the kinds given (none: of all), the first by
-// priority and availability, or the head of the partition whose turn it is.
+// priority, which may age, and availability, or the head of the partition whose turn it is.
 func (s *State) Next(name string, kinds []string) (event.MessageView, bool) {
 	q, ok := s.queues[name]
 	if !ok || s.mayLease(q) == 0 {
 		return event.MessageView{}, false
 	}
+	b, aging := q.backlog, q.policy.PriorityAgingMS
+	best, at := handle(0), int64(0)
 	for prio := uint8(event.MinPriority); prio <= event.MaxPriority; prio++ {
-		if best := s.first(q.backlog, prio, kinds); best != 0 {
-			return s.viewMessage(best), true
+		h := s.first(b, prio, kinds)
+		if h == 0 {
+			continue
+		}
+		if aged := s.waitsSince(b, h) + int64(prio)*aging; best == 0 || aged < at {
+			best, at = h, aged
+		}
+		if aging == 0 {
+			break
 		}
 	}
-	return event.MessageView{}, false
+	if best == 0 {
+		return event.MessageView{}, false
+	}
+	return s.viewMessage(best), true
+}
+
+// waitsSince returns from when the waiting counts by which a message's priority ages: in lanes,
+// which take turns, from when its lane was offered.
+func (s *State) waitsSince(b *backlog, h handle) int64 {
+	m := s.messages.get(h)
+	if b.ordering == event.Unordered {
+		return m.due
+	}
+	return s.partitions.get(m.partition).since
 }
 
 // first returns the message of a priority that is leased first, of the kinds given (none: of all).

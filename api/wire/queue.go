@@ -42,6 +42,7 @@ type DeliveryUpdate struct {
 	LaneBatch         Opt[int64]   `json:"lane_batch,omitzero"`
 	MaxInFlight       Opt[int64]   `json:"max_in_flight,omitzero"`
 	MaxInFlightPerKey Opt[int64]   `json:"max_in_flight_per_key,omitzero"`
+	PriorityAgingMS   Opt[int64]   `json:"priority_aging_ms,omitzero"`
 	DefaultDelayMS    Opt[int64]   `json:"default_delay_ms,omitzero"`
 
 	RateLimit Opt[RateLimitUpdate] `json:"rate_limit,omitzero"`
@@ -97,6 +98,7 @@ type Delivery struct {
 	LaneBatch         int64   `json:"lane_batch"`            // consecutive messages of a key per lease call
 	MaxInFlight       int64   `json:"max_in_flight"`         // leases in the whole queue; 0: no limit
 	MaxInFlightPerKey int64   `json:"max_in_flight_per_key"` // unordered: of each key but ""; 0: no limit
+	PriorityAgingMS   int64   `json:"priority_aging_ms"`     // waiting that is worth a priority step; 0: none
 	DefaultDelayMS    int64   `json:"default_delay_ms"`      // of what is produced without a delay
 
 	RateLimit RateLimit `json:"rate_limit"`

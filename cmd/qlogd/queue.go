@@ -237,6 +237,7 @@ type policy struct {
 	RateLimitCount             string `sets:"delivery.rate_limit.count" as:"int"`
 	RateLimitPerMS             string `sets:"delivery.rate_limit.per_ms" as:"int"`
 	MaxInFlightPerKey          string `sets:"delivery.max_in_flight_per_key" as:"int"`
+	PriorityAgingMS            string `sets:"delivery.priority_aging_ms" as:"int"`
 	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
 	DeduplicationBy            string `sets:"deduplication.by"`
 	DeduplicationUntil         string `sets:"deduplication.until"`

@@ -233,13 +233,28 @@ func (s *Server) replayedEvents(
 
 // deadGroups answers GET /v1/queues/{queue}/dead/groups.
 func (s *Server) deadGroups(q *request) error {
-	q.read(append([]string{"limit", "at", "consistency"}, filterParams...)...)
+	q.read(append([]string{"step", "limit", "at", "consistency"}, filterParams...)...)
 	name, limit, f, st := q.queue(), q.limit(100, 1000), q.queryFilter(), q.state()
+	step := get(q, q.step)
 	q.do(func() error { return died(st, name) })
 	out := get(q, func() (wire.DeadGroups, error) {
-		return s.deadLetters(st).Groups(q.Context(), name, f, limit)
+		return s.deadLetters(st).Groups(q.Context(), name, f, limit, step)
 	})
 	return q.answer(http.StatusOK, &out)
+}
+
+// step reads a duration from a minute to a year, in ms; 0 where it is absent.
+func (q *request) step() (int64, error) {
+	text := q.query.Get("step")
+	if !q.query.Has("step") {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil || d < time.Minute || d > 365*24*time.Hour {
+		return 0, bad("step", "step must be a duration from 1m to 8760h, such as 1h, not %s",
+			echo(text))
+	}
+	return d.Milliseconds(), nil
 }
 
 // getDead answers GET /v1/queues/{queue}/dead/{message_id}: by any id that the

@@ -206,6 +206,8 @@ type DeadQuery struct {
 	State string // dead, or replayed; "" is dead
 	Limit int    // per page; 0 is the server's default
 	After string // NextCursor of the previous page
+
+	Step time.Duration // of DeadGroups; 0 counts no steps
 }
 
 func (d *DeadQuery) call(path string) *call {
@@ -237,10 +239,15 @@ func (c *Client) DeadMessage(ctx context.Context, queue, id string,
 	return do[wire.Message](ctx, c, q, opts)
 }
 
-// DeadGroups returns a queue's dead messages grouped by cause, the largest group first.
+// DeadGroups returns a queue's dead messages grouped by cause, the largest group first; with
+// d.Step also how many died in each step of time.
 func (c *Client) DeadGroups(ctx context.Context, queue string, d DeadQuery,
 	opts ...CallOption) (*wire.DeadGroups, error) {
-	return do[wire.DeadGroups](ctx, c, d.call(queuePath(queue, "/dead/groups")), opts)
+	q := d.call(queuePath(queue, "/dead/groups"))
+	if d.Step > 0 {
+		q.query.Set("step", d.Step.String())
+	}
+	return do[wire.DeadGroups](ctx, c, q, opts)
 }
 
 // DeleteDead discards one dead message.

@@ -18,6 +18,14 @@ type DeadGroup struct {
 	FirstFailedAt Time     `json:"first_failed_at"`
 	LastFailedAt  Time     `json:"last_failed_at"`
 	MessageIDs    []string `json:"message_ids"` // of up to five, the newest first
+	// Counts by steps of time, those in which something died; with step only.
+	Counts []DeadCount `json:"counts,omitzero"`
+}
+
+// DeadCount is how many messages died in a step of time.
+type DeadCount struct {
+	Start Time  `json:"start"`
+	Count int64 `json:"count"`
 }
 
 // DeadGroups answers GET /v1/queues/{queue}/dead/groups, the largest first.

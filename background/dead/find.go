@@ -133,13 +133,21 @@ type group struct {
 	content event.Ref  // of the newest
 }
 
+// countAt counts a message of the step that starts at an instant. They come by time.
+func (g *group) countAt(start wire.Time) {
+	if n := len(g.Counts); n == 0 || g.Counts[n-1].Start != start {
+		g.Counts = append(g.Counts, wire.DeadCount{Start: start})
+	}
+	g.Counts[len(g.Counts)-1].Count++
+}
+
 // sampled is how many messages of a group are named.
 const sampled = 5
 
 // Groups returns what died in a queue and fits a filter, by fingerprint, the
-// largest group first, at most limit.
+// largest group first, at most limit; with a step, in ms, also how many died in each.
 func (x Finder) Groups(
-	ctx context.Context, queue string, f *Filter, limit int,
+	ctx context.Context, queue string, f *Filter, limit int, step int64,
 ) (out wire.DeadGroups, err error) {
 	groups := map[string]*group{}
 	prints := map[string]string{} // the same failure mostly comes in the same words
@@ -168,6 +176,9 @@ func (x Finder) Groups(
 			groups[print] = g
 		}
 		g.Count++
+		if step > 0 {
+			g.countAt(wire.Time(v.Dead.FailedAt - v.Dead.FailedAt%step))
+		}
 		g.LastFailedAt, g.content = wire.Time(v.Dead.FailedAt), v.Content
 		g.newest = append(g.newest[max(len(g.newest)-sampled+1, 0):], v.ID)
 	}

@@ -110,7 +110,7 @@ func TestGroups(t *testing.T) {
 		}
 		return words[index%5] + fmt.Sprintf(" %d", index)
 	})
-	all, err := x.Groups(t.Context(), "q", &Filter{}, 6)
+	all, err := x.Groups(t.Context(), "q", &Filter{}, 6, 0)
 	got := all.Groups
 	require.True(t, err == nil && all.Total == 7 && len(got) == 6,
 		"%d of %d: %v", len(got), all.Total, err)

@@ -36,10 +36,12 @@ var deadCommands = group("dead",
 	remote("dead groups", func(c request, f *struct {
 		wire.DeadFilter
 		At    string
+		Step  time.Duration
 		Limit int `default:"100"`
 	}) error {
-		out, err := c.DeadGroups(c.ctx, c.args[0],
-			client.DeadQuery{DeadFilter: f.DeadFilter, Limit: f.Limit}, client.At(f.At))
+		out, err := c.DeadGroups(c.ctx, c.args[0], client.DeadQuery{
+			DeadFilter: f.DeadFilter, Limit: f.Limit, Step: f.Step,
+		}, client.At(f.At))
 		return list(c.app, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
 			func(g *wire.DeadGroup) []any {
 				return []any{g.Count, g.Fingerprint, g.Reason, c.when(g.FirstFailedAt),

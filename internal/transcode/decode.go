@@ -176,7 +176,7 @@ func (d *decoder) object(v reflect.Value) error {
 			err = twice(name)
 		default:
 			seen |= 1 << i
-			err = d.value(v.Field(i))
+			err = d.value(v.FieldByIndex(fields.list[i].index))
 		}
 		if err != nil {
 			return at(string(name), err)

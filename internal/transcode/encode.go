@@ -133,7 +133,7 @@ func (e *encoder) stringLen(n int) {
 
 func (e *encoder) object(v reflect.Value) {
 	fields, n := fieldsOf(v.Type()).list, 0
-	left := func(i int) bool { return fields[i].omitZero && v.Field(i).IsZero() }
+	left := func(i int) bool { return fields[i].omitZero && v.FieldByIndex(fields[i].index).IsZero() }
 	for i := range fields {
 		if !left(i) {
 			n++
@@ -143,7 +143,7 @@ func (e *encoder) object(v reflect.Value) {
 	for i := range fields {
 		if !left(i) {
 			e.out.Write(fields[i].name)
-			e.value(v.Field(i))
+			e.value(v.FieldByIndex(fields[i].index))
 		}
 	}
 }

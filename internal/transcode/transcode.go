@@ -22,22 +22,26 @@ type fields struct {
 
 type field struct {
 	name     []byte // as MessagePack
+	index    []int  // as FieldByIndex takes it
 	omitZero bool
 }
 
 var known sync.Map // *fields by reflect.Type
 
-// fieldsOf returns the fields of a struct whose fields all have json tags.
+// fieldsOf returns the fields of a struct, all with json tags, and those of its embedded structs.
 func fieldsOf(t reflect.Type) *fields {
 	if v, ok := known.Load(t); ok {
 		return v.(*fields)
 	}
 	f := &fields{byName: map[string]int{}}
-	for i := range t.NumField() {
-		name, options, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+	for _, sf := range reflect.VisibleFields(t) {
+		if sf.Anonymous {
+			continue
+		}
+		name, options, _ := strings.Cut(sf.Tag.Get("json"), ",")
 		encoded, _ := msgpack.Marshal(name)
-		f.list = append(f.list, field{encoded, options == "omitzero"})
-		f.byName[name] = i
+		f.byName[name] = len(f.list)
+		f.list = append(f.list, field{encoded, sf.Index, options == "omitzero"})
 	}
 	known.Store(t, f)
 	return f

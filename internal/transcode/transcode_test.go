@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -263,4 +264,27 @@ func canonical(t *testing.T, b []byte) []byte {
 	v := jsontext.Value(bytes.Clone(b))
 	require.NoError(t, v.Canonicalize(), "%s", b)
 	return v
+}
+
+// The fields of an embedded struct are those of the struct, as in JSON.
+func TestEmbedded(t *testing.T) {
+	type inner struct {
+		A int64  `json:"a"`
+		B string `json:"b,omitzero"`
+	}
+	type outer struct {
+		ID string `json:"id"`
+		inner
+	}
+	for _, v := range []outer{{"x", inner{1, "y"}}, {"x", inner{}}} {
+		packed, err := Encode(&v)
+		require.NoError(t, err)
+		var text jsontext.Value
+		require.NoError(t, Decode(packed, &text, 1<<10))
+		want, err := json.Marshal(v)
+		require.NoError(t, err)
+		if string(text) != string(want) {
+			t.Errorf("%s, want %s", text, want)
+		}
+	}
 }

@@ -143,7 +143,10 @@ func anything(t *rapid.T, fit reflect.Type) any {
 		switch fit.Kind() {
 		case reflect.Struct:
 			out := map[string]any{}
-			for f := range fit.Fields() {
+			for _, f := range reflect.VisibleFields(fit) {
+				if f.Anonymous {
+					continue
+				}
 				name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
 				if rapid.IntRange(0, 20).Draw(t, "unknown") == 0 {
 					name += "x"

@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,6 +52,13 @@ func (s *Server) produced(q *request) (*batch, error) {
 	case q.media == "" || q.media == typeJSON || isMsgpack(q.media):
 		var in wire.ProduceRequest
 		q.read().body(&in)
+		bare := !reflect.ValueOf(in.NewMessage).IsZero()
+		switch {
+		case bare && in.Messages != nil:
+			q.refuse("messages", "messages must be omitted beside the fields of one message")
+		case bare:
+			in.Messages = []wire.NewMessage{in.NewMessage}
+		}
 		q.do(func() error { return batchSize("messages", len(in.Messages)) })
 		for i := range in.Messages {
 			q.carryHops(&in.Messages[i])

@@ -5,9 +5,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// ProduceRequest is the body of POST /v1/queues/{queue}/messages.
+// ProduceRequest is the body of POST /v1/queues/{queue}/messages: Messages, or one bare message.
 type ProduceRequest struct {
-	Messages []NewMessage `json:"messages"`
+	Messages []NewMessage `json:"messages,omitzero"`
+	NewMessage
 }
 
 // NewMessage is a message to enqueue, with Payload (any JSON) or PayloadBytes and ContentType.

@@ -25,8 +25,8 @@ const (
 	manyExpiries = 3 // of one message
 )
 
-// attention answers GET /v1/attention?consistency=. It must answer without a leader too, and does so
-// with what this node knows.
+// attention answers GET /v1/attention?consistency=. It must answer without a leader too, and does
+// so with what this node knows.
 func (s *Server) attention(q *request) error {
 	q.read("consistency").current()
 	if q.err != nil {
@@ -44,8 +44,8 @@ func (s *Server) attention(q *request) error {
 	return q.answer(http.StatusOK, &wire.Attention{Items: items[:min(len(items), maxAttention)]})
 }
 
-// current waits, for as long as other nodes may take to answer, until this node's state is current. The
-// answer has its age if it is not, or need not be.
+// current waits, for as long as other nodes may take to answer, until this node's state is current.
+// The answer has its age if it is not, or need not be.
 func (q *request) current() {
 	stale := q.stale()
 	if q.err != nil {

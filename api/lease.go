@@ -242,8 +242,8 @@ const damagedPause = 5 * time.Second
 
 // answerLeased writes the leased messages. One that cannot be read because a file is damaged is
 // released after a pause: it costs no attempt, and other nodes can read it. One that cannot be
-// decoded is left out: its lease expires, and in the end it is dead-lettered. What is behind either in
-// its batch is released with it.
+// decoded is left out: its lease expires, and in the end it is dead-lettered. What is behind either
+// in its batch is released with it.
 func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	readable, contents := leased[:0], make([]*event.Content, 0, len(leased))
 	withheld := map[event.ID]bool{} // leases

@@ -157,7 +157,7 @@ func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 	return m, s.died(v, m.Dead)
 }
 
-// died tells the error of a dead message, and whose lease it was that expired.
+// died returns the error of a dead message, and whose lease it was that expired.
 func (s *Server) died(v *event.MessageView, to *wire.Dead) (err error) {
 	if to == nil {
 		return nil
@@ -366,8 +366,8 @@ func (s *Server) deleteMessage(q *request) error {
 	return q.answer(http.StatusNoContent, nil)
 }
 
-// rescheduleMessage answers PATCH /v1/messages/{id}: a message that waits gets another time, another
-// priority, or both.
+// rescheduleMessage answers PATCH /v1/messages/{id}: a message that waits gets another time,
+// another priority, or both.
 func (s *Server) rescheduleMessage(q *request) error {
 	id := q.read().pathID("id")
 	var in wire.Reschedule

@@ -101,9 +101,9 @@ func (s *Server) updatePut(q *request, put *event.PutQueue, u *wire.PolicyUpdate
 	return err
 }
 
-// mayCreate refuses a command that would create more queues than there may be. Else it adds those to
-// Server.creating, for the requests that are looked at meanwhile, and returns how many they are. Those
-// of other nodes are not seen, so that there can be a few more.
+// mayCreate refuses a command that would create more queues than there may be. Else it adds those
+// to Server.creating, for the requests that are looked at meanwhile, and returns how many they are.
+// Those of other nodes are not seen, so that there can be a few more.
 func (q *request) mayCreate(c *event.Command) (created int64, err error) {
 	if c.Produce == nil && c.Transaction == nil && c.PutQueue == nil && c.Define == nil {
 		return 0, nil

@@ -48,7 +48,9 @@ type movement struct {
 
 // movement starts to read a replay or a purge with these parameters in its query.
 func (q *request) movement(kind event.TaskKind, query ...string) *movement {
-	m := &movement{q: q, queue: q.read(append(query, "reason")...).queue(), kind: kind, field: "message_ids"}
+	m := &movement{
+		q: q, queue: q.read(append(query, "reason")...).queue(), kind: kind, field: "message_ids",
+	}
 	q.barrier() // this node's state is searched: it must not be behind
 	q.ofTenant(m.queue)
 	return m

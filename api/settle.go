@@ -192,8 +192,8 @@ func (q *request) fateOf(lease event.ID, index uint64) (f wire.Fate, err error) 
 	return f, nil
 }
 
-// settledBefore gives a lost lease the first answer if, as the log shows, the same call ended it: by
-// its item, or by one before it, which sent the message back at one of the entries ends.
+// settledBefore gives a lost lease the first answer if, as the log shows, the same call ended it:
+// by its item, or by one before it, which sent the message back at one of the entries ends.
 func (s *Server) settledBefore(
 	q *request, queue string, item *event.SettleItem, t *event.Settled, ends map[uint64]bool,
 ) error {

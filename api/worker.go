@@ -23,7 +23,9 @@ func (s *Server) listWorkers(q *request) error {
 	if q.fresh(); q.err == nil && !q.stale() {
 		s.countAll(q)
 	}
-	all := get(q, func() ([]store.Worker, error) { return s.deps.Models.Workers(s.clock(s.deps.State)) })
+	all := get(q, func() ([]store.Worker, error) {
+		return s.deps.Models.Workers(s.clock(s.deps.State))
+	})
 	workers, more := page(q, all, limit, func(w *store.Worker) bool {
 		return (w.Queue > queue || w.Queue == queue && w.Name > worker || !isCursor) &&
 			(!only || w.Queue == of) && q.sees(w.Queue)

@@ -270,8 +270,8 @@ func (c *Client) PurgeDead(ctx context.Context, queue string, r wire.PurgeReques
 	return doOrTask[wire.DeadMoved](ctx, c, q, opts)
 }
 
-// Undo brings back what was acked, purged, deleted or expired; for task see Replay. The task's Result
-// is what is answered otherwise.
+// Undo brings back what was acked, purged, deleted or expired; for task see Replay. The task's
+// Result is what is answered otherwise.
 func (c *Client) Undo(ctx context.Context, queue string, r wire.UndoRequest,
 	opts ...CallOption) (done *wire.Undone, task *wire.Task, err error) {
 	return doOrTask[wire.Undone](ctx, c, newCall(post, queuePath(queue, "/resurrect"), r), opts)
@@ -316,7 +316,8 @@ func (c *Client) Attention(ctx context.Context, opts ...CallOption) ([]wire.Atte
 	return out.Items, nil
 }
 
-// Workers returns who has leased from a queue within the last hour, from all of them if queue is "".
+// Workers returns who has leased from a queue within the last hour, from all of them if queue is
+// "".
 func (c *Client) Workers(ctx context.Context, queue string,
 	opts ...CallOption) ([]wire.Worker, error) {
 	return collect(pages(func(cursor string) ([]wire.Worker, string, error) {
@@ -385,7 +386,8 @@ func (c *Client) Webhooks(ctx context.Context, opts ...CallOption) ([]wire.Webho
 // them: 100 each.
 func (c *Client) Deliveries(ctx context.Context, webhook string,
 	opts ...CallOption) ([]wire.WebhookDelivery, error) {
-	out, err := do[[]wire.WebhookDelivery](ctx, c, newCall(get, webhookPath(webhook)+"/deliveries", nil), opts)
+	q := newCall(get, webhookPath(webhook)+"/deliveries", nil)
+	out, err := do[[]wire.WebhookDelivery](ctx, c, q, opts)
 	if err != nil {
 		return nil, err
 	}

@@ -124,9 +124,9 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 	return q
 }
 
-// Settle calls return a result for each lease, in order. In a call for many leases, which are of one
-// queue or, where that is "", of any, a lost one has the status "rejected"; in the …One form it is
-// ErrLeaseLost. Either says what became of its message.
+// Settle calls return a result for each lease, in order. In a call for many leases, which are of
+// one queue or, where that is "", of any, a lost one has the status "rejected"; in the …One form it
+// is ErrLeaseLost. Either says what became of its message.
 
 // Ack ends leases with success.
 func (c *Client) Ack(ctx context.Context, queue string,

@@ -7,8 +7,8 @@ import (
 )
 
 // stops reports whether an attempt's end by it stops the partition, so that those leased behind it
-// in its batch go back to their places. An expired lease is like a retry, and so is a release with a
-// delay, but that it never dies.
+// in its batch go back to their places. An expired lease is like a retry, and so is a release with
+// a delay, but that it never dies.
 func stops(p *event.Policy, it *event.SettleItem, attempt uint32) bool {
 	dies := it.Op == event.OpDeadLetter || it.Op == event.OpRetry && last(p, attempt)
 	switch {
@@ -46,7 +46,8 @@ func (d *decision) sendBack(m *event.MessageView) {
 func givesUp(op event.SettleOp) bool { return op != event.OpAck && op != event.OpExtend }
 
 // extended is a part of a batch, from one lease to another, that was just extended to an instant: a
-// worker extends all of its batch in one call, where each item need not look at all behind it again.
+// worker extends all of its batch in one call, where each item need not look at all behind it
+// again.
 type extended struct {
 	from, to event.ID
 	until    int64

@@ -38,8 +38,8 @@ func (d *decision) define(c *event.Define) event.Result {
 }
 
 // planQueues checks queues, each on its own and the references between them as they will be, and
-// returns them with their policies complete, and behind them the dead-letter queues that are created
-// with them. at is the one that has the problem.
+// returns them with their policies complete, and behind them the dead-letter queues that are
+// created with them. at is the one that has the problem.
 func (d *decision) planQueues(puts []event.PutQueue) (
 	plan []event.PutQueue, at int, p *event.Problem) {
 	plan = slices.Clone(puts)

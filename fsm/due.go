@@ -26,8 +26,8 @@ func (d *decision) due() {
 	}
 }
 
-// expireLease ends a lease that has run out, like a retry that nobody asked for: that of the message,
-// or of one ahead of it in its batch that ends at the same instant.
+// expireLease ends a lease that has run out, like a retry that nobody asked for: that of the
+// message, or of one ahead of it in its batch that ends at the same instant.
 func (d *decision) expireLease(of *event.MessageView) {
 	q, _ := d.s.Look(of.Queue)
 	m := new(d.s.FirstToEnd(of))

@@ -82,7 +82,8 @@ func (d *decision) resurrect(c *event.Resurrect) event.Result {
 		e := event.Event{
 			Type: event.Resurrected, Subject: it.ID, Prev: it.Last, Queue: c.To, ToQueue: c.To,
 			Key: it.Key, Kind: it.Kind, SourceID: it.SourceID, Priority: it.Priority, Order: order,
-			CorrelationID: it.CorrelationID, Size: it.Size, First: it.First, Count: int64(it.Replays), Edited: it.Edited,
+			CorrelationID: it.CorrelationID, Size: it.Size, First: it.First,
+			Count: int64(it.Replays), Edited: it.Edited,
 			Task: c.Task, Content: it.Content,
 		}
 		until := q.Policy.DedupEnd(it.SourceID != "", d.s.Clock())

@@ -1,8 +1,8 @@
 package log
 
 // The bytes of a segment, format version 1, as docs/formats.md draws them; testdata/v1.seg holds an
-// example. Numbers are little-endian, all checksums are CRC-32C. A segment is its header and blocks;
-// a block is its header, records and a trailer.
+// example. Numbers are little-endian, all checksums are CRC-32C. A segment is its header and
+// blocks; a block is its header, records and a trailer.
 //
 // The checksums of a block begin with the segment's salt, which makes the block recognisable as one
 // of this very segment: a copy of a log inside a message's content is never taken for a part of the
@@ -10,9 +10,9 @@ package log
 //
 // The trailer has the chain: SHA-256 of the chain before, the block's header and, of each record,
 // all up to the end of its header. That covers a content by its digest only, so a content can be
-// erased: its bytes become "[erased]" repeated, cut to its length, and its checksum that of "erased"
-// and these bytes. (The checksum of the same bytes as a user's content always differs: a CRC that
-// begins in another state ends in another.)
+// erased: its bytes become "[erased]" repeated, cut to its length, and its checksum that of
+// "erased" and these bytes. (The checksum of the same bytes as a user's content always differs: a
+// CRC that begins in another state ends in another.)
 
 import (
 	"encoding/binary"

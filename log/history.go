@@ -73,7 +73,8 @@ func (l *Log) newestFirst(ctx context.Context, subject event.ID) iter.Seq2[*even
 			// The first event under a new id points back at the move, which is the
 			// old id's.
 			// A salvage may have lost the event.
-			if errors.Is(err, ErrGone) || errors.Is(err, ErrNotFound) || err == nil && (e.Subject != subject || !yield(e, nil)) {
+			if errors.Is(err, ErrGone) || errors.Is(err, ErrNotFound) ||
+				err == nil && (e.Subject != subject || !yield(e, nil)) {
 				return
 			}
 			if err == nil {

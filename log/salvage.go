@@ -347,7 +347,8 @@ func (v *salvager) keep(b *rawBlock, seg *segment, wrong *damage) error {
 	return v.to.append(b)
 }
 
-// readable reads zeros in place of what the disk cannot read, which makes that damage like any other.
+// readable reads zeros in place of what the disk cannot read, which makes that damage like any
+// other.
 type readable struct{ segmentFile }
 
 // ReadAt implements io.ReaderAt.

@@ -63,8 +63,8 @@ func (s *State) batched(id event.ID) (h handle, ok bool) {
 }
 
 // NextBehind returns the message that can be leased behind one that the same call has leased: the
-// first that waits in its partition, if that is offered and of one of the kinds (none: of all), and the
-// queue's limits allow another lease.
+// first that waits in its partition, if that is offered and of one of the kinds (none: of all), and
+// the queue's limits allow another lease.
 func (s *State) NextBehind(id event.ID, kinds []string) (v event.MessageView, ok bool) {
 	h, ok := s.batched(id)
 	if !ok {

@@ -337,8 +337,8 @@ func (c *checker) apart(b *backlog) (n int64) {
 	return n
 }
 
-// batches checks the first half of I9: those leased of a partition are in a row, in their order, and
-// were leased by one call, so at one index.
+// batches checks the first half of I9: those leased of a partition are in a row, in their order,
+// and were leased by one call, so at one index.
 func (c *checker) batches(b *backlog) {
 	first := map[handle]handle{} // by partition
 	prev := handle(0)
@@ -361,8 +361,8 @@ func (c *checker) batches(b *backlog) {
 	}
 }
 
-// since checks that the partitions of a ready list are in the order in which they were offered, where
-// that counts.
+// since checks that the partitions of a ready list are in the order in which they were offered,
+// where that counts.
 func (c *checker) since(b *backlog, l *list) {
 	last := int64(0)
 	for lh := l.head; lh != 0 && c.err == nil; lh = c.partitions.get(lh).order.next {
@@ -380,7 +380,8 @@ func (c *checker) partition(b *backlog, lh handle) {
 	leasable := false
 	if l.waiting.head != 0 && l.leased == 0 {
 		_, held := b.queue.held[l.key]
-		leasable = !held && !slices.Contains(b.queue.PausedKeys, l.key) && c.messages.get(l.waiting.head).state == event.StateReady
+		leasable = !held && !slices.Contains(b.queue.PausedKeys, l.key) &&
+			c.messages.get(l.waiting.head).state == event.StateReady
 	}
 	c.want(leasable == (l.listed != 0), "partition %q of queue %q: leasable %v, listed %d", l.key,
 		queue, leasable, l.listed)

@@ -7,11 +7,11 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// keyLists has ready messages of an unordered backlog in lists of their own for each key, apart from
-// its ready lists: a key of which nothing may be leased costs a lease call nothing then, however many
-// messages it has. Those of paused keys are kept apart, and where MaxInFlightPerKey limits the leases of
-// each key all that have one. A message knows that it is kept apart (placeApart); the rest is an index, which
-// a written state leaves out.
+// keyLists has ready messages of an unordered backlog in lists of their own for each key, apart
+// from its ready lists: a key of which nothing may be leased costs a lease call nothing then,
+// however many messages it has. Those of paused keys are kept apart, and where MaxInFlightPerKey
+// limits the leases of each key all that have one. A message knows that it is kept apart
+// (placeApart); the rest is an index, which a written state leaves out.
 type keyLists struct {
 	lists slab[keyList]
 	byID  map[keyListID]handle
@@ -99,8 +99,8 @@ func (s *State) dropKeyList(b *backlog, h handle) {
 	a.lists.release(h)
 }
 
-// apartChanged brings up to date what depends on a key's lists, after n messages more, or fewer, like m
-// are kept apart.
+// apartChanged brings up to date what depends on a key's lists, after n messages more, or fewer,
+// like m are kept apart.
 func (s *State) apartChanged(b *backlog, m *message, n int) {
 	p := s.partitions.mut(m.partition)
 	p.ready = uint32(int(p.ready) + n)

@@ -143,8 +143,8 @@ func (s *State) outOfPartition(b *backlog, h handle) {
 	s.refresh(b, lh)
 }
 
-// offered returns the first message that waits in a partition, if it is ready and the queue does not
-// hold its key, else 0: it can be leased unless others of the partition are.
+// offered returns the first message that waits in a partition, if it is ready and the queue does
+// not hold its key, else 0: it can be leased unless others of the partition are.
 func (s *State) offered(q *queue, l *partition) handle {
 	head := l.waiting.head
 	if head == 0 || q.holds(l.key) || s.messages.get(head).state != event.StateReady {

@@ -142,7 +142,8 @@ func (s *State) intoReady(b *backlog, h handle, to where) {
 	s.touch(b.queue)
 }
 
-// insertReady inserts a message into the ready list of an unordered queue, and into that of its kind.
+// insertReady inserts a message into the ready list of an unordered queue, and into that of its
+// kind.
 func (s *State) insertReady(b *backlog, h handle, to where) {
 	m := s.messages.mut(h)
 	lists, before := s.readyList(b, m, 0), handle(0)
@@ -173,7 +174,8 @@ func (s *State) insertReady(b *backlog, h handle, to where) {
 }
 
 // leadsReady is leads for an unordered queue. One that leads the messages of its own key need not
-// lead the others: where it is kept apart, it goes by its time unless it goes before one that returned.
+// lead the others: where it is kept apart, it goes by its time unless it goes before one that
+// returned.
 func (s *State) leadsReady(l *list, m *message) bool {
 	if m.place == placeApart && (l.front == 0 || s.ahead(s.messages.get(l.front), m)) {
 		return false

@@ -9,8 +9,8 @@ import (
 )
 
 // timer is something that comes due: of a message, of a backlog, whose oldest message grows
-// too old, or of a queue, whose bucket has a token again. It is not removed when it becomes void, but when it would be the first:
-// see State.valid.
+// too old, or of a queue, whose bucket has a token again. It is not removed when it becomes void,
+// but when it would be the first: see State.valid.
 type timer struct {
 	at   int64    // Unix ms
 	id   event.ID // of the message; of a backlog's cursor; none of a queue

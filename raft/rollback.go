@@ -63,8 +63,8 @@ func (r *Replica) admission() (err error) {
 
 func (s *peerStatus) end() witness.HighWater { return witness.HighWater{Index: s.Last, Term: s.Term} }
 
-// keepHighWater keeps the high-water mark of what this node knows to be committed: that is in its own
-// log, and synced.
+// keepHighWater keeps the high-water mark of what this node knows to be committed: that is in its
+// own log, and synced.
 func (r *Replica) keepHighWater() {
 	logged := oncePerMinute()
 	r.o.Witness.Keep(r.run.stop, func() witness.HighWater {

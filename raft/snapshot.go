@@ -32,8 +32,9 @@ func openSnapshots(o Options) (*snapshots, error) {
 
 // floor returns the index up to which the Raft log may be truncated: before the newest checkpoint
 // but one. If the newest turns out to be damaged, the one before it and the Raft log still contain
-// everything. And a node that fetches the newest has until the next but one is written: see holdFor.
-// The entry at a checkpoint's index stays, because the leader sends its term with those after it.
+// everything. And a node that fetches the newest has until the next but one is written: see
+// holdFor. The entry at a checkpoint's index stays, because the leader sends its term with those
+// after it.
 func (s *snapshots) floor() uint64 {
 	metas := s.Metas()
 	if len(metas) < 2 {

@@ -41,9 +41,9 @@ type stores struct {
 // disk is that of the stores, watched: its errors end the process. die does not return where
 // hashicorp/raft runs, which would panic at the error.
 //
-// A disk that hangs under the leader would freeze the cluster: hashicorp/raft's main loop is blocked
-// in the write, and its heartbeats continue, so that nobody else is elected (#503, #614). So while it
-// is stalled, this node sends nothing (transport.append).
+// A disk that hangs under the leader would freeze the cluster: hashicorp/raft's main loop is
+// blocked in the write, and its heartbeats continue, so that nobody else is elected (#503, #614).
+// So while it is stalled, this node sends nothing (transport.append).
 type disk struct {
 	watchdog.Disk
 	die func(error)

@@ -213,8 +213,8 @@ func (r *Replica) apart(id hraft.ServerID) error {
 	return nil
 }
 
-// electable returns why a node gets no vote from this one, whatever Raft says; nil: it may. Raft would
-// elect the one of two that has more, and have the other replace what it has committed.
+// electable returns why a node gets no vote from this one, whatever Raft says; nil: it may. Raft
+// would elect the one of two that has more, and have the other replace what it has committed.
 func (r *Replica) electable(id hraft.ServerID) error {
 	if r.peers.answer(id).forked {
 		return errForked
@@ -262,8 +262,8 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 // AppendEntries implements hraft.Transport.
 //
 // hashicorp/raft waits longer after each failure, up to ten seconds, also when the other node has
-// returned. So a request that cannot be sent does not fail yet: it waits until that node answers, as
-// does any request, heartbeats too, while this node's own disk is stalled.
+// returned. So a request that cannot be sent does not fail yet: it waits until that node answers,
+// as does any request, heartbeats too, while this node's own disk is stalled.
 func (t *transport) AppendEntries(id hraft.ServerID, addr hraft.ServerAddress,
 	args *hraft.AppendEntriesRequest, resp *hraft.AppendEntriesResponse) error {
 	for {

@@ -47,8 +47,8 @@ type Report struct {
 // with every checkpoint. The first thing wrong is a *Difference; any other error means that
 // verification failed.
 //
-// node is the directory's card, nil or blank without one. progress is called with the work done and the
-// total, in bytes of the log, each counted twice: read and folded.
+// node is the directory's card, nil or blank without one. progress is called with the work done and
+// the total, in bytes of the log, each counted twice: read and folded.
 func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 	progress func(done, total int64)) (*Report, error) {
 	if progress == nil {

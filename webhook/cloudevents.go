@@ -297,8 +297,8 @@ func decodeValue(v string) string {
 	})
 }
 
-// Bind sets the headers of the event in HTTP's binary mode, and returns the body and its type, which
-// may be "".
+// Bind sets the headers of the event in HTTP's binary mode, and returns the body and its type,
+// which may be "".
 func (e *CloudEvent) Bind(header http.Header) (contentType string, body []byte) {
 	for _, name := range e.names() {
 		if name != "datacontenttype" {

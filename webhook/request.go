@@ -35,9 +35,9 @@ type Message struct {
 var ErrBody = errors.New("the body is not JSON")
 
 // Message evaluates the definition's expressions over a request. The payload has at most limit
-// bytes. An error wraps ErrBody or ErrStale, or is a *FieldError. A body that lacks a field that the filter
-// reads is filtered out: a GitHub webhook begins with a ping, which has no action. Any other
-// expression that fails is an error.
+// bytes. An error wraps ErrBody or ErrStale, or is a *FieldError. A body that lacks a field that
+// the filter reads is filtered out: a GitHub webhook begins with a ping, which has no action. Any
+// other expression that fails is an error.
 func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 	payload, err := ParseJSON(r.Body)
 	if err != nil {

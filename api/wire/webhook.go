@@ -11,8 +11,8 @@ import (
 // SignedAt gives that time where the signature covers a body with a time and no header with one.
 // Filter returns true or false; what it rejects is answered and dropped.
 //
-// SignedAt, Filter, IdempotencyKey, Key, Kind and the values of MapTo.Input are CEL over payload (the body),
-// headers, source_ip, received_at and webhook (the name).
+// SignedAt, Filter, IdempotencyKey, Key, Kind and the values of MapTo.Input are CEL over payload
+// (the body), headers, source_ip, received_at and webhook (the name).
 type WebhookDefinition struct {
 	Queue          string         `json:"queue,omitzero"`           // where its messages go
 	Target         string         `json:"target,omitzero"`          // in place of queue: a URL

@@ -1,9 +1,10 @@
 // Package scrub finds damage in a node's files before somebody needs them, and has it repaired.
 //
 // Run reads checkpoints, and segments with their indexes, slowly and in rounds. Damage that another
-// reader meets first is reported with Found. A file that failed its check is logged once, and counted
-// until it is repaired: a sealed segment by a copy of another node's, an index from its segment, a
-// checkpoint by newer ones. The newest segment, which is still written to, cannot be repaired.
+// reader meets first is reported with Found. A file that failed its check is logged once, and
+// counted until it is repaired: a sealed segment by a copy of another node's, an index from its
+// segment, a checkpoint by newer ones. The newest segment, which is still written to, cannot be
+// repaired.
 package scrub
 
 import (

@@ -117,7 +117,8 @@ func (a *app) rootCmd() *cobra.Command {
 	root := group("qlogd", slices.Concat([]command{
 		serveCommand, configCommands, replayCommand, logCommands, projectionsCommands,
 		queueCommands, enqueueCommand, leaseCommand, messageCommands, deadCommands, undoCommand,
-		taskCommands, attentionCommand, workersCommand, eventsCommand, webhookCommands, applyCommand, exportCommands,
+		taskCommands, attentionCommand, workersCommand, eventsCommand, webhookCommands,
+		applyCommand, exportCommands,
 		clusterCommands, readyCommand, benchCommand, tokenCommands, versionCommand,
 	}, settleCommands)...)(a)
 	root.SilenceUsage, root.SilenceErrors = true, true

@@ -1,5 +1,5 @@
-// Package sharedsecret lets two sides of a connection that have the same secret file prove it to each
-// other, in the headers of HTTP requests.
+// Package sharedsecret lets two sides of a connection that have the same secret file prove it to
+// each other, in the headers of HTTP requests.
 package sharedsecret
 
 import (

@@ -40,9 +40,9 @@ var (
 	ErrStalled = errors.New("the disk does not answer")
 )
 
-// Write runs do, which writes to a file. Any error ends the process: after a failed fsync the kernel
-// may have dropped the pages, so that a second one "succeeds" with the data lost; it is never
-// retried.
+// Write runs do, which writes to a file. Any error ends the process: after a failed fsync the
+// kernel may have dropped the pages, so that a second one "succeeds" with the data lost; it is
+// never retried.
 func (w *Disk) Write(what, file string, do func() error) (err error) {
 	if w.broken.Load() {
 		return ErrBroken

@@ -1,5 +1,5 @@
-// Package clock is the log's time on a node (I10): it never goes back, and no wall clock that is off
-// moves it.
+// Package clock is the log's time on a node (I10): it never goes back, and no wall clock that is
+// off moves it.
 package clock
 
 import (

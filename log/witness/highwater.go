@@ -128,9 +128,9 @@ func (f *File) Compare(end HighWater, logger *slog.Logger) (older string, err er
 		"in term %d", end.Index, end.Term, m.Index, m.Term), nil
 }
 
-// Keep raises the mark once a second to what now returns, and a last time when stop is closed. While
-// that is zero, it leaves the file to others, who may lower the mark. The errors are passed to
-// failed: a mark that is not written protects less, and no write waits for it.
+// Keep raises the mark once a second to what now returns, and a last time when stop is closed.
+// While that is zero, it leaves the file to others, who may lower the mark. The errors are passed
+// to failed: a mark that is not written protects less, and no write waits for it.
 func (f *File) Keep(stop <-chan struct{}, now func() HighWater, failed func(error)) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()

@@ -203,8 +203,8 @@ func (s *Store) Close() error {
 }
 
 // CatchUp counts what the log holds beyond the position, and calls counted with each new position.
-// A file that is damaged, or does not lie in this log, is discarded, and all is counted again. After
-// an error the node can continue: the read models stay as they are.
+// A file that is damaged, or does not lie in this log, is discarded, and all is counted again.
+// After an error the node can continue: the read models stay as they are.
 func (s *Store) CatchUp(ctx context.Context, src Source, counted func(index uint64)) error {
 	more, err := true, error(nil)
 	for more && err == nil {

@@ -333,7 +333,8 @@ func (l *RaftLayer) Close() error {
 	return nil
 }
 
-// warn logs each message at most once a minute: nobody who can connect must be able to fill the disk.
+// warn logs each message at most once a minute: nobody who can connect must be able to fill the
+// disk.
 func (n *Net) warn(msg string, args ...any) {
 	each, _ := n.warned.LoadOrStore(msg, &rate.Sometimes{Interval: time.Minute})
 	each.(*rate.Sometimes).Do(func() { n.o.Logger.Warn(msg, args...) })

@@ -18,11 +18,11 @@ const (
 // messageLineage answers GET /v1/messages/{id}/lineage: what a message came from, and what came
 // from it.
 func (s *Server) messageLineage(q *request) error {
-	q.read("consistency")
-	id := q.pathID("id")
-	q.fresh()
+	q.read("at", "consistency")
+	id, st := q.pathID("id"), q.state()
 	l := &lineage{
-		q: q, found: map[event.ID]bool{}, nodes: map[event.ID]wire.Message{}, open: []event.ID{id},
+		q: q, st: st, found: map[event.ID]bool{}, nodes: map[event.ID]wire.Message{},
+		open: []event.ID{id},
 	}
 	for len(l.open) > 0 && !l.out.Truncated && q.err == nil {
 		next := l.open[0]
@@ -40,6 +40,7 @@ func (s *Server) messageLineage(q *request) error {
 // the leases that it settles.
 type lineage struct {
 	q     *request
+	st    State                     // the live one, or the past one of at=
 	found map[event.ID]bool         // ids that were read, the token's or not
 	nodes map[event.ID]wire.Message // those of which it may know
 	edges []wire.LineageEdge
@@ -53,6 +54,7 @@ func (l *lineage) read(id event.ID) error {
 	if err != nil {
 		return err
 	}
+	history = upTo(l.st, history)
 	ids := []event.ID{id}
 	for i := range history {
 		e := &history[i]
@@ -101,7 +103,7 @@ func (l *lineage) node(history []event.Event, id event.ID) (err error) {
 	}
 	l.found[id] = true
 	var m wire.Message
-	if v, ok := l.q.s.deps.State.Message(id); ok && v.State.Live() {
+	if v, ok := l.st.Message(id); ok && v.State.Live() {
 		m, err = l.q.s.message(&v)
 	} else if life := lifeOf(history, id); life != nil {
 		m, _, err = l.q.s.pastMessage(life)
@@ -141,6 +143,9 @@ func (l *lineage) answer() *wire.Lineage {
 	l.out.Nodes, l.out.Edges = []wire.Message{}, []wire.LineageEdge{}
 	for _, m := range l.nodes {
 		l.out.Nodes, names[m.ID] = append(l.out.Nodes, m), true
+		if m.HistoryTruncated {
+			l.out.HistoryBeginsAt = l.q.s.historyBegins(0)
+		}
 	}
 	for _, e := range l.edges {
 		if names[e.From] && names[e.To] {

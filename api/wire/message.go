@@ -374,6 +374,8 @@ type Lineage struct {
 	Nodes     []Message     `json:"nodes"` // by id
 	Edges     []LineageEdge `json:"edges"`
 	Truncated bool          `json:"truncated,omitzero"` // there are more than 1000
+
+	HistoryBeginsAt *Time `json:"history_begins_at,omitzero"` // one of them is older
 }
 
 // LineageEdge says that a message came from another one.

@@ -24,8 +24,8 @@ var messageCommands = group("message",
 		events, err := c.History(c.ctx, c.args[0], client.At(f.At))
 		return list(c.app, events, err, eventHeader, eventRow)
 	}),
-	remote("message lineage", func(c request, _ *none) error {
-		l, err := c.Lineage(c.ctx, c.args[0])
+	remote("message lineage", func(c request, f *struct{ At string }) error {
+		l, err := c.Lineage(c.ctx, c.args[0], client.At(f.At))
 		if err != nil || c.output == "json" {
 			return c.answer(l, err, "")
 		}

@@ -255,7 +255,7 @@ func firstOf(v *event.MessageView) uint64 {
 // historyBegins returns when history begins if retention has deleted an index, else nil.
 func (s *Server) historyBegins(index uint64) *wire.Time {
 	before, clock := s.deps.Log.Begins()
-	if index > before {
+	if before == 0 || index > before {
 		return nil
 	}
 	return new(wire.Time(clock))

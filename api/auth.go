@@ -351,10 +351,12 @@ func (q *request) maySettle(items []event.SettleItem) error {
 		if err != nil {
 			return err
 		}
-		if leased == nil || !q.who.may(roleConsume, leased.Queue) {
+		m, current := q.s.deps.State.ByLease(item.Lease) // also where retention has deleted its event
+		if !(leased != nil && q.who.may(roleConsume, leased.Queue) ||
+			current && q.who.may(roleConsume, m.Queue)) {
 			return event.Problemf(codeForbidden, "Authorization", "the token of %s may not settle "+
-				"lease %s, or the log no longer has its beginning (POST /v1/queues/{queue}/ack "+
-				"and the like do not need it)", echo(q.who.name), item.Lease)
+				"lease %s, or it has ended and the log no longer has its beginning (POST "+
+				"/v1/queues/{queue}/ack and the like do not need it)", echo(q.who.name), item.Lease)
 		}
 	}
 	return nil

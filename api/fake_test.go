@@ -98,6 +98,13 @@ func (l *fakeLog) Begins() (uint64, int64) {
 	return l.deleted, l.Clock()
 }
 
+func (l *fakeLog) Event(ref event.Ref) (*event.Event, error) {
+	if ref.Index <= l.deleted {
+		return nil, log.ErrGone
+	}
+	return l.Log.Event(ref)
+}
+
 // fakeNode is the Node of a cluster of one, unless a test says what others answer.
 type fakeNode struct {
 	proposer

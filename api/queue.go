@@ -205,8 +205,8 @@ func (s *Server) pauseQueue(paused bool) handler {
 		var body wire.PauseRequest
 		q.optionalBody(&body)
 		q.because(body.Reason)
-		key := deref(body.Key)
-		if body.Key != nil && key == "" {
+		key := body.Key.Value
+		if body.Key.Set && key == "" {
 			q.refuse("key", "key must not be empty; omit it for the whole queue")
 		}
 		q.do(func() error { return within("key", key, event.MaxKeyBytes) })

@@ -194,6 +194,7 @@ type Live interface {
 	DedupFloor() uint64
 	AnswerFloor() uint64
 	Duplicate(hash event.Hash) (event.ID, bool)
+	ByLease(lease event.ID) (event.MessageView, bool)
 	Deleting(queue string) bool
 	// Counts returns how many events of each type this node has applied.
 	Counts() [event.NumTypes]uint64

@@ -75,6 +75,11 @@ func (m *Machine) Message(id event.ID) (event.MessageView, bool) {
 	return find(m, (*projections.State).Message, id)
 }
 
+// ByLease returns the message whose current lease this is.
+func (m *Machine) ByLease(lease event.ID) (event.MessageView, bool) {
+	return find(m, (*projections.State).ByLease, lease)
+}
+
 // Dead returns the messages that died in a queue, by id, and whether there are more. The
 // queue may be deleted.
 func (m *Machine) Dead(queue string, f event.DeadFilter) (v []event.MessageView, more bool) {

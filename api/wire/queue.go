@@ -160,10 +160,10 @@ type QueueList struct {
 	NextCursor string  `json:"next_cursor,omitzero"`
 }
 
-// PauseRequest pauses or resumes a key; nil is the whole queue.
+// PauseRequest pauses or resumes a key; without one, the whole queue.
 type PauseRequest struct {
-	Key    *string `json:"key,omitzero"`
-	Reason string  `json:"reason,omitzero"`
+	Key    Opt[string] `json:"key,omitzero"`
+	Reason string      `json:"reason,omitzero"`
 }
 
 // ReasonBody is the body of purge, and of a deletion: why an operator does it. It may be empty.

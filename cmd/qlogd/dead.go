@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -42,11 +43,22 @@ var deadCommands = group("dead",
 		out, err := c.DeadGroups(c.ctx, c.args[0], client.DeadQuery{
 			DeadFilter: f.DeadFilter, Limit: f.Limit, Step: f.Step,
 		}, client.At(f.At))
-		return list(c.app, out.Groups, err, "count,fingerprint,reason,first,last,newest error",
-			func(g *wire.DeadGroup) []any {
-				return []any{g.Count, g.Fingerprint, g.Reason, c.when(g.FirstFailedAt),
-					c.when(g.LastFailedAt), short(g.Error, 100)}
-			})
+		header := "count,fingerprint,reason,first,last,newest error"
+		if f.Step > 0 {
+			header += ",over time"
+		}
+		return list(c.app, out.Groups, err, header, func(g *wire.DeadGroup) []any {
+			row := []any{g.Count, g.Fingerprint, g.Reason, c.when(g.FirstFailedAt),
+				c.when(g.LastFailedAt), short(g.Error, 100)}
+			if f.Step > 0 {
+				counts := make([]string, len(g.Counts))
+				for i, n := range g.Counts {
+					counts[i] = fmt.Sprintf("%s: %d", c.when(n.Start), n.Count)
+				}
+				row = append(row, strings.Join(counts, ", "))
+			}
+			return row
+		})
 	}),
 	remote("dead show", func(c request, f *struct{ At string }) error {
 		m, err := c.DeadMessage(c.ctx, c.args[0], c.args[1], client.At(f.At))

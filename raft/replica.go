@@ -568,8 +568,9 @@ func (r *Replica) handOver(ctx context.Context, to MemberStatus) error {
 }
 
 // transferSticks is how long a transfer may leave hashicorp/raft refusing all entries (#696)
-// before this replica ends, so that another one leads.
-const transferSticks = 10 * time.Second
+// before this replica ends, so that another one leads. Where the other node does not respond, it
+// refuses them for rpcTimeout.
+const transferSticks = rpcTimeout + 5*time.Second
 
 // transfer makes a voter the leader, "" any.
 func (r *Replica) transfer(to string) error {

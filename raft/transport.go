@@ -3,6 +3,7 @@ package raft
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -339,9 +340,22 @@ func (t *transport) RequestPreVote(id hraft.ServerID, addr hraft.ServerAddress,
 	return t.net.RequestPreVote(id, dialled(id, addr), args, resp)
 }
 
+// TimeoutNow waits for the response for an election timeout. hashicorp/raft gives up the transfer
+// then, but accepts no entries until this call returns (#696): a node that shuts down, or whose line
+// is cut, would hold up all writes for rpcTimeout.
 func (t *transport) TimeoutNow(id hraft.ServerID, addr hraft.ServerAddress,
-	args *hraft.TimeoutNowRequest, resp *hraft.TimeoutNowResponse) error {
-	return t.net.TimeoutNow(id, dialled(id, addr), args, resp)
+	args *hraft.TimeoutNowRequest, _ *hraft.TimeoutNowResponse) error {
+	answered := make(chan error, 1)
+	go func() {
+		var resp hraft.TimeoutNowResponse // it has nothing but the header
+		answered <- t.net.TimeoutNow(id, dialled(id, addr), args, &resp)
+	}()
+	select {
+	case err := <-answered:
+		return err
+	case <-time.After(t.r.o.HeartbeatTimeout):
+		return fmt.Errorf("no response from %s", id)
+	}
 }
 
 // InstallSnapshot implements hraft.Transport. The snapshot is offered, and never sent.

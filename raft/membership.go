@@ -422,9 +422,8 @@ func (r *Replica) tendMembership() {
 	defer t.Stop()
 	reported := r.o.Joined
 	for {
-		// The newest configuration may have this node and never be committed: its leader may
-		// have failed. Only a committed one counts as having joined, also where a newer one
-		// already lacks this node.
+		// The newest configuration may have this node and never be committed: its leader may have failed.
+		// Only a committed one counts as having joined, also where a newer one already lacks this node.
 		joined := r.fsm.progress().joined
 		if joined && !reported {
 			r.o.OnJoined() // durable first: from here on, not being a member means removal

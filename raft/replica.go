@@ -1,7 +1,6 @@
-// Package raft is one replica: hashicorp/raft (imported nowhere else) with its
-// stores, the batcher that groups commands into entries, the clock
-// that makes due things happen, and snapshots in the right order with the event
-// log. It drives a Machine and does not know what a message is.
+// Package raft is one replica: hashicorp/raft (imported nowhere else) with its stores, the batcher
+// that groups commands into entries, the clock that makes due things happen, and snapshots in the
+// right order with the event log. It drives a Machine and does not know what a message is.
 //
 // What protects against traps of the libraries:
 //

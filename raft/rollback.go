@@ -181,11 +181,10 @@ func (r *Replica) settle(m MemberStatus, objection string) {
 	}
 }
 
-// askAdmission asks all at once the other voters that have not answered, and this node's
-// contacts: the only configuration that it knows may be that of a checkpoint that it fetched, from
-// before the others had their present addresses. It notes which servers do not object, with the
-// ends of their logs, and the newest configuration that one of them knows. The error is
-// ErrRolledBack.
+// askAdmission asks all at once the other voters that have not answered, and this node's contacts:
+// the only configuration that it knows may be that of a checkpoint that it fetched, from before the
+// others had their present addresses. It notes which servers do not object, with the ends of their
+// logs, and the newest configuration that one of them knows. The error is ErrRolledBack.
 func (r *Replica) askAdmission(know *configuration, heard map[hraft.ServerID]uint64) error {
 	ctx, cancel := r.within(time.Second)
 	defer cancel()

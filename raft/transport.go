@@ -29,8 +29,7 @@ type transport struct {
 	heartbeat atomic.Pointer[func(hraft.RPC)]
 	ctx       context.Context // ends with Close
 	cancel    context.CancelFunc
-	// running is held for reading while a request of another node is handled, and locked
-	// after wait.
+	// running is held for reading while a request of another node is handled, and locked after wait.
 	running sync.RWMutex
 }
 
@@ -151,12 +150,12 @@ func (t *transport) handle(rpc hraft.RPC) error {
 			witness.Promise{AckTerm: a.Term, AckIndex: lastOf(a)})
 		t.adapt(a)
 	case *hraft.RequestPreVoteRequest:
-		if err := t.r.electable(hraft.ServerID(from.ID)); err != nil {
-			return err
+		if t.r.peers.answer(hraft.ServerID(from.ID)).forked {
+			return errForked
 		}
 	case *hraft.RequestVoteRequest:
-		if err := t.r.electable(hraft.ServerID(from.ID)); err != nil {
-			return err
+		if t.r.peers.answer(hraft.ServerID(from.ID)).forked {
+			return errForked
 		}
 		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
 		if err := t.r.rollback.evidence.Voted(hraft.ServerID(a.ID), a.Term); err != nil {
@@ -214,18 +213,10 @@ func (r *Replica) apart(id hraft.ServerID) error {
 	return nil
 }
 
-// electable returns why a node gets no vote from this one, whatever Raft says; nil: it may. Raft
-// would elect the one of two that has more, and have the other replace what it has committed.
-func (r *Replica) electable(id hraft.ServerID) error {
-	if r.peers.answer(id).forked {
-		return errForked
-	}
-	return nil
-}
-
 var (
 	errHeld = errors.New("this node is not admitted yet: " +
 		"the others have not checked that its directory is not an older one")
+	// Raft would elect the one that has more, which would replace what the other has committed.
 	errForked = errors.New("the two nodes have committed different entries: " +
 		"neither gets the other's vote")
 	errAnnounced   = errors.New("this node has not come yet: its incarnation is not known")

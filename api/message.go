@@ -78,7 +78,7 @@ func (s *Server) selects(f *messageFilter, v *event.MessageView) (bool, error) {
 		return true, nil
 	}
 	c, err := s.content(v.Content)
-	if err != nil {
+	if err != nil || c == nil { // lost to damage, or erased
 		return false, err
 	}
 	for name, want := range f.headers {

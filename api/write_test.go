@@ -61,6 +61,7 @@ func testDamagedContent(t *testing.T, single bool) {
 			h.do("GET", page, "").want(200).with("messages.0.id", first,
 				"messages.0.damaged", true, "messages.0.payload", nil)
 			h.do("GET", one, "").want(200).with("id", first, "damaged", true)
+			h.do("GET", page+"?header.h=x", "").want(200).with("scanned", 1.0)
 		} else {
 			h.do("GET", page, "").want(503).with(damaged...)
 			h.do("GET", one, "").want(503).with(damaged...)

@@ -310,7 +310,11 @@ func upTo(st State, history []event.Event) []event.Event {
 	if _, past := st.(*pastState); !past {
 		return history
 	}
-	index := st.Index()
+	return cut(history, st.Index())
+}
+
+// cut returns the part of a history up to an entry.
+func cut(history []event.Event, index uint64) []event.Event {
 	return slices.DeleteFunc(history, func(e event.Event) bool {
 		return event.RefOf(e.ID).Index > index
 	})

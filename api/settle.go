@@ -168,9 +168,7 @@ func (q *request) fateOf(lease event.ID, index uint64) (f wire.Fate, err error) 
 		return f, err
 	}
 	history, err := q.s.deps.Log.History(q.Context(), leased.Subject)
-	history = slices.DeleteFunc(history, func(e event.Event) bool {
-		return event.RefOf(e.ID).Index > index
-	})
+	history = cut(history, index)
 	l := lifeOf(history, leased.Subject)
 	if err != nil || l == nil {
 		return f, err

@@ -174,18 +174,7 @@ type Worker struct {
 // Workers returns who has leased from which queues within WorkersMS before now, by queue and name.
 // It counts by five minutes, so the first leases of each may be older.
 func (s *Store) Workers(now int64) (out []Worker, err error) {
-	byName := map[string]Counted{}
-	err = s.view(func(tx *bolt.Tx) error {
-		from := timeKey(max(0, (now-WorkersMS)/workerMS), "")
-		return scan(tx.Bucket(bucketWorkers), nil, from, func(k []byte, l Counted) bool {
-			if l.Last > now-WorkersMS {
-				sum := byName[string(k[8:])]
-				sum.add(l)
-				byName[string(k[8:])] = sum
-			}
-			return true
-		})
-	})
+	byName, err := s.counted(bucketWorkers, workerMS, now-WorkersMS)
 	for _, key := range slices.Sorted(maps.Keys(byName)) {
 		queue, name, _ := strings.Cut(key, "\x00")
 		out = append(out, Worker{queue, name, byName[key]})
@@ -196,17 +185,22 @@ func (s *Store) Workers(now int64) (out []Worker, err error) {
 // Dying returns how many dead letters queues had within DyingMS before now, by queue; those without
 // any are left out. It counts by minute, so the first ones may be older.
 func (s *Store) Dying(now int64) (map[string]Counted, error) {
+	return s.counted(bucketDying, minuteMS, now-DyingMS)
+}
+
+// counted sums by name what a bucket counts by steps of time, without what ended by an instant.
+func (s *Store) counted(bucket []byte, step, after int64) (map[string]Counted, error) {
 	out := map[string]Counted{}
 	return out, s.view(func(tx *bolt.Tx) error {
-		from := timeKey(max(0, (now-DyingMS)/minuteMS), "")
-		return scan(tx.Bucket(bucketDying), nil, from, func(k []byte, c Counted) bool {
-			if c.Last > now-DyingMS {
-				sum := out[string(k[8:])]
-				sum.add(c)
-				out[string(k[8:])] = sum
-			}
-			return true
-		})
+		return scan(tx.Bucket(bucket), nil, timeKey(max(0, after/step), ""),
+			func(k []byte, c Counted) bool {
+				if c.Last > after {
+					sum := out[string(k[8:])]
+					sum.add(c)
+					out[string(k[8:])] = sum
+				}
+				return true
+			})
 	})
 }
 

@@ -63,9 +63,33 @@ func (x *explaining) message(id event.ID) error {
 		return x.live(&v)
 	}
 	t, err := x.q.s.follow(x.q.Context(), x.st, id)
+	if err != nil {
+		return err
+	}
+	became := x.q.became(id, &t)
+	diedOf, err := x.diedOf(&t)
+	if diedOf != "" {
+		became += ", with error " + echo(diedOf)
+	}
 	x.because(wire.Reason{Code: "not_in_queue", MessageID: id.String()},
-		"message %s is not in queue %s: %s", id, x.queue.Name, x.q.became(id, &t))
+		"message %s is not in queue %s: %s", id, x.queue.Name, became)
 	return err
+}
+
+// diedOf returns the error of a dead message, if the token may read it.
+func (x *explaining) diedOf(t *trail) (string, error) {
+	switch v := t.live; {
+	case v != nil && v.Dead != nil && (x.q.sees(v.Queue) || x.q.sees(v.Dead.Queue)):
+		return x.q.s.DeadLetters().Error(v)
+	case v == nil && t.life != nil && t.life.last.Type == event.Discarded &&
+		x.q.sees(t.life.last.Queue):
+		c, err := eventContent(t.life.last)
+		if c == nil {
+			return "", err
+		}
+		return c.Error, err
+	}
+	return "", nil
 }
 
 // key explains the message of a key, or of all keys (nil), that would be delivered next.

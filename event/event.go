@@ -298,8 +298,11 @@ func (e *Event) IsMove() bool {
 // Erased reports whether what users wrote in an event was erased.
 func (e *Event) Erased() bool { return e.Content.IsZero() && e.Content.Digest != [32]byte{} }
 
-// LeaseExpiredError is the error of a message that died as its last lease expired.
-const LeaseExpiredError = "lease expired"
+// The errors of messages that died of max_attempts without a worker's report.
+const (
+	LeaseExpiredError    = "lease expired"            // the last lease expired
+	AttemptsLoweredError = "max_attempts was lowered" // to attempts already spent
+)
 
 // MaxCause bounds the causes of a message.
 const MaxCause = 10

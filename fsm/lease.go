@@ -43,7 +43,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 					break
 				}
 				d.passed, passed = d.passed+1, passed+1
-				d.die(&m, reason, event.ID{}, event.Blob{})
+				d.die(&m, reason, event.ID{}, undelivered(reason))
 				continue
 			}
 			expires := d.s.Clock() + ms
@@ -73,4 +73,13 @@ func (d *decision) undeliverable(m *event.MessageView, p *event.Policy) event.Re
 		return event.ReasonMaxAttempts
 	}
 	return event.ReasonNone
+}
+
+// undelivered returns the content of a death without a delivery: its error, where an earlier attempt
+// ended in time to be delivered again.
+func undelivered(reason event.Reason) event.Blob {
+	if reason != event.ReasonMaxAttempts {
+		return event.Blob{}
+	}
+	return event.EncodeContent(&event.Content{Error: event.AttemptsLoweredError})
 }

@@ -75,8 +75,8 @@ func (d *decision) undeliverable(m *event.MessageView, p *event.Policy) event.Re
 	return event.ReasonNone
 }
 
-// undelivered returns the content of a death without a delivery: its error, where an earlier attempt
-// ended in time to be delivered again.
+// undelivered returns the content of the death of a message that is not delivered: an error, as no
+// worker reports one.
 func undelivered(reason event.Reason) event.Blob {
 	if reason != event.ReasonMaxAttempts {
 		return event.Blob{}

@@ -1477,16 +1477,17 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		ReplayedIn: q.replayedIn, Replayed: q.replayed, Imported: q.imported, Resurrected: q.resurrected,
 	}
 	partitions := map[string]bool{}
-	leasable := map[event.ID]bool{}
+	first := map[event.ID]bool{} // the heads of partitions that nothing blocks, but perhaps a pause
 	for l, ms := range q.partitions {
-		free := len(q.held[l]) == 0 && !q.pausedKeys[l] && ms[0].state == event.StateReady
+		free := len(q.held[l]) == 0 && ms[0].state == event.StateReady
 		for _, m := range q.all {
 			free = free && !(m.state == event.StateLeased && m.partition() == l)
 		}
 		if free {
-			leasable[ms[0].id] = true
+			first[ms[0].id] = true
 		}
 	}
+	free, ofKey := int64(0), map[string]int64{}
 	for _, m := range q.all {
 		if q.policy.Ordering != event.Unordered || m.key != "" {
 			partitions[m.partition()] = true
@@ -1498,8 +1499,12 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		switch m.state {
 		case event.StateReady:
 			s.Ready++
-			if m.held(leasable) {
+			switch {
+			case m.held(first):
 				s.Held++
+			case !q.pausedKeys[m.partition()]:
+				free++
+				ofKey[m.key]++
 			}
 		case event.StateScheduled:
 			s.Scheduled++
@@ -1516,16 +1521,9 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	if v.Stats != s {
 		w.fatal("queue %q has %+v, the machine says %+v", q.name, s, v.Stats)
 	}
-	free := s.Ready - s.Held
 	if q.policy.MaxInFlightPerKey > 0 {
-		of := map[string]int64{}
-		for _, m := range q.all {
-			if m.state == event.StateReady && !m.held(leasable) {
-				of[m.key]++
-			}
-		}
 		free = 0
-		for k, n := range of {
+		for k, n := range ofKey {
 			free += min(n, w.mayLeaseOf(q, k))
 		}
 	}
@@ -1540,7 +1538,7 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	}
 	for i, m := range q.all {
 		g := ms[i]
-		held := m.state == event.StateReady && m.held(leasable)
+		held := m.state == event.StateReady && m.held(first)
 		if g.ID != m.id || g.Queue != q.name || g.Key != m.key || g.Kind != m.kind || g.State != m.state || g.Held != held || g.Priority != m.priority ||
 			g.Attempt != m.attempt || g.Size != m.size || g.EnqueuedAt != m.came || g.Expires != m.ends() || g.Lease != m.lease ||
 			g.LeaseExpiresAt != m.leaseEnds || (g.Dead == nil) != (m.from == nil) || (g.Dead != nil && *g.Dead != *m.from) ||
@@ -1553,13 +1551,10 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 	}
 }
 
-// held says whether a ready message can't be leased: it is behind another of its partition, or its key is
-// held or paused.
-func (m *mmessage) held(leasable map[event.ID]bool) bool {
-	if m.q.policy.Ordering == event.Unordered {
-		return m.q.pausedKeys[m.key]
-	}
-	return !leasable[m.id]
+// held says whether a ready message can't be leased because of an earlier one of its partition, or of a
+// dead one that holds its key.
+func (m *mmessage) held(first map[event.ID]bool) bool {
+	return m.q.policy.Ordering != event.Unordered && !first[m.id]
 }
 
 // tell describes an event in a line, for a failed test's output.

@@ -20,18 +20,34 @@ func (s *State) Queue(name string) (event.QueueView, bool) {
 			break
 		}
 	}
-	if b := s.queues[name].backlog; b.ordering == event.Unordered {
-		for _, key := range v.PausedKeys {
-			if lh, ok := b.partitions[key]; ok {
-				v.Stats.Held += int64(s.partitions.get(lh).ready)
-			}
+	q := s.queues[name]
+	if q.backlog.ordering == event.Unordered {
+		return v, true
+	}
+	for _, key := range v.PausedKeys {
+		lh, ok := q.backlog.partitions[key]
+		if !ok {
+			continue
+		}
+		// Only the pause withholds its head; the others are behind that one.
+		if head := s.partitions.get(lh).waiting.head; head != 0 &&
+			s.messages.get(head).state == event.StateReady && !s.heldInLane(q, head) {
+			v.Stats.Held--
 		}
 	}
 	return v, true
 }
 
+// heldInLane reports whether a ready message cannot be leased because of an earlier one of its
+// partition, or of a dead one that holds its key.
+func (s *State) heldInLane(q *queue, h handle) bool {
+	l := s.partitions.get(s.messages.get(h).partition)
+	_, held := q.held[l.key]
+	return held || l.leased != 0 || l.waiting.head != h
+}
+
 // Look returns a queue for deciding: without Stats.Oldest, which has to skip deleted
-// messages, and the part of Stats.Held that looks at each paused key.
+// messages, and with Stats.Held counting the heads of paused lanes, to look at no key.
 func (s *State) Look(name string) (event.QueueView, bool) {
 	q, ok := s.queues[name]
 	if !ok {
@@ -112,10 +128,7 @@ func (s *State) viewMessage(h handle) event.MessageView {
 			v.State = event.StateDeadLettered
 		}
 	case m.state == event.StateReady && b.ordering != event.Unordered:
-		l := s.partitions.get(m.partition)
-		v.Held = l.listed == 0 || l.waiting.head != h
-	case m.state == event.StateReady:
-		v.Held = b.queue.keyPaused(v.Key)
+		v.Held = s.heldInLane(b.queue, h)
 	}
 	return v
 }

@@ -371,15 +371,12 @@ func (r *Replica) twin(m Member, now string) bool {
 
 // remove is RemoveMember at the leader.
 func (r *Replica) remove(ctx context.Context, id string, force bool) error {
-	var gone hraft.ServerID
-	for _, s := range r.servers() {
-		if memberOf(s.ID, s.Address).ID == id {
-			gone = s.ID
-		}
-	}
-	if gone == "" {
+	all := r.servers()
+	at := slices.IndexFunc(all, func(s hraft.Server) bool { return memberOf(s.ID, "").ID == id })
+	if at < 0 {
 		return noMember("id", id)
 	}
+	gone := all[at].ID
 	if err := r.canLose(ctx, id, force); err != nil {
 		return err
 	}

@@ -490,8 +490,12 @@ func (r *Replica) end() error {
 	// when it shuts down. So nothing commits any more, and what has is applied first.
 	r.trans.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), settleTime)
+	defer cancel()
 	r.b.until(ctx, func() bool { return !r.b.busyLocked() })
-	cancel()
+	select {
+	case r.membership.changing <- struct{}{}:
+	case <-ctx.Done():
+	}
 	err := r.raft.Shutdown().Error()
 	r.run.wg.Wait()
 	r.b.giveUp()
@@ -582,13 +586,12 @@ func (r *Replica) transfer(to string) error {
 		}
 		ctx, cancel := r.within(transferSticks)
 		defer cancel()
-		err := r.handOver(ctx, m)
-		if err == nil {
-			return nil
+		if err := r.handOver(ctx, m); err != nil {
+			p := notNow("leadership was not transferred: %v", err)
+			p.Unknown = true
+			return p
 		}
-		p := notNow("leadership was not transferred: %v", err)
-		p.Unknown = true
-		return p
+		return nil
 	}
 	if to == "" {
 		return conflict("", "there is no other voter that can be reached")
@@ -608,12 +611,14 @@ func (r *Replica) transfer(to string) error {
 func (r *Replica) unstick() {
 	began := r.b.probe()
 	accepts := func() bool { return !r.b.lead.leader || r.b.lead.accepted.After(began) }
-	for range 10 { // a pause of the process uses up one of them
+	for parts := 10; parts > 0; { // a pause of the process uses up one of them
 		ctx, cancel := r.within(transferSticks / 10)
 		ok := r.b.until(ctx, accepts)
 		cancel()
 		if ok || r.run.ctx.Err() != nil {
 			return
+		} else if !r.stores.disk.Stalled() { // what a disk may take is DiskTimeout
+			parts--
 		}
 	}
 	r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))

@@ -83,6 +83,9 @@ func stalledDisks(t *testing.T) {
 		_, err := old.Propose(t.Context(), put("late"))
 		lost <- err
 	}()
+	<-disks[old.name].hangs
+	err := old.TransferLeadership(t.Context(), "")
+	assert.True(t, err != nil, "leadership was transferred") // it goes on: the disk is to blame
 	next := c.leader(old.name)
 	if took := time.Since(began); took < watchdog.StallAfter || took > watchdog.StallAfter+4*time.Second {
 		t.Errorf("another one leads after %v", took)
@@ -103,7 +106,7 @@ func stalledDisks(t *testing.T) {
 
 	began, end = time.Now(), disks[old.name].stall()
 	c.put("beside", old.name)
-	err := <-old.died
+	err = <-old.died
 	if took := time.Since(began); took < 30*time.Second || took > 32*time.Second {
 		t.Errorf("a follower ends after %v", took)
 	}

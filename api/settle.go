@@ -177,6 +177,9 @@ func (q *request) fateOf(lease event.ID, index uint64) (f wire.Fate, err error) 
 	if state == event.StateScheduled && l.last.Due <= q.s.clock(q.s.deps.State) {
 		state = event.StateReady
 	}
+	if state == event.StateLeased && (l.last.ID == lease || l.last.Lease == lease) {
+		return f, nil // not lost: an item before it in a refused transaction would have returned it
+	}
 	f.State = state.String()
 	if state != event.StateLeased && state != event.StateAcked {
 		return f, nil // nobody has it

@@ -20,9 +20,14 @@ func (d *decision) transaction(c *event.Transaction) event.Result {
 		if it.Op == event.OpAck {
 			acked = append(acked, m.ID)
 		}
-		if !ok || back[lease] && !givesUp(it.Op) {
+		switch {
+		case !ok:
 			return problem(event.Problemf(event.CodeLeaseLost, event.FieldSettle,
 				"lease %s is not its message's current one", lease).At(i))
+		case back[lease] && !givesUp(it.Op):
+			return problem(event.Problemf(event.CodeLeaseLost, event.FieldSettle,
+				"lease %s is returned by an earlier item of the transaction, which can therefore "+
+					"neither ack nor extend it", lease).At(i))
 		}
 		if !back[lease] && stops(d.s.Policy(m.Queue), it, m.Attempt) {
 			for _, o := range d.s.LeasedBehind(m.ID) {

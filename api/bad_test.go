@@ -90,6 +90,34 @@ func (h *harness) refused(want, call, header, body string) {
 	assert.True(h, a.Body.Len() <= 1500, "%d bytes of answer", a.Body.Len())
 }
 
+// TestBodyMustBeAnObject: every call whose body is an object refuses other JSON, and changes nothing.
+func TestBodyMustBeAnObject(t *testing.T) {
+	h := setup(t)
+	h.do("PUT", "/v1/queues/q", `{"description":"kept"}`).want(201)
+	for pattern := range h.s.rules {
+		method, path, _ := strings.Cut(pattern, " ")
+		if method == "GET" || path == "" || strings.HasPrefix(path, "/hook/") {
+			continue
+		}
+		path = strings.NewReplacer("{queue}", "q", "{id}", aULID, "{message_id}", aULID,
+			"{lease_id}", aULID, "{name}", "w").Replace(path)
+		for _, body := range []string{"null", " null\n", "[]", "[{}]", "3", "true", `"{}"`} {
+			before := h.proposals()
+			a := h.do(method, path, body)
+			assert.Equal(t, h.proposals()-before, 0, "%s %s proposed", path, body)
+			if a.Code != 404 { // what the path names is looked up first
+				a.refused(event.CodeInvalidArgument, "")
+				assert.True(t, strings.Contains(a.str("detail"), "the body must be an object, not"),
+					"%s %s: %s", path, body, a.Body)
+			}
+		}
+	}
+	packed := h.do("POST", "/v1/queues/q/messages", "\xc0", "Content-Type: application/msgpack")
+	packed.refused(event.CodeInvalidArgument, "")
+	assert.Equal(t, packed.str("detail"), "the body must be an object, not null")
+	h.do("GET", "/v1/queues/q", "").want(200).with("description", "kept")
+}
+
 func TestFailuresTellNothing(t *testing.T) {
 	h := setup(t)
 	fails := func(code string) {

@@ -8,11 +8,14 @@ import (
 	"net/http"
 	"net/url"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/go-json-experiment/json"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -210,15 +213,19 @@ func (q *request) decode(v any, optional bool, also ...string) error {
 			"Content-Type must be %s", want)
 	}
 	b, err := q.bytes(q.s.opts.MaxRequest)
-	code, empty := codeInvalidJSON, len(bytes.Trim(b, " \t\r\n")) == 0
+	text := bytes.Trim(b, " \t\r\n")
+	code, empty, null := codeInvalidJSON, len(text) == 0, string(text) == "null"
 	if packed {
-		code, empty = codeInvalidMsgpack, len(b) == 0
+		code, empty, null = codeInvalidMsgpack, len(b) == 0, string(b) == "\xc0"
 	}
 	switch {
 	case err != nil || empty && optional:
 		return err
 	case empty:
 		return event.Problemf(code, "", "the body is empty")
+	case null: // which is decoded as a value without fields
+		of := reflect.TypeOf(v).Elem()
+		return decodeProblem(&json.SemanticError{GoType: of, JSONKind: 'n'}, code)
 	case !packed:
 		return decodeStrict(b, v, code)
 	}

@@ -135,6 +135,9 @@ func (d *decoder) value(v reflect.Value) (err error) {
 	if err != nil {
 		return err
 	}
+	if isFloat(code) && !bytes.ContainsAny(text, ".e") {
+		text = append(text, ".0"...) // a float stays one, and is no whole number
+	}
 	return json.Unmarshal(text, v.Addr().Interface(), json.RejectUnknownMembers(d.strict))
 }
 
@@ -358,3 +361,5 @@ func isInt(code byte) bool {
 	return msgpcode.IsFixedNum(code) || code >= msgpcode.Int8 && code <= msgpcode.Int64 ||
 		code >= msgpcode.Uint8 && code <= msgpcode.Uint32
 }
+
+func isFloat(code byte) bool { return code == msgpcode.Float || code == msgpcode.Double }

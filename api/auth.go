@@ -2,6 +2,7 @@ package api
 
 import (
 	"bytes"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/base32"
@@ -68,6 +69,9 @@ func (p *principal) mayAll(r role) bool {
 	return p.roles&roleAdmin != 0 || p.roles&r != 0 && p.all
 }
 
+// expired reports whether the token counts no more.
+func (p *principal) expired() bool { return !p.expires.IsZero() && !time.Now().Before(p.expires) }
+
 // Auth has the tokens of an auth file. The file has only their SHA-256, so a reader of
 // the file cannot use them. That is enough (no salt, no slow hash) because tokens are
 // 256 random bits and not chosen by people.
@@ -111,6 +115,40 @@ func (a *Auth) Tokens() int { return len(*a.tokens.Load()) }
 func CheckAuth(text []byte) error {
 	_, err := parseAuth(text)
 	return err
+}
+
+// Name returns the name of the token with this SHA-256, "" where it is not known or has expired.
+func (a *Auth) Name(sum [sha256.Size]byte) string {
+	if p := a.find(sum); p != nil && !p.expired() {
+		return p.name
+	}
+	return ""
+}
+
+// Sums returns the SHA-256 of the tokens of a name, without the expired ones.
+func (a *Auth) Sums(name string) (sums [][sha256.Size]byte) {
+	for sum, p := range *a.tokens.Load() {
+		if p.name == name && !p.expired() {
+			sums = append(sums, sum)
+		}
+	}
+	return sums
+}
+
+// May reports whether a token has a role on a queue; "" is all queues, and a role that is not known
+// nobody has.
+func (a *Auth) May(sum [sha256.Size]byte, role, queue string) bool {
+	p, r := a.find(sum), roleNames[role]
+	return p != nil && !p.expired() && r != 0 && (p.mayAll(r) || queue != "" && p.may(r, queue))
+}
+
+// tokenKey is the key of a token's SHA-256 in a context.
+type tokenKey struct{}
+
+// As returns a context whose requests are those of a token, instead of an Authorization header: for
+// handlers in this process, such as the console. No request from a socket has such a context.
+func (a *Auth) As(ctx context.Context, sum [sha256.Size]byte) context.Context {
+	return context.WithValue(ctx, tokenKey{}, sum)
 }
 
 // find returns the principal of the token with this SHA-256, nil if there is none. The time that
@@ -289,24 +327,37 @@ func (q *request) refused(rule access) error {
 
 // identify sets q.who from the token. A request that has waited asks again: tokens expire.
 func (q *request) identify() error {
-	h := q.Header["Authorization"]
-	if len(h) == 0 {
-		return q.unauthenticated("", "this server requires a token: Authorization: Bearer TOKEN")
+	sum, inProcess := q.Context().Value(tokenKey{}).([sha256.Size]byte)
+	if !inProcess {
+		token, err := q.bearer()
+		if err != nil {
+			return err
+		}
+		sum = sha256.Sum256([]byte(token))
 	}
-	scheme, token, _ := strings.Cut(h[0], " ")
-	if len(h) > 1 || !strings.EqualFold(scheme, "Bearer") || !visible(token, 512) {
-		return q.unauthenticated("invalid_request",
-			"Authorization must be one header: Bearer TOKEN")
-	}
-	p := q.s.opts.Auth.find(sha256.Sum256([]byte(token)))
+	p := q.s.opts.Auth.find(sum)
 	switch {
 	case p == nil:
 		return q.unauthenticated("invalid_token", "the token is not known here, or was revoked")
-	case !p.expires.IsZero() && !time.Now().Before(p.expires):
+	case p.expired():
 		return q.unauthenticated("invalid_token", "the token has expired")
 	}
 	q.who = p
 	return nil
+}
+
+// bearer returns the token of the Authorization header.
+func (q *request) bearer() (string, error) {
+	h := q.Header["Authorization"]
+	if len(h) == 0 {
+		return "", q.unauthenticated("", "this server requires a token: Authorization: Bearer TOKEN")
+	}
+	scheme, token, _ := strings.Cut(h[0], " ")
+	if len(h) > 1 || !strings.EqualFold(scheme, "Bearer") || !visible(token, 512) {
+		return "", q.unauthenticated("invalid_request",
+			"Authorization must be one header: Bearer TOKEN")
+	}
+	return token, nil
 }
 
 func (q *request) unauthenticated(why, detail string) error {

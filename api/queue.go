@@ -4,6 +4,7 @@ import (
 	"context"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -15,13 +16,18 @@ func queueNotFound(name string) *event.Problem {
 	return event.Problemf(event.CodeQueueNotFound, "queue", "queue %s does not exist", echo(name))
 }
 
-// listQueues answers GET /v1/queues?namespace=&limit=&cursor=&at=&consistency=.
+// maxName is how long a name may be, see event.Names.
+const maxName = 128
+
+// listQueues answers GET /v1/queues?namespace=&name=&limit=&cursor=&at=&consistency=.
 func (s *Server) listQueues(q *request) error {
-	q.read("namespace", "limit", "cursor", "at", "consistency")
+	q.read("namespace", "name", "limit", "cursor", "at", "consistency")
 	limit, after, st := q.limit(1000, 1000), q.nameCursor(), q.state()
 	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
+	name := strings.ToLower(deref(q.text("name", maxName)))
 	queues, more := page(q, st.Queues(), limit, func(v *event.QueueView) bool {
-		return v.Name > after && (!filtered || v.Policy.Namespace == namespace) && q.sees(v.Name)
+		return v.Name > after && (!filtered || v.Policy.Namespace == namespace) &&
+			strings.Contains(strings.ToLower(v.Name), name) && q.sees(v.Name)
 	}, func(v *event.QueueView) (wire.Queue, error) { return s.queueOf(v, st), nil })
 	out := wire.QueueList{Queues: queues}
 	if more {
@@ -270,7 +276,7 @@ func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 	out := wire.Queue{
 		Name: v.Name, Policy: policyOf(&v.Policy), Paused: v.Paused, PausedKeys: v.PausedKeys,
 		CreatedAt: wire.Time(v.CreatedAt), UpdatedAt: wire.Time(v.UpdatedAt),
-		Stats: StatsOf(&v.Stats, s.clock(st)),
+		Stats: StatsOf(&v.Stats, s.clock(st)), Dead: st.DeadCount(v.Name),
 	}
 	if _, past := st.(*pastState); !past {
 		if n, err := s.deps.Models.MessagesPerMinute(v.Name, s.deps.Node.Clock()); err == nil {

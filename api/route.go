@@ -128,6 +128,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /problems/{code}", free, (*request).problemPage)
 	add("GET /openapi.json", free, s.serveOpenAPI)
 	add("GET /docs", free, s.serveDocs)
+	s.rules["GET /"] = free
+	m.Handle("GET /{$}", s.serve("GET /", free, s.index))
 	add("/", access{on: known}, s.noRoute)
 	return m
 }
@@ -328,6 +330,22 @@ func openAPI(version string) []byte {
 		panic(fmt.Sprintf("api: openapi.yaml: %v", err))
 	}
 	return b
+}
+
+// index answers GET /.
+func (s *Server) index(q *request) error {
+	links := map[string]string{
+		"queues": "v1/queues", "attention": "v1/attention", "cluster": "v1/cluster",
+		"openapi": "openapi.json", "docs": "docs", "metrics": "metrics",
+		"health": "healthz", "ready": "readyz",
+	}
+	if s.opts.Console {
+		links["console"] = "ui/"
+	}
+	q.read()
+	return q.answer(http.StatusOK, &wire.Index{
+		Service: "qlogd", Version: s.opts.Version, Links: links,
+	})
 }
 
 func (s *Server) serveOpenAPI(q *request) error {

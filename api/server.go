@@ -278,6 +278,7 @@ type Options struct {
 	Auth             *Auth          // nil: everybody may do everything
 	TrustedProxies   []netip.Prefix // whose X-Forwarded-For is believed
 	OpenMetrics      bool           // with Auth: /metrics needs no token
+	Console          bool           // the node serves one at /ui/
 	Conns            *Conns         // of all HTTPServers; nil: up to 20,000 of each
 }
 

@@ -56,10 +56,25 @@ func (c *Client) QueueStats(ctx context.Context, name string, minutes int,
 func (c *Client) Queues(ctx context.Context, namespace string,
 	opts ...CallOption) ([]wire.Queue, error) {
 	return collect(pages(func(cursor string) ([]wire.Queue, string, error) {
-		q := newCall(get, "/v1/queues", nil, "namespace", namespace, "cursor", cursor)
-		page, err := do[wire.QueueList](ctx, c, q, opts)
+		page, err := c.QueuePage(ctx, QueueQuery{Namespace: namespace, After: cursor}, opts...)
 		return page.Queues, page.NextCursor, err
 	}))
+}
+
+// QueueQuery selects queues.
+type QueueQuery struct {
+	Namespace string // "": all
+	Name      string // part of the name, in any case
+	Limit     int    // per page; 0 is the server's default
+	After     string // NextCursor of the previous page
+}
+
+// QueuePage returns a page of queues, by name.
+func (c *Client) QueuePage(ctx context.Context, s QueueQuery,
+	opts ...CallOption) (*wire.QueueList, error) {
+	q := newCall(get, "/v1/queues", nil, "namespace", s.Namespace, "name", s.Name,
+		"limit", s.Limit, "cursor", s.After)
+	return do[wire.QueueList](ctx, c, q, opts)
 }
 
 // DeleteQueue deletes a queue; with force, including its messages.

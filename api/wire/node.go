@@ -111,6 +111,13 @@ type OperationStats struct {
 	SystemHealth SystemHealth    `json:"system_health"`
 }
 
+// Index answers GET /.
+type Index struct {
+	Service string            `json:"service"` // qlogd
+	Version string            `json:"version"`
+	Links   map[string]string `json:"links"` // relative URLs
+}
+
 // Health answers /healthz and /readyz.
 type Health struct {
 	Status  string   `json:"status"` // ok, ready, not_ready

@@ -137,6 +137,7 @@ type Queue struct {
 	CreatedAt  Time     `json:"created_at"`
 	UpdatedAt  Time     `json:"updated_at"`
 	Stats      Stats    `json:"stats"`
+	Dead       int64    `json:"dead"` // died in it, and are neither replayed nor purged
 }
 
 // Stats counts what is in a queue and what passed through it.

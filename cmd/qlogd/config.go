@@ -54,6 +54,7 @@ type config struct {
 	LogLevel, LogFormat, AdminAddr string
 	AuthFile, SecretsDir           string
 	Insecure, OpenMetrics          bool
+	NoConsole                      bool
 	TLSCert, TLSKey                string
 	RaftTLSCert, RaftTLSKey        string
 	RaftTLSCA                      string `flag:"raft-tls-ca"`

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	_ "net/http/pprof" // on the default mux
+	"net/netip"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -16,6 +17,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api"
+	"github.com/qlogd/qlogd/console"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/certs"
 	"github.com/qlogd/qlogd/internal/sharedsecret"
@@ -156,7 +158,9 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 		}
 	}
 	// After the engine is open: no request is served before a formed cluster's node is complete.
-	n.serveAPI()
+	if err := n.serveAPI(); err != nil {
+		return nil, err
+	}
 	if err := n.serveAdmin(); err != nil {
 		return nil, err
 	}
@@ -228,10 +232,14 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 }
 
 // serveAPI begins to serve HTTP.
-func (n *node) serveAPI() {
+func (n *node) serveAPI() error {
+	handler, err := n.handler()
+	if err != nil {
+		return err
+	}
 	guard := n.guard()
 	guard.AnyHost, guard.Exempt = n.auth != nil, api.Exempt
-	n.http = api.HTTPServer(http.HandlerFunc(n.serveHTTP), guard, n.apiOptions(), n.logger)
+	n.http = api.HTTPServer(handler, guard, n.apiOptions(), n.logger)
 	serve := func() error { return n.http.Serve(n.httpLis) }
 	if n.certs != nil {
 		n.http.TLSConfig = n.certs.Server(false)
@@ -243,6 +251,29 @@ func (n *node) serveAPI() {
 			n.fail(fmt.Errorf("http: %w", err))
 		}
 	})
+	return nil
+}
+
+// handler returns what clients reach: the API and, unless it is turned off, the console.
+func (n *node) handler() (http.Handler, error) {
+	served := http.HandlerFunc(n.serveHTTP)
+	if n.c.NoConsole {
+		return served, nil
+	}
+	o := console.Options{
+		API: served, PublicURLs: n.c.PublicURL, Proxies: n.c.proxies,
+		Source: n.source, Version: build().Version, Logger: n.logger,
+	}
+	if n.auth != nil { // else o.Tokens would not be nil
+		o.Tokens = n.auth
+	}
+	return console.New(o)
+}
+
+// source returns the address that a request comes from.
+func (n *node) source(r *http.Request) netip.Addr {
+	remote, _ := netip.ParseAddrPort(r.RemoteAddr) // net/http has set it
+	return webhook.Source(remote.Addr(), r.Header["X-Forwarded-For"], n.c.proxies)
 }
 
 // guard returns the Guard of a listener whose requests need no token.
@@ -329,7 +360,7 @@ func (n *node) apiOptions() api.Options {
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
 		MaxQueues: n.c.MaxQueues,
 		Auth:      n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: n.c.proxies,
-		Version: build().Version, Conns: n.conns,
+		Console: !n.c.NoConsole, Version: build().Version, Conns: n.conns,
 	}
 }
 

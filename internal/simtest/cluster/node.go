@@ -28,6 +28,7 @@ type Options struct {
 	Env   []string // KEY=value
 	Dir   string   // the data directory; a temporary one if empty
 	Files int      // limit on open files; 0: that of the test
+	Token string   // of an admin, where the nodes have an auth file
 
 	// Cuts puts a proxy before each node's Raft address, so that the test can cut
 	// the lines between them.

@@ -52,6 +52,9 @@ func (n *Node) Do(ctx context.Context, method, path string, body io.Reader) (int
 	if body != nil {
 		req.Header.Set("Content-Type", "application/json")
 	}
+	if n.opts.Token != "" {
+		req.Header.Set("Authorization", "Bearer "+n.opts.Token)
+	}
 	resp, err := n.HTTP().Do(req)
 	if err != nil {
 		return 0, nil, err

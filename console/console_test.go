@@ -1,0 +1,311 @@
+package console_test
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"html"
+	"io"
+	"net/http"
+	"net/http/cookiejar"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
+)
+
+func TestMain(m *testing.M) { cluster.Main(m) }
+
+// browser is a person at the console of a real node.
+type browser struct {
+	*testing.T
+	node *cluster.Node
+	http *http.Client
+	api  *client.Client // of an admin
+}
+
+// token returns the token of a test's principal. It must not be known to anybody else.
+func token(name string) string { return "qlogd_test_" + name }
+
+// open starts a node, with an auth file if there are any principals: "NAME ROLE [QUEUES]", the
+// first of them an admin.
+func open(t *testing.T, who ...string) *browser {
+	t.Helper()
+	return openWith(t, nil, who...)
+}
+
+func openWith(t *testing.T, flags []string, who ...string) *browser {
+	t.Helper()
+	var file strings.Builder
+	for _, w := range who {
+		f := strings.Fields(w)
+		sum := sha256.Sum256([]byte(token(f[0])))
+		fmt.Fprintf(&file, "- name: %s\n  sha256: %s\n  roles: [%s]\n", f[0],
+			hex.EncodeToString(sum[:]), f[1])
+		if len(f) > 2 {
+			fmt.Fprintf(&file, "  queues: ['%s']\n", f[2])
+		}
+	}
+	var opts []client.Option
+	admin := ""
+	if len(who) > 0 {
+		auth := filepath.Join(t.TempDir(), "auth.yaml")
+		require.NoError(t, os.WriteFile(auth, []byte(file.String()), 0o600))
+		flags = append(flags, "--auth-file", auth)
+		admin = token(strings.Fields(who[0])[0])
+		opts = append(opts, client.WithToken(admin))
+	}
+	n := cluster.Start(t, cluster.Options{Flags: flags, Token: admin})
+	b := &browser{T: t, node: n, api: n.Client(opts...)}
+	b.fresh()
+	return b
+}
+
+// fresh is a browser without cookies.
+func (b *browser) fresh() {
+	jar, _ := cookiejar.New(nil)
+	b.http = &http.Client{Jar: jar, CheckRedirect: func(*http.Request, []*http.Request) error {
+		return http.ErrUseLastResponse
+	}}
+}
+
+// answer is a response and its body.
+type answer struct {
+	*http.Response
+	text string
+}
+
+// do sends a request to a path, below /ui/ unless it begins with a slash. Headers are "Name: value".
+func (b *browser) do(method, path string, form url.Values, headers ...string) answer {
+	b.Helper()
+	body := strings.NewReader(form.Encode())
+	if !strings.HasPrefix(path, "/") {
+		path = "/ui/" + path
+	}
+	r, err := http.NewRequestWithContext(b.Context(), method, b.node.URL()+path, body)
+	require.NoError(b, err)
+	if method == http.MethodPost {
+		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	}
+	for _, h := range headers {
+		name, value, _ := strings.Cut(h, ": ")
+		r.Header.Set(name, value)
+	}
+	if host := r.Header.Get("Host"); host != "" {
+		r.Host = host
+	}
+	resp, err := b.http.Do(r)
+	require.NoError(b, err)
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	require.NoError(b, err)
+	return answer{resp, string(text)}
+}
+
+// get loads a page, which must be there.
+func (b *browser) get(path string) string {
+	b.Helper()
+	a := b.do("GET", path, nil)
+	require.Equal(b, a.StatusCode, 200, "GET %s: %.300s", path, a.text)
+	return a.text
+}
+
+var csrf = regexp.MustCompile(`name="csrf" value="([^"]*)"`)
+
+// submit fills in the form of a page and sends it to where the form says, relative to the page.
+func (b *browser) submit(path string, fields ...string) answer {
+	b.Helper()
+	text := b.get(path)
+	form := url.Values{}
+	m := csrf.FindStringSubmatch(text)
+	require.True(b, m != nil, "no form in %s: %.2000s", path, text)
+	form.Set("csrf", m[1])
+	for _, f := range fields {
+		name, value, _ := strings.Cut(f, "=")
+		form.Add(name, value)
+	}
+	action := regexp.MustCompile(`<form class="action[^"]*" method="post" action="([^"]*)"`).
+		FindStringSubmatch(text)
+	require.True(b, action != nil, "no action in %s", path)
+	base, _ := url.Parse("/ui/" + path)
+	to, err := base.Parse(html.UnescapeString(action[1]))
+	require.NoError(b, err)
+	return b.do("POST", strings.TrimPrefix(to.RequestURI(), "/ui/"), form)
+}
+
+func (b *browser) signIn(name string) {
+	b.Helper()
+	a := b.submit("sign-in", "token="+token(name))
+	require.Equal(b, a.StatusCode, 303, "%.300s", a.text)
+}
+
+// every page there is, with what must exist for it.
+func pages(b *browser) []string {
+	b.Helper()
+	q, _, err := b.api.PutQueue(b.Context(), "jobs", jobs)
+	require.NoError(b, err)
+	done, err := b.api.Produce(b.Context(), q.Name, client.JSON(map[string]any{"n": 1}))
+	require.NoError(b, err)
+	return []string{"", "queues/jobs", "messages/" + done[0].ID, "dead", "queues/jobs/dead",
+		"queues/jobs/undo", "tasks", "webhooks", "attention", "cluster", "past/difference"}
+}
+
+// Every page is there, has the headers that keep it to itself, and nothing inline.
+func TestPages(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	inline := regexp.MustCompile(`(?i)<script>|<style|\sstyle=|\son[a-z]+=|javascript:|hx-on|//cdn`)
+	for _, path := range pages(b) {
+		a := b.do("GET", path, nil)
+		assert.Equal(t, a.StatusCode, 200, "%s: %.300s", path, a.text)
+		for name, want := range map[string]string{
+			"Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; " +
+				"img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; " +
+				"frame-ancestors 'none'",
+			"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff",
+			"Referrer-Policy": "same-origin",
+		} {
+			assert.Equal(t, a.Header.Get(name), want, "%s of %s", name, path)
+		}
+		assert.Equal(t, inline.FindString(a.text), "", "inline in %s", path)
+		for _, m := range regexp.MustCompile(`(?:href|src|action|hx-get)="([^"]*)"`).
+			FindAllStringSubmatch(a.text, -1) {
+			link := html.UnescapeString(m[1])
+			assert.True(t, strings.HasPrefix(link, ".") || link[0] == '?' || link[0] == '#',
+				"%s has a link that is not relative: %s", path, link)
+		}
+	}
+	assert.Equal(t, b.do("GET", "nothing", nil).StatusCode, 404)
+	assert.Equal(t, b.do("GET", "queues/missing", nil).StatusCode, 404)
+	assert.Equal(t, b.do("GET", "?part=nothing", nil, "HX-Request: true").StatusCode, 404)
+}
+
+// Static files are versioned and cached; / sends browsers to the console, and programs get links.
+func TestRootAndStatic(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	for _, m := range regexp.MustCompile(`\./(static/[^"]*)"`).FindAllStringSubmatch(b.get(""), -1) {
+		a := b.do("GET", html.UnescapeString(m[1]), nil)
+		assert.Equal(t, a.StatusCode, 200, "%s", m[1])
+		assert.Contains(t, a.Header.Get("Cache-Control"), "immutable")
+		again := b.do("GET", m[1], nil, "If-None-Match: "+a.Header.Get("ETag"))
+		assert.Equal(t, again.StatusCode, 304, "%s", m[1])
+	}
+	a := b.do("GET", "/", nil, "Accept: text/html,*/*")
+	assert.Equal(t, a.StatusCode, 303)
+	assert.Equal(t, a.Header.Get("Location"), "ui/")
+	a = b.do("GET", "/", nil)
+	assert.Contains(t, a.text, `"console":"ui/"`)
+
+	off := openWith(t, []string{"--no-console"})
+	assert.Equal(t, off.do("GET", "", nil).StatusCode, 404)
+	assert.False(t, strings.Contains(off.do("GET", "/", nil).text, "console"), "a link to it")
+}
+
+// A session begins with a token, has only what the token may do, and is only the console's.
+func TestSession(t *testing.T) {
+	t.Parallel()
+	b := open(t, "root admin", "ann read jobs*", "bob read other*")
+	for _, path := range pages(b) {
+		a := b.do("GET", path, nil)
+		assert.Equal(t, a.StatusCode, 303, "%s without a session", path)
+		assert.Contains(t, a.Header.Get("Location"), "sign-in")
+	}
+	a := b.submit("sign-in", "token=wrong")
+	assert.Equal(t, a.StatusCode, 401)
+	a = b.submit("sign-in?next=queues/jobs", "token="+token("ann"), "next=queues/jobs")
+	assert.Equal(t, a.Header.Get("Location"), "./queues/jobs")
+
+	b.fresh()
+	a = b.submit("sign-in", "token="+token("ann"), "next=//evil.example.com/")
+	assert.Equal(t, a.Header.Get("Location"), "./")
+	cookie := a.Header.Get("Set-Cookie")
+	for _, want := range []string{"HttpOnly", "SameSite=Strict", "Path=/ui/", "Max-Age=43200"} {
+		assert.Contains(t, cookie, want)
+	}
+	assert.False(t, strings.Contains(cookie, token("ann")), "the token is in the cookie")
+
+	assert.Contains(t, b.get("queues/jobs"), "jobs")
+	assert.Equal(t, b.do("GET", "queues/other", nil).StatusCode, 403)
+	assert.Equal(t, b.do("GET", "webhooks", nil).StatusCode, 403)
+	assert.False(t, strings.Contains(b.get(""), `href="./webhooks"`), "a link that is refused")
+
+	// The cookie is nothing to the API, and a changed one nothing to the console.
+	value, _, _ := strings.Cut(cookie, ";")
+	assert.Equal(t, b.do("GET", "/v1/queues", nil, "Cookie: "+value).StatusCode, 401)
+	assert.Equal(t, b.do("GET", "/v1/queues", nil,
+		"Authorization: Bearer "+strings.TrimPrefix(value, "qlogd-console=")).StatusCode, 401)
+	b.fresh()
+	for _, forged := range []string{strings.Replace(value, "ann", "root", 1), value + "0",
+		strings.Replace(value, "|", "|9", 1), "qlogd-console=root|9999999999|"} {
+		assert.Equal(t, b.do("GET", "", nil, "Cookie: "+forged).StatusCode, 303, "%s", forged)
+	}
+}
+
+// A form without the token of its session changes nothing.
+func TestCSRF(t *testing.T) {
+	t.Parallel()
+	b := open(t, "root admin")
+	b.signIn("root")
+	for _, form := range []url.Values{{}, {"csrf": {""}}, {"csrf": {"0"}}} {
+		assert.Equal(t, b.do("POST", "sign-out", form).StatusCode, 403)
+	}
+	old := csrf.FindStringSubmatch(b.get(""))[1]
+	assert.Equal(t, b.do("POST", "sign-out", url.Values{"csrf": {old}},
+		"Origin: https://evil.example.com").StatusCode, 403)
+	b.get("") // still signed in
+	b.fresh()
+	b.signIn("root")
+	assert.Equal(t, b.do("POST", "sign-out", url.Values{"csrf": {old + "0"}}).StatusCode, 403)
+	now := csrf.FindStringSubmatch(b.get(""))[1]
+	assert.Equal(t, b.do("POST", "sign-out", url.Values{"csrf": {now}}).StatusCode, 303)
+	assert.Equal(t, b.do("GET", "", nil).StatusCode, 303, "signed out")
+}
+
+// Who guesses tokens is slowed down.
+func TestSignInIsLimited(t *testing.T) {
+	t.Parallel()
+	b := open(t, "root admin")
+	refused := 0
+	for range 12 {
+		if a := b.submit("sign-in", "token=guess"); a.StatusCode == 429 {
+			refused++
+			assert.NotEqual(t, a.Header.Get("Retry-After"), "")
+		}
+	}
+	assert.True(t, refused > 0, "none of 12 attempts was refused")
+}
+
+// Below the path of a proxy the cookie has that path, and is Secure where people use https.
+func TestSubPath(t *testing.T) {
+	t.Parallel()
+	b := openWith(t, []string{"--trusted-proxies", "127.0.0.1"}, "root admin")
+	form := url.Values{"token": {token("root")}}
+	cookieOf := func(headers ...string) string {
+		b.fresh()
+		page := b.do("GET", "sign-in", nil, headers...)
+		form.Set("csrf", csrf.FindStringSubmatch(page.text)[1])
+		first, _, _ := strings.Cut(page.Header.Get("Set-Cookie"), ";")
+		a := b.do("POST", "sign-in", form, append(headers, "Cookie: "+first)...)
+		require.Equal(t, a.StatusCode, 303, "%.300s", a.text)
+		return a.Header.Get("Set-Cookie")
+	}
+	assert.Contains(t, cookieOf("X-Forwarded-Prefix: /qlogd"), "Path=/qlogd/ui/")
+	assert.Contains(t, cookieOf("Referer: "+b.node.URL()+"/ops/ui/sign-in"), "Path=/ops/ui/")
+	assert.Contains(t, cookieOf("X-Forwarded-Proto: https"), "Secure")
+	assert.Contains(t, cookieOf("Referer: https://evil.example.com/x/ui/"), "Path=/ui/")
+	assert.False(t, strings.Contains(cookieOf(), "Secure"), "over http")
+
+	public := openWith(t, []string{"--public-url", "https://ops.example.com/qlogd/"}, "root admin")
+	b = public
+	got := cookieOf("Host: ops.example.com", "Origin: https://ops.example.com")
+	assert.Contains(t, got, "Path=/qlogd/ui/")
+	assert.Contains(t, got, "Secure")
+}

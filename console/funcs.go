@@ -1,0 +1,195 @@
+package console
+
+import (
+	"fmt"
+	"html/template"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
+
+// flashFor is how long a flash waits for the next page.
+const flashFor = time.Minute
+
+// funcs are the functions of all templates. Methods of page come in addition.
+var funcs = template.FuncMap{
+	"dict":    dict,
+	"list":    func(values ...field) []field { return values },
+	"int64":   func(n int) int64 { return int64(n) },
+	"ago":     func(t wire.Time) string { return ago(t, time.Now()) },
+	"exact":   func(t wire.Time) string { return t.String() },
+	"seconds": func(s int64) string { return span(time.Duration(s) * time.Second) },
+	"millis":  func(ms int64) string { return span(time.Duration(ms) * time.Millisecond) },
+	"count":   func(n int64) string { return humanize.Comma(n) },
+	"bytes":   func(n int64) string { return humanize.IBytes(uint64(max(n, 0))) },
+	"short":   short,
+	"clip":    clip,
+	"words":   func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+	"deref": func(s *string) string {
+		if s == nil {
+			return ""
+		}
+		return *s
+	},
+	"plural":   plural,
+	"sparks":   sparks,
+	"glyph":    func(state string) string { return glyphs[state] },
+	"field":    func(name, label, value string, options ...string) field { return field{name, label, value, options} },
+	"progress": func(done, total int64) progress { return progress{done, max(total, done, 1)} },
+}
+
+// dict returns a map of pairs, for components that take several values.
+func dict(pairs ...any) (map[string]any, error) {
+	m := map[string]any{}
+	if len(pairs)%2 != 0 {
+		return nil, fmt.Errorf("dict: %d arguments are no pairs", len(pairs))
+	}
+	for i := 0; i < len(pairs); i += 2 {
+		name, ok := pairs[i].(string)
+		if !ok {
+			return nil, fmt.Errorf("dict: %v is no name", pairs[i])
+		}
+		m[name] = pairs[i+1]
+	}
+	return m, nil
+}
+
+// ago returns a time relative to now: "12 s ago", "in 3 min".
+func ago(t wire.Time, now time.Time) string {
+	if t == 0 {
+		return "–"
+	}
+	d := now.Sub(t.Time())
+	switch {
+	case d < -time.Second:
+		return "in " + span(-d)
+	case d < time.Second:
+		return "just now"
+	}
+	return span(d) + " ago"
+}
+
+// span returns a duration in its largest unit, and in two where the first is small.
+func span(d time.Duration) string {
+	ms := d.Milliseconds()
+	two := func(big int64, b string, small int64, s string) string {
+		if n := ms / big; n < 10 && ms%big/small > 0 {
+			return fmt.Sprintf("%d %s %d %s", n, b, ms%big/small, s)
+		}
+		return fmt.Sprintf("%d %s", ms/big, b)
+	}
+	const second, minute, hour, day = 1000, 60_000, 3_600_000, 86_400_000
+	switch {
+	case ms < second:
+		return strconv.FormatInt(ms, 10) + " ms"
+	case ms < minute:
+		return strconv.FormatInt(ms/second, 10) + " s"
+	case ms < hour:
+		return two(minute, "min", second, "s")
+	case ms < 2*day:
+		return two(hour, "h", minute, "min")
+	case ms < 730*day:
+		return two(day, "d", hour, "h")
+	}
+	return strconv.FormatInt(ms/day/365, 10) + " years"
+}
+
+// short returns the end of an id, which tells neighbours apart.
+func short(id string) string {
+	if len(id) <= 10 {
+		return id
+	}
+	return "…" + id[len(id)-8:]
+}
+
+// clip cuts a text to n characters.
+func clip(n int, s string) string {
+	runes := []rune(s)
+	if len(runes) <= n {
+		return s
+	}
+	return string(runes[:n-1]) + "…"
+}
+
+// plural returns a number with its noun: plural 3 "message" is "3 messages".
+func plural(n int64, noun string) string {
+	if n != 1 {
+		if strings.HasSuffix(noun, "y") && !strings.HasSuffix(noun, "ey") {
+			noun = strings.TrimSuffix(noun, "y") + "ie"
+		}
+		noun += "s"
+	}
+	return humanize.Comma(n) + " " + noun
+}
+
+// glyphs tell states apart without colours.
+var glyphs = map[string]string{
+	"scheduled": "◷", "ready": "●", "leased": "▶", "acked": "✓", "dead_lettered": "✕", "dead": "✕",
+	"discarded": "⊘", "replayed": "↻", "held": "‖", "paused": "‖", "enqueued": "+",
+	"retried": "↺", "lease_expired": "⧖", "released": "↩",
+	"running": "▶", "completed": "✓", "failed": "✕", "cancelled": "⊘",
+	"1": "▲", "2": "◆", "3": "■",
+}
+
+// progress is how much of a task is done.
+type progress struct{ Done, Total int64 }
+
+// Percent is from 0 to 100.
+func (p progress) Percent() int64 { return p.Done * 100 / p.Total }
+
+// field is an input of a filter bar; with options it is a choice.
+type field struct {
+	Name, Label, Value string
+	Options            []string
+}
+
+// pager is the end of a page of a list. First and Next are queries; "" is none.
+type pager struct {
+	First, Next string
+	Note        string // such as "scanned 10,000"
+}
+
+// pager returns the links of a list whose parameter "after" is a cursor of the API.
+func (p *page) pager(next string) pager {
+	out := pager{}
+	if p.Param("after") != "" {
+		out.First = p.Query("after", "")
+	}
+	if next != "" {
+		out.Next = p.Query("after", next)
+	}
+	return out
+}
+
+// spark is a small chart: the points of a line in a box of sparkWidth by sparkHeight.
+type spark struct {
+	Line, Area string
+	Label      string // for those who do not see it
+	Empty      bool
+}
+
+const sparkWidth, sparkHeight = 96, 22
+
+// sparks returns a chart of numbers, the oldest first.
+func sparks(label string, values []float64) spark {
+	most := 0.0
+	for _, v := range values {
+		most = max(most, v)
+	}
+	s := spark{Label: label, Empty: most == 0}
+	if len(values) < 2 || most == 0 {
+		return s
+	}
+	var b strings.Builder
+	for i, v := range values {
+		x := float64(i) * sparkWidth / float64(len(values)-1)
+		fmt.Fprintf(&b, "%.1f,%.1f ", x, sparkHeight-1-v/most*(sparkHeight-3))
+	}
+	s.Line = strings.TrimSpace(b.String())
+	s.Area = fmt.Sprintf("0,%d %s %d,%d", sparkHeight, s.Line, sparkWidth, sparkHeight)
+	return s
+}

@@ -1,0 +1,368 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"mime"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+
+	"github.com/qlogd/qlogd/client"
+)
+
+// page is one request to the console, and what its template sees.
+type page struct {
+	c       *Console
+	w       http.ResponseWriter
+	r       *http.Request
+	ctx     context.Context // of the calls: with the rights of the session
+	api     *client.Client
+	session *session // nil: there is no auth file, or nobody has signed in
+	cookie  string   // the value that the browser sent or gets
+	root    string   // the relative path to /ui/
+	base    string   // the URL of the API, for commands that are shown
+
+	Title string
+	Nav   string // the entry of the navigation that is current
+	At    string // the instant that is shown; "" is now
+	Flash *flash // what the form before has done
+	Data  any    // of this page
+}
+
+// errAnswered says that the answer has been written.
+var errAnswered = errors.New("answered")
+
+// failure is an error that a page answers with.
+type failure struct {
+	Status      int
+	Title, Text string
+}
+
+func (f *failure) Error() string { return f.Title + ": " + f.Text }
+
+func (c *Console) newPage(w http.ResponseWriter, r *http.Request, ctx context.Context) *page {
+	below := strings.TrimPrefix(r.URL.EscapedPath(), "/ui/")
+	p := &page{
+		c: c, w: w, r: r, ctx: ctx, api: c.api,
+		root: "./" + strings.Repeat("../", strings.Count(below, "/")), At: r.URL.Query().Get("at"),
+	}
+	if p.At == "now" {
+		p.At = ""
+	}
+	prefix, secure := p.published()
+	scheme := "http"
+	if secure {
+		scheme = "https"
+	}
+	p.base = scheme + "://" + r.Host + prefix
+	p.identify()
+	p.readFlash()
+	h := w.Header()
+	h.Set("Content-Security-Policy", policy)
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Referrer-Policy", "same-origin")
+	h.Set("Cache-Control", "no-store")
+	return p
+}
+
+// policy permits the console's own scripts, style, images, calls and forms, and nothing else.
+const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; " +
+	"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+
+// fragment reports whether htmx asks for a part of a page.
+func (p *page) fragment() bool { return p.r.Header.Get("HX-Request") == "true" }
+
+// part reports whether the answer needs what a part of the page shows: it is the whole page, or
+// that part.
+func (p *page) part(name string) bool {
+	asked := p.r.URL.Query().Get("part")
+	return asked == "" || !p.fragment() || asked == name
+}
+
+// Live is the query that asks for the part of this page in the template "part-NAME".
+func (p *page) Live(name string) string { return p.Query("part", name) }
+
+// Link returns the relative URL of a page, at the instant that is shown: Link "queues" "orders".
+func (p *page) Link(parts ...string) string { return p.link(p.At, parts...) }
+
+// LinkNow is Link at the present.
+func (p *page) LinkNow(parts ...string) string { return p.link("", parts...) }
+
+// LinkWith is Link with further parameters, from dict.
+func (p *page) LinkWith(query map[string]any, parts ...string) string {
+	values := url.Values{}
+	if p.At != "" {
+		values.Set("at", p.At)
+	}
+	for name, v := range query {
+		values.Set(name, fmt.Sprint(v))
+	}
+	return p.link("", parts...) + "?" + values.Encode()
+}
+
+func (p *page) link(at string, parts ...string) string {
+	escaped := make([]string, len(parts))
+	for i, part := range parts {
+		escaped[i] = url.PathEscape(part)
+	}
+	u := p.root + strings.Join(escaped, "/")
+	if at != "" {
+		u += "?at=" + url.QueryEscape(at)
+	}
+	return u
+}
+
+// Query returns the query of this page with some parameters changed, pairs of a name and a value;
+// "" removes one. It is a link to the same page.
+func (p *page) Query(changes ...string) string {
+	q := p.r.URL.Query()
+	q.Del("part")
+	for i := 0; i+1 < len(changes); i += 2 {
+		if changes[i+1] == "" {
+			q.Del(changes[i])
+		} else {
+			q.Set(changes[i], changes[i+1])
+		}
+	}
+	return "?" + q.Encode()
+}
+
+// Param returns a parameter of this page's query.
+func (p *page) Param(name string) string { return p.r.URL.Query().Get(name) }
+
+// Static returns the URL of a file below static/. It changes with the file.
+func (p *page) Static(name string) string {
+	if a := p.c.assets[name]; a != nil {
+		return p.root + "static/" + name + "?v=" + a.version
+	}
+	return p.root + "static/" + name
+}
+
+// May reports whether the session has a role on a queue; "" is all queues.
+func (p *page) May(role, queue string) bool {
+	return p.c.opts.Tokens == nil ||
+		p.session != nil && p.c.opts.Tokens.May(p.session.sum, role, queue)
+}
+
+// Can reports whether the page may offer what needs a role: the past is read only.
+func (p *page) Can(role, queue string) bool { return p.At == "" && p.May(role, queue) }
+
+// User returns who has signed in, "" where nobody needs to.
+func (p *page) User() string {
+	if p.session == nil {
+		return ""
+	}
+	return p.session.name
+}
+
+// Version is the program's.
+func (p *page) Version() string { return p.c.opts.Version }
+
+// render answers with a page, or with the part of it that htmx asks for: the template "part-NAME"
+// for ?part=NAME, else all of the content (in a dialog).
+func (p *page) render(status int, name, title string, data any) error {
+	t := p.c.pages[name]
+	if t == nil {
+		return fmt.Errorf("console: there is no template %q", name)
+	}
+	p.Title, p.Data = title, data
+	what := "layout"
+	if p.fragment() {
+		what = "content"
+		if part := p.r.URL.Query().Get("part"); part != "" {
+			if what = "part-" + part; t.Lookup(what) == nil {
+				return &failure{http.StatusNotFound, "There is no such part", part}
+			}
+		}
+	}
+	var b bytes.Buffer
+	if err := t.ExecuteTemplate(&b, what, p); err != nil {
+		return fmt.Errorf("console: template %s: %w", name, err)
+	}
+	p.w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	p.w.WriteHeader(status)
+	_, _ = p.w.Write(b.Bytes()) // an error: the browser has gone
+	return nil
+}
+
+// show is render of a page that was found.
+func (p *page) show(name, title string, data any) error {
+	return p.render(http.StatusOK, name, title, data)
+}
+
+// again shows a form again after a mistake in it: data has the text of err. Other errors are
+// returned.
+func (p *page) again(name, title string, data any, err error) error {
+	var e *client.Error
+	if !errors.As(err, &e) || e.Problem.Status < 400 || e.Problem.Status > 499 ||
+		e.Problem.Status == http.StatusUnauthorized {
+		return err
+	}
+	return p.render(e.Problem.Status, name, title, data)
+}
+
+// errText is what a form says about an error.
+func errText(err error) string {
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		return e.Problem.Detail
+	}
+	return err.Error()
+}
+
+// fail answers with an error.
+func (p *page) fail(err error) {
+	f := &failure{Status: http.StatusInternalServerError, Title: "Something went wrong"}
+	var e *client.Error
+	switch {
+	case errors.As(err, &f):
+	case errors.As(err, &e):
+		if e.Problem.Status == http.StatusUnauthorized { // revoked meanwhile
+			p.session = nil
+			if p.mustSignIn() != nil {
+				return
+			}
+		}
+		f.Status, f.Title, f.Text = e.Problem.Status, e.Problem.Title, e.Problem.Detail
+		if f.Status < 400 {
+			f.Status = http.StatusBadGateway
+		}
+	case errors.Is(err, context.Canceled):
+		return
+	case errors.Is(err, context.DeadlineExceeded):
+		f.Status, f.Title = http.StatusGatewayTimeout, "The node did not answer in time"
+	default:
+		p.c.opts.Logger.Error("console page failed", "path", p.r.URL.Path, "error", err)
+	}
+	if p.fragment() {
+		p.r.Header.Set("HX-Request", p.whole())
+	}
+	p.r.URL.RawQuery = strings.TrimPrefix(p.Query(), "?") // without part
+	if err := p.render(f.Status, "error", f.Title, f); err != nil {
+		http.Error(p.w, f.Title, f.Status)
+	}
+}
+
+// whole is the HX-Request header of an error's answer: a dialog shows it without the layout.
+func (p *page) whole() string {
+	if p.r.URL.Query().Has("part") {
+		return ""
+	}
+	return "true"
+}
+
+// redirect answers with a relative URL, which also works below the path of a proxy.
+func (p *page) redirect(to string) error {
+	p.w.Header().Set("Location", to)
+	p.w.WriteHeader(http.StatusSeeOther)
+	return errAnswered
+}
+
+// flash is what a form has done. It is shown once, on the next page.
+type flash struct{ Text string }
+
+const (
+	flashName = "qlogd-done"
+	maxFlash  = 1000 // bytes
+)
+
+// done answers a form: the next page shows the text.
+func (p *page) done(text string, to ...string) error {
+	if len(text) > maxFlash {
+		text = strings.ToValidUTF8(text[:maxFlash], "") + "…"
+	}
+	p.put(flashName, base64.RawURLEncoding.EncodeToString([]byte(text)), flashFor)
+	return p.redirect(p.LinkNow(to...))
+}
+
+func (p *page) readFlash() {
+	c, err := p.r.Cookie(flashName)
+	if err != nil || p.fragment() || p.r.Method != http.MethodGet {
+		return
+	}
+	if text, err := base64.RawURLEncoding.DecodeString(c.Value); err == nil {
+		p.Flash = &flash{strings.ToValidUTF8(string(text), "�")}
+	}
+	p.put(flashName, "", -flashFor)
+}
+
+// loadTemplates parses each page together with the layout and the components.
+func loadTemplates() (map[string]*template.Template, error) {
+	shared, err := template.New("").Funcs(funcs).ParseFS(files,
+		"templates/layout.html", "templates/components.html")
+	if err != nil {
+		return nil, err
+	}
+	names, err := fs.Glob(files, "templates/*.html")
+	if err != nil {
+		return nil, err
+	}
+	pages := map[string]*template.Template{}
+	for _, name := range names {
+		t, err := shared.Clone()
+		if err == nil {
+			_, err = t.ParseFS(files, name)
+		}
+		if err != nil {
+			return nil, err
+		}
+		pages[strings.TrimSuffix(path.Base(name), ".html")] = t
+	}
+	return pages, nil
+}
+
+// asset is a file below static/.
+type asset struct {
+	body           []byte
+	media, version string
+}
+
+func loadAssets() (map[string]*asset, error) {
+	assets := map[string]*asset{}
+	err := fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.IsDir() {
+			return err
+		}
+		b, err := files.ReadFile(name)
+		sum := sha256.Sum256(b)
+		media := mime.TypeByExtension(path.Ext(name))
+		if media == "" {
+			media = "text/plain; charset=utf-8"
+		}
+		assets[strings.TrimPrefix(name, "static/")] = &asset{b, media, hex.EncodeToString(sum[:6])}
+		return err
+	})
+	return assets, err
+}
+
+// serveAsset serves a file. Its URL has its version, so a browser may keep it.
+func (c *Console) serveAsset(w http.ResponseWriter, r *http.Request) {
+	a := c.assets[strings.TrimPrefix(r.URL.Path, "/ui/static/")]
+	h := w.Header()
+	h.Set("X-Content-Type-Options", "nosniff")
+	h.Set("Content-Security-Policy", policy)
+	if a == nil {
+		http.Error(w, "there is no such file", http.StatusNotFound)
+		return
+	}
+	tag := `"` + a.version + `"`
+	h.Set("ETag", tag)
+	h.Set("Cache-Control", "max-age=300")
+	if r.URL.Query().Get("v") == a.version {
+		h.Set("Cache-Control", "max-age=31536000, immutable")
+	}
+	if r.Header.Get("If-None-Match") == tag {
+		w.WriteHeader(http.StatusNotModified)
+		return
+	}
+	h.Set("Content-Type", a.media)
+	_, _ = w.Write(a.body)
+}

@@ -1,0 +1,269 @@
+package console
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
+)
+
+// Tokens are the tokens of an auth file, each known by its SHA-256. *api.Auth is one.
+type Tokens interface {
+	// Name returns the name of a token that is valid now, "" for none.
+	Name(sum [sha256.Size]byte) string
+	// Sums returns the tokens of a name that are valid now.
+	Sums(name string) [][sha256.Size]byte
+	// May reports whether a token has a role on a queue; "" is all queues.
+	May(sum [sha256.Size]byte, role, queue string) bool
+	// As returns a context whose requests to the API, in this process, are the token's.
+	As(ctx context.Context, sum [sha256.Size]byte) context.Context
+}
+
+const (
+	cookieName = "qlogd-console"
+	sessionFor = 12 * time.Hour
+	maxForm    = 8 << 20 // bytes of a form: a payload of 1 MiB, encoded as three bytes each
+)
+
+// session is who has signed in. The cookie is NAME|EXPIRY|MAC, where MAC is keyed with the SHA-256
+// of the token. So every node with the same auth file checks it without state; it is not the token,
+// and ends when the token leaves the file.
+type session struct {
+	name    string
+	sum     [sha256.Size]byte
+	expires time.Time
+}
+
+// cookie returns the cookie's value.
+func (s *session) cookie() string {
+	text := s.name + "|" + strconv.FormatInt(s.expires.Unix(), 10)
+	return text + "|" + mac(s.sum[:], "session", text)
+}
+
+// mac returns an HMAC-SHA256 of a text for one purpose, in hex.
+func mac(key []byte, purpose, text string) string {
+	h := hmac.New(sha256.New, key)
+	h.Write([]byte("qlogd console " + purpose + "\n" + text))
+	return hex.EncodeToString(h.Sum(nil))
+}
+
+// sessionOf returns the session of a cookie, nil if it is not valid (any more).
+func (c *Console) sessionOf(cookie string) *session {
+	parts := strings.Split(cookie, "|")
+	if c.opts.Tokens == nil || len(parts) != 3 {
+		return nil
+	}
+	unix, err := strconv.ParseInt(parts[1], 10, 64)
+	expires := time.Unix(unix, 0)
+	if err != nil || !time.Now().Before(expires) {
+		return nil
+	}
+	for _, sum := range c.opts.Tokens.Sums(parts[0]) {
+		s := &session{parts[0], sum, expires}
+		if hmac.Equal([]byte(s.cookie()), []byte(cookie)) {
+			return s
+		}
+	}
+	return nil
+}
+
+// identify reads the session from the cookie. Without one the cookie is random: then it only keeps
+// other sites from sending forms.
+func (p *page) identify() {
+	if c, err := p.r.Cookie(cookieName); err == nil {
+		p.cookie = c.Value
+	}
+	if p.session = p.c.sessionOf(p.cookie); p.session != nil {
+		p.ctx = p.c.opts.Tokens.As(p.ctx, p.session.sum)
+	}
+}
+
+// mustSignIn sends whoever has not signed in to the form, if there is an auth file.
+func (p *page) mustSignIn() error {
+	if p.c.opts.Tokens == nil || p.session != nil {
+		return nil
+	}
+	if p.fragment() {
+		p.w.Header().Set("HX-Refresh", "true")
+		p.w.WriteHeader(http.StatusUnauthorized)
+		return errAnswered
+	}
+	next := strings.TrimPrefix(p.r.URL.RequestURI(), "/ui/")
+	if p.r.Method == http.MethodGet && next != "" {
+		return p.redirect(p.root + "sign-in?next=" + url.QueryEscape(next))
+	}
+	return p.redirect(p.root + "sign-in")
+}
+
+// CSRF returns the token that each form sends back. A page of another site cannot read the cookie,
+// so it cannot compute it.
+func (p *page) CSRF() string {
+	if p.cookie == "" {
+		p.cookie = rand.Text()
+		p.put(cookieName, p.cookie, sessionFor)
+	}
+	return mac([]byte(p.cookie), "form", p.cookie)
+}
+
+// readForm reads the form of a POST, and refuses it without the right CSRF token.
+func (p *page) readForm() error {
+	p.r.Body = http.MaxBytesReader(p.w, p.r.Body, maxForm)
+	if err := p.r.ParseForm(); err != nil {
+		return &failure{http.StatusBadRequest, "The form cannot be read", err.Error()}
+	}
+	sent := p.r.PostForm.Get("csrf")
+	if p.cookie == "" || !hmac.Equal([]byte(sent), []byte(p.CSRF())) {
+		return &failure{http.StatusForbidden, "The form is not valid any more",
+			"It was made for another session, or the browser did not send the cookie. Go back, " +
+				"reload the page and send it again. Behind a proxy that changes the path, start " +
+				"the node with --public-url."}
+	}
+	return nil
+}
+
+// signIn shows the form.
+func (p *page) signIn() error {
+	if p.c.opts.Tokens == nil || p.session != nil {
+		return p.redirect(p.root)
+	}
+	return p.render(http.StatusOK, "sign-in", "Sign in", signInForm{Next: p.r.FormValue("next")})
+}
+
+type signInForm struct{ Next, Error string }
+
+// signedIn answers the form.
+func (p *page) signedIn() error {
+	if p.c.opts.Tokens == nil {
+		return p.redirect(p.root)
+	}
+	form := signInForm{Next: p.r.PostForm.Get("next")}
+	refuse := func(status int, text string) error {
+		form.Error = text
+		return p.render(status, "sign-in", "Sign in", form)
+	}
+	if !p.c.limits.allow(p.c.opts.Source(p.r)) {
+		p.w.Header().Set("Retry-After", "10")
+		return refuse(http.StatusTooManyRequests, "Too many attempts from your address. Wait a "+
+			"moment and try again.")
+	}
+	sum := sha256.Sum256([]byte(strings.TrimSpace(p.r.PostForm.Get("token"))))
+	name := p.c.opts.Tokens.Name(sum)
+	if name == "" {
+		p.c.opts.Logger.Warn("console sign-in refused", "from", p.c.opts.Source(p.r).String())
+		return refuse(http.StatusUnauthorized, "This token is not known here, has expired, or was "+
+			"revoked.")
+	}
+	s := &session{name, sum, time.Now().Add(sessionFor)}
+	p.put(cookieName, s.cookie(), sessionFor)
+	return p.redirect(p.root + within(form.Next))
+}
+
+// within returns a path within the console, "" for any other.
+func within(next string) string {
+	u, err := url.Parse(next)
+	if err != nil || u.IsAbs() || u.Host != "" || strings.HasPrefix(next, "/") ||
+		strings.ContainsAny(next, "\\:") || strings.Contains(next, "..") {
+		return ""
+	}
+	return u.String()
+}
+
+// signOut ends the session in this browser.
+func (p *page) signOut() error {
+	p.put(cookieName, "", -time.Second)
+	return p.redirect(p.root + "sign-in")
+}
+
+// put sets a cookie that only the console gets, and no script. A negative age deletes it.
+func (p *page) put(name, value string, age time.Duration) {
+	prefix, secure := p.published()
+	http.SetCookie(p.w, &http.Cookie{
+		Name: name, Value: value, Path: prefix + "/ui/", MaxAge: int(age.Seconds()),
+		HttpOnly: true, SameSite: http.SameSiteStrictMode, Secure: secure,
+	})
+}
+
+// published returns the path before /ui/ as the browser sees it, and whether it uses TLS.
+func (p *page) published() (prefix string, secure bool) {
+	secure = p.r.TLS != nil
+	trusted := p.c.trusts(p.r)
+	if trusted {
+		secure = secure || strings.EqualFold(p.r.Header.Get("X-Forwarded-Proto"), "https")
+	}
+	referer, _ := url.Parse(p.r.Referer())
+	for _, u := range p.c.public {
+		if u.Host == p.r.Host || referer != nil && u.Host == referer.Host || len(p.c.public) == 1 {
+			return strings.TrimSuffix(u.EscapedPath(), "/"), secure || u.Scheme == "https"
+		}
+	}
+	if forwarded := p.r.Header.Get("X-Forwarded-Prefix"); trusted && forwarded != "" &&
+		isPrefix(forwarded) {
+		return strings.TrimSuffix(forwarded, "/"), secure
+	}
+	// The guard has refused other origins, so the referer's path is that of a page of this node.
+	if referer != nil && referer.Host == p.r.Host {
+		if before, _, ok := strings.Cut(referer.EscapedPath(), "/ui/"); ok && isPrefix(before) {
+			return before, secure
+		}
+	}
+	return "", secure
+}
+
+// isPrefix reports whether a header's value can be the path of a cookie.
+func isPrefix(s string) bool {
+	return len(s) < 256 && (s == "" || s[0] == '/') && !strings.ContainsAny(s, ";,\\ ") &&
+		!strings.Contains(s, "//")
+}
+
+// trusts reports whether a request comes from a proxy whose headers are believed.
+func (c *Console) trusts(r *http.Request) bool {
+	addr, err := netip.ParseAddrPort(r.RemoteAddr)
+	for _, p := range c.opts.Proxies {
+		if err == nil && p.Contains(addr.Addr().Unmap()) {
+			return true
+		}
+	}
+	return false
+}
+
+// limits bounds the attempts to sign in per address.
+type limits struct {
+	of *lru.Cache[netip.Addr, *rate.Limiter]
+}
+
+// An address may try signInBurst times at once, and once more every signInEvery; that is kept for
+// the newest signInKept addresses.
+const (
+	signInBurst = 10
+	signInEvery = 10 * time.Second
+	signInKept  = 10_000
+)
+
+func newLimits() *limits {
+	of, _ := lru.New[netip.Addr, *rate.Limiter](signInKept) // an error: less than one
+	return &limits{of}
+}
+
+// allow reports whether an address may try now. Networks of IPv6 count as one address.
+func (l *limits) allow(addr netip.Addr) bool {
+	if addr.Is6() {
+		network, _ := addr.WithZone("").Prefix(64)
+		addr = network.Addr()
+	}
+	fresh := rate.NewLimiter(rate.Every(signInEvery), signInBurst)
+	known, ok, _ := l.of.PeekOrAdd(addr, fresh)
+	if !ok {
+		known = fresh
+	}
+	return known.Allow()
+}

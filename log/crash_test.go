@@ -13,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // teller plays a scenario on a disk and notes what the log has promised.
@@ -24,6 +25,7 @@ type teller struct {
 	deleted  uint64 // DeleteBefore was called with this
 	erasing  map[event.Ref]bool
 	erased   map[event.Ref]bool // by an Erase that returned
+	headers  map[string][]byte  // right ones, by segment, of those that are damaged
 }
 
 var errGivesUp = errors.New("the scenario ends")
@@ -119,10 +121,58 @@ func allButActive(s *teller) {
 	}
 }
 
-var scenarios = map[string]func(*teller){"everything": scenario, "all but active": allButActive}
+// damagedHeaders works on a log in which the headers of its second and its newest segment are
+// wrong, and replaces both.
+func damagedHeaders(s *teller) {
+	s.open()
+	s.append(10)
+	s.close()
+	for _, i := range []int{1, len(s.log.segments) - 1} {
+		seg := s.log.segments[i]
+		name := path.Join(dir, seg.Name)
+		b := s.disk.Get(name)
+		s.headers[seg.Name] = slices.Clone(b[:headerSize])
+		b[20+i] ^= 0x11
+		s.disk.Put(name, b)
+	}
+	s.open()
+	second := s.log.segments[1].First
+	s.append(2)
+	s.sync()
+	s.erase(event.Ref{Index: second, Number: 0}, event.Ref{Index: s.log.Head(), Number: 0})
+	s.append(2)
+	s.deleteBefore(second)
+	s.close()
+	s.open()
+	s.append(4)
+	s.do(s.repair())
+}
+
+// repair replaces the sealed segments whose headers are damaged.
+func (s *teller) repair() error {
+	for _, seg := range s.log.Segments() {
+		header := s.headers[seg.Name]
+		if header == nil || s.log.Check(context.Background(), seg.First, nil) == nil {
+			continue
+		}
+		b := s.disk.Get(path.Join(dir, seg.Name))
+		err := vfs.WriteFile(s.disk, "/copy", slices.Concat(header, b[headerSize:]))
+		if err == nil {
+			err = s.log.Replace(seg, "/copy")
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var scenarios = map[string]func(*teller){"everything": scenario, "all but active": allButActive,
+	"damaged headers": damagedHeaders}
 
 func play(disk *memdisk.Disk, scenario func(*teller)) (s *teller, err error) {
-	s = &teller{disk: disk, erasing: map[event.Ref]bool{}, erased: map[event.Ref]bool{}}
+	s = &teller{disk: disk, erasing: map[event.Ref]bool{}, erased: map[event.Ref]bool{},
+		headers: map[string][]byte{}}
 	defer func() {
 		if r := recover(); r != nil {
 			e, ok := r.(error)
@@ -210,6 +260,9 @@ func (s *teller) afterCrash(whole *teller) string {
 	if err := l.DeleteBefore(whole.deleted); err != nil {
 		return err.Error()
 	}
+	if s.log = l; s.repair() != nil {
+		return "a damaged header is not repaired"
+	}
 	if err := l.Close(); err != nil {
 		return err.Error()
 	}
@@ -226,6 +279,10 @@ func (s *teller) holds(l *Log) string {
 		return fmt.Sprintf("head %d, but %d was durable", l.Head(), s.durable)
 	}
 	report, err := Verify(context.Background(), options(s.disk), nil)
+	if c, ok := errors.AsType[*CorruptionError](err); ok && s.headers[c.Segment] != nil &&
+		c.Offset == 0 {
+		report.Last, report.Chain, err = l.Head(), tipOf(l).chain, nil
+	}
 	if err != nil {
 		return err.Error()
 	}

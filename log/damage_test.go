@@ -3,11 +3,14 @@ package log
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"path"
+	"slices"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/vfs"
 )
 
 // TestReadToDamage damages one place after another, in a sealed segment too, and in an index that
@@ -64,6 +67,98 @@ func TestReadToDamage(t *testing.T) {
 					must(t, l.Close())
 				}
 			}
+		}
+	}
+}
+
+// TestDamagedHeader damages headers, of a log whose beginning retention has deleted too: it is
+// opened, reported and continued, and the segments are right once copies are put in their places.
+func TestDamagedHeader(t *testing.T) {
+	t.Parallel()
+	disk, blocks := written(t, 40)
+	l := mustOpen(t, options(disk))
+	all := l.Segments()
+	require.True(t, len(all) > 5, "segments")
+	must(t, l.DeleteBefore(all[2].First))
+	must(t, l.Close())
+	for i, seg := range all[2:] {
+		name := path.Join(dir, seg.Name)
+		right := disk.Get(name)
+		for at := 0; at <= headerSize; at += 4 {
+			for _, side := range []bool{true, false} {
+				damaged := disk.Clone()
+				if !side && seg.Sealed {
+					must(t, damaged.Remove(path.Join(dir, seg.SideFile)))
+				}
+				wrong := bytes.Clone(right)
+				if at == headerSize {
+					clear(wrong[:at])
+				} else {
+					wrong[at+i%4] ^= []byte{1, 0x80, 0xff}[at%3]
+				}
+				damaged.Put(name, wrong)
+				what := fmt.Sprintf("%s, byte %d, side file %t", seg.Name, at, side)
+				reported := ""
+				o := options(damaged)
+				o.HeldFrom, o.Durable = 0, seg.Last
+				o.Damaged = func(c *CorruptionError) { reported += c.Segment }
+				l, err := Open(o)
+				if i == 0 && at == headerSize {
+					require.Equal(t, corruption(t, err).Segment, seg.Name, what)
+					continue
+				}
+				require.NoError(t, err, what)
+				require.Equal(t, reported, seg.Name, what)
+				sameBlocks(t, readAll(t, l, 0), blocks[slices.IndexFunc(blocks, func(b *rawBlock) bool {
+					return b.Index == all[2].First
+				}):])
+				require.Equal(t, corruption(t, l.Check(t.Context(), seg.First, nil)).Segment, seg.Name)
+				_, err = Verify(t.Context(), options(damaged), nil)
+				c := corruption(t, err)
+				require.True(t, c.Segment == seg.Name && c.LastGood == seg.PrevIndex, "%s: %v", what, c)
+				for n := range 15 {
+					appendAll(t, l, story(40+n))
+				}
+				must(t, l.Close())
+				l, err = Open(o)
+				require.NoError(t, err, what)
+				seg := l.Segments()[i]
+				must(t, vfs.WriteFile(damaged, "/copy",
+					slices.Concat(right[:headerSize], damaged.Get(name)[headerSize:])))
+				must(t, l.Replace(seg, "/copy"))
+				must(t, l.Close())
+				_, err = Verify(t.Context(), options(damaged), nil)
+				require.NoError(t, err, what)
+			}
+		}
+	}
+}
+
+// TestHeaderThatIsLost: what nothing says any more is refused.
+func TestHeaderThatIsLost(t *testing.T) {
+	disk, _ := written(t, 40)
+	l := mustOpen(t, options(disk))
+	segments := l.Segments()
+	must(t, l.Close())
+	for _, i := range []int{0, 1, len(segments) - 1} {
+		seg := segments[i]
+		damaged := disk.Clone()
+		damaged.Put(path.Join(dir, seg.SideFile), nil)
+		b := damaged.Get(path.Join(dir, seg.Name))
+		clear(b[:headerSize+blockSize])
+		damaged.Put(path.Join(dir, seg.Name), b)
+		o := options(damaged)
+		o.Durable = l.Head()
+		before := damaged.Clone()
+		_, err := Open(o)
+		c := corruption(t, err)
+		require.True(t, c.Segment == seg.Name && c.LastGood == seg.PrevIndex, "%v", c)
+		require.Equal(t, sameFiles(before, damaged), "", "a refused log was changed")
+		// The side file alone says it too.
+		if seg.Sealed {
+			damaged.Put(path.Join(dir, seg.SideFile), disk.Get(path.Join(dir, seg.SideFile)))
+			l, err := Open(o)
+			must(t, errors.Join(err, l.Close()))
 		}
 	}
 }

@@ -153,6 +153,9 @@ func (l *Log) checkErasure(e erasure) error {
 	if err == nil {
 		err = loadHeader(l.file(seg), size, seg)
 	}
+	if IsDamage(err) {
+		err = nil // of the header, which reading the log judges
+	}
 	if err == nil && (e.off < headerSize || e.off+4+e.n > size) {
 		err = &CorruptionError{Segment: seg.Name, Offset: size,
 			Reason: "a content to be erased is not there"}

@@ -3,6 +3,7 @@ package log
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"path"
 	"slices"
@@ -67,7 +68,8 @@ func TestEveryFlippedByte(t *testing.T) {
 			newest := i == len(segments)-1
 			lastBlock := newest && int64(off) >= parts[len(parts)-1].from
 			checkVerify(t, damaged, name, int64(off), parts, lastBlock)
-			checkOpen(t, damaged, name, blocks, i, lastBlock, newest)
+			header := i >= 0 && off < headerSize
+			checkOpen(t, damaged, name, blocks, i, lastBlock, newest, header)
 			require.False(t, t.Failed(), "%s, byte %d, flipped by %#x", name, off, flip)
 		}
 	}
@@ -98,9 +100,10 @@ func checkVerify(t *testing.T, disk *memdisk.Disk, name string, off int64, parts
 	}
 }
 
-// checkOpen: what is opened is never wrong, and what is refused is untouched.
+// checkOpen: what is opened is never wrong, and what is refused is untouched. A wrong header is
+// reported, and all can be read.
 func checkOpen(t *testing.T, disk *memdisk.Disk, name string, blocks []*rawBlock, i int, lastBlock,
-	newest bool) {
+	newest, header bool) {
 	before := disk.Clone()
 	head := blocks[len(blocks)-1].Index
 	for _, change := range []func(*Options){func(o *Options) { o.HeldFrom = 0 },
@@ -109,21 +112,27 @@ func checkOpen(t *testing.T, disk *memdisk.Disk, name string, blocks []*rawBlock
 		change(&opts)
 		if newest {
 			// Not held by Raft, or known to be durable: never cut.
-			_, err := Open(opts)
-			corruption(t, err)
+			l, err := Open(opts)
+			if header {
+				must(t, errors.Join(err, l.Close()))
+			} else {
+				corruption(t, err)
+			}
 			assert.Equal(t, sameFiles(before, disk), "", "a refused log was changed")
 		}
 	}
-	l, err := Open(options(disk))
+	opts, reported := options(disk), ""
+	opts.Damaged = func(c *CorruptionError) { reported += c.Segment }
+	l, err := Open(opts)
 	if err != nil {
-		if c := corruption(t, err); c.Segment != name || lastBlock || i < 0 {
+		if c := corruption(t, err); c.Segment != name || lastBlock || i < 0 || header {
 			t.Errorf("open: %v", err)
 		}
 		assert.Equal(t, sameFiles(before, disk), "", "a refused log was changed")
 		return
 	}
 	defer l.Close()
-	assert.False(t, newest && !lastBlock,
+	assert.False(t, newest && !lastBlock && !header,
 		"the newest segment is wrong in the middle, and open has not told")
 	assert.Equal(t, lastBlock, l.Tail() != nil, "tail %+v", l.Tail())
 	want := blocks
@@ -131,7 +140,8 @@ func checkOpen(t *testing.T, disk *memdisk.Disk, name string, blocks []*rawBlock
 		want = blocks[:len(blocks)-1]
 	}
 	got, err := tryReadAll(l, 0)
-	assert.Equal(t, err != nil, i >= 0 && !newest, "reading all: %v", err)
+	assert.Equal(t, err != nil, i >= 0 && !newest && !header, "reading all: %v", err)
+	assert.True(t, !header || reported == name, "reported: %s", reported)
 	sameBlocks(t, got, want[:len(got)])
 	if len(got) < len(want) {
 		if c := corruption(t, err); c.Segment != name || len(got) > 0 &&

@@ -14,9 +14,9 @@ import (
 )
 
 // Open opens a log for writing, or creates an empty one. Sealed segments are checked by
-// their headers and side files, the last one is read whole. Bytes after the last whole
-// block are cut or refused, see judge.go; Tail describes what was cut. A refused log is
-// left unchanged.
+// their headers and side files, the last one is read whole. A damaged header is reported to
+// Options.Damaged, and read as it must have been. Bytes after the last whole block are cut or
+// refused, see judge.go; Tail describes what was cut. A refused log is left unchanged.
 //
 // The caller ensures that only one process has a log open for writing.
 func Open(opts Options) (l *Log, err error) {
@@ -221,8 +221,13 @@ func (s *segment) checkContinues(prev *SegmentInfo) error {
 func (r *recovery) segment(i int) error {
 	seg, newest := r.segments[i], i == len(r.segments)-1
 	size, err := r.load(i)
-	if c, ok := errors.AsType[*CorruptionError](err); ok && newest && seg.salt == 0 {
-		return r.headless(seg, size, c)
+	if c, ok := errors.AsType[*CorruptionError](err); ok && seg.salt == 0 {
+		if r.restore(i, size) {
+			r.report(c)
+			err = nil
+		} else if newest {
+			return r.headless(seg, size, c)
+		}
 	}
 	if err == nil && !newest {
 		err = r.loadSide(seg, size)
@@ -231,6 +236,55 @@ func (r *recovery) segment(i int) error {
 		return err
 	}
 	return r.whole(seg, size, newest)
+}
+
+// restore gives a segment the header that it had before that was damaged, and reports whether it is
+// known: the side file and each block depend on the header's checksum, so a wrong guess shows.
+func (r *recovery) restore(i int, size int64) bool {
+	seg := r.segments[i]
+	prev := &SegmentInfo{SegmentSize: r.segSize}
+	if i > 0 {
+		prev = &r.segments[i-1].SegmentInfo
+	}
+	seg.continues(prev)
+	seg.putHeader(make([]byte, headerSize)) // sets the salt
+	if r.matches(seg, size) || i == 0 && r.correct(seg, size) {
+		return true
+	}
+	*seg = *newSegment(seg.First)
+	return false
+}
+
+// correct restores the first segment's header if only one of its bytes is wrong: retention may have
+// deleted the segment before it.
+func (r *recovery) correct(seg *segment, size int64) bool {
+	b := make([]byte, headerSize)
+	if _, err := readFull(r.file(seg), b, 0); err != nil {
+		return false
+	}
+	for at := 16; at < 84; at++ {
+		for range 256 { // the last time it is as it was
+			b[at]++
+			if crc(b[16:84]) == le.Uint32(b[84:]) {
+				return seg.parseHeader(b) == "" && r.matches(seg, size)
+			}
+		}
+	}
+	// Then the checksum is wrong, or more than a byte.
+	le.PutUint32(b[84:], crc(b[16:84]))
+	return seg.parseHeader(b) == "" && r.matches(seg, size)
+}
+
+// matches reports whether the segment's side file, or its first block, was written with this
+// header.
+func (r *recovery) matches(seg *segment, size int64) bool {
+	if _, err := r.openSide(seg, size); err == nil {
+		return true
+	}
+	b := make([]byte, blockSize)
+	_, err := readFull(r.file(seg), b, headerSize)
+	h, reason := parseBlockHeader(b, seg.salt)
+	return err == nil && reason == "" && h.index == seg.First
 }
 
 // whole reads a whole segment, checks it and indexes it.

@@ -103,6 +103,13 @@ func EraseSegment(fsys vfs.FS, dir string, sealed SegmentInfo, refs []event.Ref)
 	return b, found, nil
 }
 
+// Header returns the bytes with which the segment's file begins, or began before they were damaged.
+func (s *SegmentInfo) Header() []byte {
+	b := make([]byte, headerSize)
+	(&segment{SegmentInfo: *s}).putHeader(b)
+	return b
+}
+
 // SegmentHeaderSize is how long the header of a segment is.
 const SegmentHeaderSize = headerSize
 

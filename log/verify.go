@@ -87,6 +87,18 @@ func (v *verifier) log(opts Options) error {
 
 // segment checks a segment, sets its end to what was found, and indexes it.
 func (v *verifier) segment(l *Log, seg *segment) (*memIndex, error) {
+	// The log may have been opened although the header is damaged.
+	onDisk := newSegment(seg.First)
+	err := loadHeader(l.file(seg), seg.Size, onDisk)
+	if c, ok := errors.AsType[*CorruptionError](err); ok {
+		c.LastGood = seg.PrevIndex
+	} else if err == nil && onDisk.salt != seg.salt {
+		err = &CorruptionError{Segment: seg.Name, LastGood: seg.PrevIndex,
+			Reason: "the file is another segment's"}
+	}
+	if err != nil {
+		return nil, err
+	}
 	s := l.scan(seg, seg.Size)
 	s.check = v.block
 	mem, err := s.index()
@@ -110,13 +122,10 @@ func (l *Log) Check(ctx context.Context, first uint64, progress func(done, total
 	}
 	seg := *segments[i]
 	l.mu.RUnlock()
-	known, onDisk := seg.SegmentInfo, newSegment(first)
+	known := seg.SegmentInfo
 	v := &verifier{ctx: ctx, progress: progress, total: seg.Size}
-	var mem *memIndex
-	if err = loadHeader(l.file(&seg), seg.Size, onDisk); err == nil {
-		mem, err = v.segment(l, &seg)
-	}
-	if err == nil && (onDisk.salt != seg.salt || seg.SegmentInfo != known) {
+	mem, err := v.segment(l, &seg)
+	if err == nil && seg.SegmentInfo != known {
 		err = &CorruptionError{Segment: seg.Name, Reason: "the file is another segment's"}
 	}
 	if err == nil && i < len(segments)-1 {

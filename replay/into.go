@@ -157,8 +157,9 @@ func (d *Dir) forkNode(state *projections.Frozen, end log.SegmentInfo, clock int
 	}
 }
 
-// copyLog copies the segments up to index, byte for byte; the last one is cut where the block at
-// index ends. Segments that are copied whole keep their side files.
+// copyLog copies the segments up to index, byte for byte (a damaged header is right in the copy);
+// the last one is cut where the block at index ends. Segments that are copied whole keep their side
+// files.
 func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 	progress func(done, total int64)) error {
 	source := d.LogDir()
@@ -171,15 +172,16 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 		return err
 	}
 	type file struct {
-		name string
-		size int64
+		name   string
+		header []byte
+		size   int64
 	}
 	var files []file
 	for i, s := range segments {
-		files = append(files, file{s.Name, s.Size})
+		files = append(files, file{s.Name, s.Header(), s.Size})
 		size, err := d.FS.Stat(filepath.Join(source, s.SideFile))
 		if err == nil && i < len(segments)-1 {
-			files = append(files, file{s.SideFile, size})
+			files = append(files, file{s.SideFile, nil, size})
 		}
 	}
 	var done, total int64
@@ -190,7 +192,7 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		err := d.copyFile(filepath.Join(source, f.name), filepath.Join(target, f.name), f.size)
+		err := d.copyFile(filepath.Join(source, f.name), filepath.Join(target, f.name), f.header, f.size)
 		if err != nil {
 			return fmt.Errorf("copy %s: %w", f.name, err)
 		}
@@ -201,15 +203,18 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 	return nil
 }
 
-// copyFile copies the first n bytes of a file, durably.
-func (d *Dir) copyFile(from, to string, n int64) error {
+// copyFile copies the first n bytes of a file, durably. It begins with header in the copy.
+func (d *Dir) copyFile(from, to string, header []byte, n int64) error {
 	in, err := d.FS.OpenRead(from)
 	if err != nil {
 		return err
 	}
 	defer in.Close()
 	return vfs.Write(vfs.OS{}, to, func(w io.Writer) error {
-		_, err := io.CopyN(w, io.NewSectionReader(in, 0, n), n)
+		_, err := w.Write(header)
+		if off := int64(len(header)); err == nil {
+			_, err = io.CopyN(w, io.NewSectionReader(in, off, n-off), n-off)
+		}
 		return err
 	})
 }

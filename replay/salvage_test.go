@@ -479,6 +479,34 @@ func TestPastOfADamagedLog(t *testing.T) {
 	}
 }
 
+// TestCopyOfADamagedHeader: where only a header is damaged, a copy of the log has all of it, whole.
+func TestCopyOfADamagedHeader(t *testing.T) {
+	l := startLive(t, 5, 8<<10)
+	l.busy(60)
+	must(t, l.log.Sync())
+	l.indexed()
+	for i, seg := range l.log.Segments() {
+		dir := damaged(t, l.dir, seg.Name, func(b []byte) []byte {
+			b[(i*37)%88] ^= 1
+			return b
+		})
+		card, err := ReadCard(dir)
+		must(t, err)
+		_, err = Verify(t.Context(), vfs.OS{}, dir, card, nil)
+		require.True(t, log.IsDamage(err), "%v", err)
+		d, err := OpenOn(vfs.OS{}, dir, card, false)
+		must(t, err)
+		defer d.Close()
+		to := filepath.Join(t.TempDir(), "new")
+		node, err := d.Into(t.Context(), event.Instant{Kind: event.InstantNow}, to, seedPlain, nil)
+		must(t, err)
+		report, err := Verify(t.Context(), vfs.OS{}, to, node, nil)
+		must(t, err)
+		head, chain := l.log.Tip()
+		require.True(t, report.Log.Last == head && report.Log.Chain == chain, "%s: %+v", seg.Name, report)
+	}
+}
+
 // TestSalvageWithoutTheEndOfALease loses the ack of the first message of a key: it waits before the
 // others again, which were leased after it.
 func TestSalvageWithoutTheEndOfALease(t *testing.T) {

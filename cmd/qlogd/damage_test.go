@@ -18,9 +18,9 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// TestDamageIsRepaired flips a byte in a sealed segment, an index and a checkpoint of one node of
-// three. The scrub finds each, and has it repaired, from another node where that is needed. Reads
-// meanwhile succeed or can be repeated.
+// TestDamageIsRepaired flips a byte in a sealed segment, in the header of another, an index and a
+// checkpoint of one node of three. Each is found and repaired, from another node where that is
+// needed. Reads meanwhile succeed or can be repeated.
 func TestDamageIsRepaired(t *testing.T) {
 	addrs := []string{ports.Free(t), ports.Free(t), ports.Free(t)}
 	start := func(i int, dir string) *testNode {
@@ -56,6 +56,8 @@ func TestDamageIsRepaired(t *testing.T) {
 		require.NoError(t, os.WriteFile(name, wrong, 0o600))
 		files[name] = right
 	}
+	name := must(filepath.Glob(filepath.Join(n.dir, "log/*.seg")))[1]
+	files[name] = flipHeader(t, name)
 	n = start(2, n.dir)
 	ready(n)
 	n.until("the first message", func() bool {
@@ -85,8 +87,18 @@ func TestDamageIsRepaired(t *testing.T) {
 	}
 }
 
+// flipHeader flips a byte in a segment's header, and returns the file as it was.
+func flipHeader(t *testing.T, name string) []byte {
+	t.Helper()
+	right := must(os.ReadFile(name))
+	wrong := bytes.Clone(right)
+	wrong[50] ^= 1
+	require.NoError(t, os.WriteFile(name, wrong, 0o600))
+	return right
+}
+
 // TestDamageWithoutACopy flips a byte of a message in a sealed segment of a single node: events,
-// histories and pages are read past it.
+// histories and pages are read past it. A wrong header hides nothing.
 func TestDamageWithoutACopy(t *testing.T) {
 	n := startTest(t, "", "--log-segment-bytes", "65536", "--scrub-rate", "0")
 	n.put("q", "{}")
@@ -99,7 +111,9 @@ func TestDamageWithoutACopy(t *testing.T) {
 	})
 	must(n.Snapshot(t.Context()))
 	n.stop()
-	name := must(filepath.Glob(filepath.Join(n.dir, "log/*.seg")))[0]
+	segments := must(filepath.Glob(filepath.Join(n.dir, "log/*.seg")))
+	flipHeader(t, segments[1])
+	name := segments[0]
 	b := must(os.ReadFile(name))
 	b[bytes.Index(b, []byte(`"first"`))+1] ^= 1
 	require.NoError(t, os.WriteFile(name, b, 0o600))
@@ -116,6 +130,6 @@ func TestDamageWithoutACopy(t *testing.T) {
 		assert.True(t, r.StatusCode == 200 && strings.Contains(answer, `"damaged":true`) &&
 			strings.Contains(answer, also), "%s: %d %.300s", path, r.StatusCode, answer)
 	}
-	assert.Equal(t, len(must(n.Cluster(t.Context())).Nodes[0].Damaged), 1, "reported")
+	assert.Equal(t, len(must(n.Cluster(t.Context())).Nodes[0].Damaged), 2, "reported")
 	n.stop()
 }

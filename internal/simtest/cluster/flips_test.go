@@ -18,12 +18,13 @@ import (
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log"
 )
 
 // TestFlips flips a bit of a stopped node's files, or cuts one of them, and starts
 // the node again. What it shows then is right and whole, or it says what is
-// damaged: it answers with an error, or refuses to start and names the file. There
-// is no other node to repair it from.
+// damaged: it answers with an error, or refuses to start and names the file. With a wrong
+// segment header it starts, and only says so. There is no other node to repair it from.
 //
 //	FLIPS: how often
 //	FLIPS_SEED, FLIPS_FROM: repeat a run, from that trial on
@@ -100,6 +101,8 @@ type damage struct{ kind, dir, file, how string }
 
 func (d damage) String() string { return d.dir + "/" + d.file + " " + d.how }
 
+const segmentHeader = "log/*.seg header"
+
 // harm flips a bit of a file or cuts it, of each kind of files in turn.
 func harm(t *testing.T, r *rand.Rand, dir string, i int) damage {
 	t.Helper()
@@ -113,6 +116,9 @@ func harm(t *testing.T, r *rand.Rand, dir string, i int) damage {
 			kind = filepath.Base(filepath.Dir(name)) + "/*" + filepath.Ext(name)
 		}
 		kinds[kind] = append(kinds[kind], name)
+		if kind == "log/*.seg" {
+			kinds[segmentHeader] = append(kinds[segmentHeader], name)
+		}
 		return nil
 	})
 	require.NoError(t, err)
@@ -124,7 +130,9 @@ func harm(t *testing.T, r *rand.Rand, dir string, i int) damage {
 	used := max(1, len(bytes.TrimRight(b, "\x00"))) // Raft's files end in zeros
 	d := damage{kind: kind, dir: filepath.Base(filepath.Dir(name)), file: filepath.Base(name)}
 	at := r.IntN(used)
-	if r.IntN(3) == 0 {
+	if kind == segmentHeader {
+		at = r.IntN(log.SegmentHeaderSize)
+	} else if r.IntN(3) == 0 {
 		d.how = fmt.Sprintf("cut at %d of %d bytes", at, len(b))
 		require.NoError(t, os.Truncate(name, int64(at)))
 		return d
@@ -150,6 +158,8 @@ func (f *flips) look(t *testing.T, d damage) (outcome, wrong string) {
 		switch {
 		case f.n.Running():
 			return "", err.Error()
+		case d.kind == segmentHeader:
+			return "", "it does not start:\n" + said
 		case !strings.Contains(lastLine(said), d.file) &&
 			!strings.Contains(lastLine(said), f.n.Dir()+"/"+d.dir):
 			return "", "refused without the name of the file or its directory:\n" + said
@@ -170,6 +180,8 @@ func (f *flips) look(t *testing.T, d damage) (outcome, wrong string) {
 			errs++
 		case err != nil:
 			return "", err.Error()
+		case m.Damaged && string(m.Payload) == "null":
+			errs++
 		case m.State != "ready" || string(m.Payload) != payload:
 			return "", fmt.Sprintf("message %s is %s, %.60s", id, m.State, m.Payload)
 		}
@@ -179,6 +191,14 @@ func (f *flips) look(t *testing.T, d damage) (outcome, wrong string) {
 	}
 	if _, err := once.Produce(ctx, "q", client.JSON("and on")); err != nil {
 		return "", fmt.Sprintf("a write is refused: %v", err)
+	}
+	if d.kind == segmentHeader {
+		c, err := once.Cluster(ctx)
+		if err != nil || errs > 0 || len(c.Nodes[0].Damaged) != 1 ||
+			c.Nodes[0].Damaged[0].File != "log/"+d.file {
+			return "", fmt.Sprintf("%d messages cannot be read; the cluster says %+v, %v", errs, c, err)
+		}
+		return "reported", ""
 	}
 	if errs > 0 {
 		return "reported", ""

@@ -99,29 +99,33 @@ func died(st State, name string) error {
 
 // listDead answers GET /v1/queues/{queue}/dead.
 func (s *Server) listDead(q *request) error {
-	q.read(append([]string{"state", "limit", "cursor", "at", "consistency"}, filterParams...)...)
+	q.read(append([]string{"state", "limit", "cursor", "at", "max_payload", "consistency"},
+		filterParams...)...)
 	name, limit, after := q.queue(), q.limit(100, 1000), q.queryID("cursor")
 	replayed := q.choice("state", "dead", "replayed") == "replayed"
 	if replayed && q.query.Has("at") {
 		q.refuse("at", "at goes with state=dead")
 	}
-	f, st := q.queryFilter(), q.state()
+	f, most, st := q.queryFilter(), q.maxPayload(), q.state()
 	if q.err != nil {
 		return q.err
 	}
 	var out wire.DeadList
 	if replayed { // history has them even if the queue was deleted long ago
 		out.Dead, out.NextCursor, q.err = s.replayedMessages(q.Context(), name, f, after, limit)
+		for i := range out.Dead {
+			withoutLarge(&out.Dead[i], most)
+		}
 	} else if q.err = died(st, name); q.err == nil {
 		search := &dead.Search{Queue: name, Filter: *f, After: after}
-		out.Dead, out.NextCursor, q.err = s.deadMessages(q.Context(), st, search, limit)
+		out.Dead, out.NextCursor, q.err = s.deadMessages(q.Context(), st, search, limit, most)
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
 // deadMessages returns a page of what a search finds, and its cursor.
 func (s *Server) deadMessages(
-	ctx context.Context, st State, search *dead.Search, limit int,
+	ctx context.Context, st State, search *dead.Search, limit int, most int64,
 ) (out []wire.Message, cursor string, err error) {
 	searching, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
@@ -137,7 +141,7 @@ func (s *Server) deadMessages(
 		}
 		views = append(views, *v)
 	}
-	out, err = s.messages(views)
+	out, err = s.messages(views, most)
 	return out, cursor, err
 }
 
@@ -346,7 +350,7 @@ func (s *Server) adminDead(q *request) error {
 			newest = slices.Delete(newest, 0, limit)
 		}
 	}
-	messages, err := s.messages(newest[max(0, len(newest)-limit):])
+	messages, err := s.messages(newest[max(0, len(newest)-limit):], math.MaxInt64)
 	var out wire.AdminDeadLetters
 	for _, m := range slices.Backward(messages) {
 		out.DeadLetters = append(out.DeadLetters, wire.AdminDeadLetter{

@@ -114,9 +114,8 @@ func (l *lineage) node(history []event.Event, id event.ID) (err error) {
 	case len(l.nodes) == maxLineage:
 		l.out.Truncated = true
 		return nil
-	case m.Size > maxLineagePayload:
-		m.Payload, m.PayloadBytes, m.Original = nil, nil, nil
 	}
+	withoutLarge(&m, maxLineagePayload)
 	l.nodes[id] = m
 	return nil
 }

@@ -2,6 +2,7 @@ package api
 
 import (
 	"errors"
+	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -18,9 +19,9 @@ import (
 // peekMessages answers
 // GET /v1/queues/{queue}/messages?state=&key=&kind=&header.NAME=&at=&limit=&cursor=.
 func (s *Server) peekMessages(q *request) error {
-	q.read("state", "key", "kind", "header.", "at", "limit", "cursor", "consistency")
+	q.read("state", "key", "kind", "header.", "at", "limit", "cursor", "max_payload", "consistency")
 	name, limit, after := q.queue(), q.limit(100, 1000), q.queryID("cursor")
-	f := q.messageFilter()
+	f, most := q.messageFilter(), q.maxPayload()
 	st := q.state()
 	if found(q, name, st.Queue, queueNotFound); q.err != nil {
 		return q.err
@@ -33,7 +34,7 @@ func (s *Server) peekMessages(q *request) error {
 	if !next.IsZero() {
 		out.NextCursor = next.String()
 	}
-	out.Messages = get(q, func() ([]wire.Message, error) { return s.messages(views) })
+	out.Messages = get(q, func() ([]wire.Message, error) { return s.messages(views, most) })
 	return q.answer(http.StatusOK, &out)
 }
 
@@ -134,15 +135,26 @@ func (s *Server) peek(
 }
 
 // messages returns the views of messages.
-func (s *Server) messages(views []event.MessageView) ([]wire.Message, error) {
+func (s *Server) messages(views []event.MessageView, most int64) ([]wire.Message, error) {
 	out := make([]wire.Message, len(views))
 	for i := range views {
 		var err error
 		if out[i], err = s.message(&views[i]); err != nil {
 			return nil, err
 		}
+		withoutLarge(&out[i], most)
 	}
 	return out, nil
+}
+
+// maxPayload returns how large payloads may be that a list shows.
+func (q *request) maxPayload() int64 { return q.number("max_payload", math.MaxInt64, 0, 256<<20) }
+
+// withoutLarge leaves a payload of more than most bytes out of a message.
+func withoutLarge(m *wire.Message, most int64) {
+	if m.Size > most {
+		m.Payload, m.PayloadBytes, m.Original = nil, nil, nil
+	}
 }
 
 // message returns a message's view.

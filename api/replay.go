@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"maps"
+	"math"
 	"net/http"
 	"slices"
 
@@ -344,7 +345,7 @@ func (m *movement) execute() error {
 			m.moved = append(m.moved, event.Moved{ID: v.ID})
 		}
 		sample := m.found[:min(drySample, len(m.found))]
-		out.Sample = get(q, func() ([]wire.Message, error) { return q.s.messages(sample) })
+		out.Sample = get(q, func() ([]wire.Message, error) { return q.s.messages(sample, math.MaxInt64) })
 		out.Count = new(m.total - m.passed)
 	} else {
 		res := m.commit()

@@ -53,6 +53,11 @@ func Reason(text string) CallOption {
 	}
 }
 
+// MaxPayload leaves larger payloads out of a list of messages or of dead messages.
+func MaxPayload(bytes int64) CallOption {
+	return func(c *call) { c.query.Set("max_payload", strconv.FormatInt(bytes, 10)) }
+}
+
 // Stale lets a read be answered from the node's own state, without asking the
 // cluster whether it is the newest.
 func Stale() CallOption { return func(c *call) { c.query.Set("consistency", "stale") } }

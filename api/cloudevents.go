@@ -27,7 +27,7 @@ func (q *request) eventBatch() (*batch, error) {
 			"and id distinguish them")
 	}
 	events := get(q, q.readEvents)
-	b := &batch{}
+	b := &batch{trace: q.traceContext()}
 	for i, e := range events {
 		err := q.addEvent(b, *given, e)
 		if p, ok := err.(*event.Problem); ok && batched {
@@ -96,10 +96,7 @@ func (q *request) addEvent(b *batch, m wire.NewMessage, e *webhook.CloudEvent) e
 	} else if key != "" {
 		m.Key = key
 	}
-	v := first(q.Header["Traceparent"])
-	if v != "" && m.Headers["traceparent"] == "" && visible(v, event.MaxHeaderValue) {
-		m.Headers["traceparent"] = v
-	}
+	q.link(m.Headers)
 	err := q.s.add(b, &m, nil)
 	if err == nil && m.IdempotencyKey == "" {
 		// 0xff is in no idempotency_key, for that is UTF-8.

@@ -96,6 +96,7 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		return q.err
 	}
 	q.release() // not needed during a long poll
+	q.idle = true
 	most := cmp.Or(deref(in.MaxMessages), 10)
 	c := &event.Command{Actor: q.actor(), Lease: &event.Lease{
 		Queues: in.Queues, Max: int(most), LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds,
@@ -111,7 +112,8 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	if res.Index != 0 {
 		q.committed(&res)
 	}
-	return s.answerLeased(q, res.Leased)
+	q.idle = len(res.Leased) == 0
+	return s.answerLeased(q, in.Worker, res.Leased)
 }
 
 var shuttingDown = &event.Problem{
@@ -244,7 +246,7 @@ const damagedPause = 5 * time.Second
 // released after a pause: it costs no attempt, and other nodes can read it. One that cannot be
 // decoded is left out: its lease expires, and in the end it is dead-lettered. What is behind either
 // in its batch is released with it.
-func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
+func (s *Server) answerLeased(q *request, worker string, leased []event.LeasedMessage) error {
 	readable, contents := leased[:0], make([]*event.Content, 0, len(leased))
 	withheld := map[event.ID]bool{} // leases
 	out := leaseAnswer{Messages: make([]wire.LeasedMessage, 0, len(leased))}
@@ -288,6 +290,7 @@ func (s *Server) answerLeased(q *request, leased []event.LeasedMessage) error {
 	default:
 		return fmt.Errorf("no content of %d leased messages can be read", len(leased))
 	}
+	q.noteLeased(worker, &out)
 	if q.accepts(webhook.CloudBatchType) != "" {
 		return q.answerEvents(readable, contents)
 	}

@@ -34,6 +34,7 @@ func (s *Server) produce(q *request) error {
 	q.do(q.checkHops)
 	b := get(q, func() (*batch, error) { return s.produced(q) })
 	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
+	q.noteProduced(b, res.Produced)
 	out := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
 	isNew := func(p event.Produced) bool { return !p.Duplicate }
 	status := createdOr200(slices.ContainsFunc(res.Produced, isNew))
@@ -62,14 +63,15 @@ func (s *Server) produced(q *request) (*batch, error) {
 		q.do(func() error { return batchSize("messages", len(in.Messages)) })
 		for i := range in.Messages {
 			q.carryHops(&in.Messages[i])
+			q.link(in.Messages[i].Headers)
 		}
 		b := get(q, func() (*batch, error) {
-			return s.newBatch(in.Messages, q.room())
+			return s.newBatch(in.Messages, q.room(), q.traceContext())
 		})
 		q.do(func() error { return b.uncaused() })
 		return b, q.err
 	}
-	m, b := q.rawMessage(), &batch{}
+	m, b := q.rawMessage(), &batch{trace: q.traceContext()}
 	q.carryHops(m)
 	q.do(func() error { return s.add(b, m, nil) })
 	return b, q.err
@@ -90,8 +92,9 @@ func (q *request) carryHops(m *wire.NewMessage) {
 type batch struct {
 	msgs     []event.NewMessage
 	payloads []payload
-	imported bool // they have source ids
-	noCreate bool // their queue is not created automatically
+	imported bool           // they have source ids
+	noCreate bool           // their queue is not created automatically
+	trace    []event.Header // added to messages without a trace context of their own
 
 	content  event.Content // of the newest message
 	contents []byte        // of all messages, encoded
@@ -158,10 +161,13 @@ func (q *request) metadata(names ...string) *wire.NewMessage {
 }
 
 // newBatch checks messages one by one. Their contents are put into room, where they fit.
-func (s *Server) newBatch(msgs []wire.NewMessage, room []byte) (*batch, error) {
+func (s *Server) newBatch(
+	msgs []wire.NewMessage, room []byte, trace []event.Header,
+) (*batch, error) {
 	n := len(msgs)
 	b := &batch{
 		msgs: make([]event.NewMessage, 0, n), payloads: make([]payload, 0, n), contents: room,
+		trace: trace,
 	}
 	for i := range msgs {
 		m := &msgs[i]
@@ -231,8 +237,8 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 		return err
 	}
 	b.content = event.Content{
-		Payload: p.bytes, Binary: p.binary, ContentType: m.ContentType, Headers: headers,
-		CorrelationID: m.CorrelationID, Original: original,
+		Payload: p.bytes, Binary: p.binary, ContentType: m.ContentType,
+		Headers: event.WithTrace(headers, b.trace), CorrelationID: m.CorrelationID, Original: original,
 	}
 	out := event.NewMessage{
 		Key: m.Key, Kind: m.Kind, Priority: uint8(priority),
@@ -297,8 +303,14 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 	if len(m) == 0 {
 		return nil, nil
 	}
-	if len(m) > event.MaxHeaders {
-		return nil, bad("headers", "headers must be at most %d, not %d", event.MaxHeaders, len(m))
+	n := len(m)
+	for _, name := range [...]string{event.Traceparent, event.Tracestate} {
+		if _, ok := m[name]; ok {
+			n--
+		}
+	}
+	if n > event.MaxHeaders {
+		return nil, bad("headers", "headers must be at most %d, not %d", event.MaxHeaders, n)
 	}
 	out := make([]event.Header, 0, len(m))
 	for name, v := range m {
@@ -389,6 +401,7 @@ func (s *Server) importMessages(q *request) error {
 	q.do(func() error { return batchSize("messages", len(body.Messages)) })
 	b := get(q, func() (*batch, error) { return s.importBatch(body.Messages) })
 	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
+	q.noteProduced(b, res.Produced)
 	out := wire.ImportResponse{Messages: make([]wire.Imported, len(res.Produced))}
 	for i, p := range res.Produced {
 		m := wire.Imported{ID: p.ID.String(), Status: wire.Enqueued}
@@ -419,7 +432,7 @@ func (s *Server) importBatch(in []wire.ImportMessage) (*batch, error) {
 		}
 		msgs[i] = m.NewMessage
 	}
-	b, err := s.newBatch(msgs, nil)
+	b, err := s.newBatch(msgs, nil, nil)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -33,6 +34,8 @@ type request struct {
 	write  bool
 	why    string     // the reason that an operator gave
 	who    *principal // nil: there is no auth file, everybody may do everything
+	span   trace.Span // nil: the request is not traced
+	idle   bool       // a lease that has found nothing
 
 	err      error        // of reading the request; see params.go
 	status   int          // of the answer; 0: not answered yet

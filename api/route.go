@@ -48,7 +48,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/queues/{queue}/resume", admin, s.pauseQueue(false))
 	add("POST /v1/queues/{queue}/purge", admin, s.purgeQueue)
 
-	add("POST /v1/queues/{queue}/messages", access{roleProduce, onPath}, s.produce)
+	add("POST /v1/queues/{queue}/messages", access{roleProduce, onPath},
+		s.traced(opSend, opSend, s.produce))
 	add("GET /v1/queues/{queue}/messages", read, s.peekMessages)
 	add("GET /v1/messages/{id}", access{roleRead, somehow}, s.getMessage)
 	add("PATCH /v1/messages/{id}", admin, s.rescheduleMessage)
@@ -70,7 +71,8 @@ func (s *Server) mux() *http.ServeMux {
 	add("DELETE /v1/tasks/{id}", admin, s.cancelTask)
 	add("POST /v1/tasks/{id}/resume", admin, s.resumeTask)
 
-	add("POST /v1/queues/{queue}/messages/import", access{roleProduce, onPath}, s.importMessages)
+	add("POST /v1/queues/{queue}/messages/import", access{roleProduce, onPath},
+		s.traced(opSend, "import", s.importMessages))
 	add("POST /v1/messages/{id}/resurrect", admin, s.resurrect)
 	add("GET /v1/messages/{id}/edits", access{roleRead, somehow}, s.messageEdits)
 
@@ -84,14 +86,17 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /admin/queues/{queue}/dlq/{message_id}/replay", admin, s.adminReplay)
 	add("DELETE /admin/queues/{queue}/dlq/{message_id}", admin, s.adminPurge)
 
-	add("POST /v1/queues/{queue}/lease", consume, s.leaseOne)
-	add("POST /v1/lease", access{roleConsume, somehow}, s.leaseMany)
+	add("POST /v1/queues/{queue}/lease", consume, s.traced(opReceive, opReceive, s.leaseOne))
+	add("POST /v1/lease", access{roleConsume, somehow},
+		s.traced(opReceive, opReceive, s.leaseMany))
 	for name, kind := range settleKinds {
-		add("POST /v1/queues/{queue}/"+name, consume, s.settle(kind))
-		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, s.settle(kind))
-		add("POST /v1/"+name, access{roleConsume, somehow}, s.settle(kind))
+		settle := s.traced(opSettle, name, s.settle(kind))
+		add("POST /v1/queues/{queue}/"+name, consume, settle)
+		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, settle)
+		add("POST /v1/"+name, access{roleConsume, somehow}, settle)
 	}
-	add("POST /v1/transactions", access{on: known}, s.transact)
+	add("POST /v1/transactions", access{on: known},
+		s.traced(opSettle, "transaction", s.transact))
 
 	add("GET /v1/definitions", admin, s.getDefinitions) // as webhooks are
 	add("PUT /v1/definitions", admin, s.putDefinitions)

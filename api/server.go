@@ -17,6 +17,7 @@ import (
 
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/erasure"
@@ -244,7 +245,7 @@ type Models interface {
 	Rebuild() error
 }
 
-// Deps is what a Server runs on. All of it is needed.
+// Deps is what a Server runs on. All of it but the Tracer is needed.
 type Deps struct {
 	Node   Node
 	State  Live
@@ -262,6 +263,7 @@ type Deps struct {
 	Forward     Forwarder // to the targets of webhooks
 	Logger      *slog.Logger
 	Registry    *prometheus.Registry
+	Tracer      trace.Tracer // nil: no spans
 }
 
 // Options are the API's limits. The zero value has the defaults.

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -140,6 +141,7 @@ func (s *Server) settleItems(
 	if len(res.Settled) != len(items) {
 		q.err = fmt.Errorf("%d answers to %d settled leases", len(res.Settled), len(items))
 	}
+	q.noteSettled(res.Settled)
 	q.keyFollowed(res)
 	ends := map[uint64]bool{} // the entries at which items before took effect, the first time
 	out := make([]wire.SettleResult, len(items))
@@ -397,7 +399,13 @@ func (s *Server) transactAll(
 		}
 		seen[item.Lease] = in.places[i]
 	}
-	batches := get(q, func() ([]*batch, error) { return s.produceBatches(produce) })
+	if q.span != nil && len(in.items) == 0 {
+		q.span.SetName(opSend)
+		q.span.SetAttributes(semconv.MessagingOperationTypeKey.String(opSend))
+	}
+	batches := get(q, func() ([]*batch, error) {
+		return s.produceBatches(produce, q.traceContext())
+	})
 	for i, b := range batches {
 		for j := range b.msgs {
 			c := b.msgs[j].Cause
@@ -437,6 +445,7 @@ func (s *Server) transactAll(
 		}
 		return p
 	}
+	q.noteTransaction(batches, &res)
 	q.keyFollowed(res)
 	messages := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
 	results := make([]wire.SettleResult, len(res.Settled))
@@ -478,7 +487,9 @@ func (q *request) mayProduce(produce []wire.TransactionProduce) error {
 }
 
 // produceBatches checks the messages that are enqueued together with settles.
-func (s *Server) produceBatches(produce []wire.TransactionProduce) (batches []*batch, err error) {
+func (s *Server) produceBatches(
+	produce []wire.TransactionProduce, trace []event.Header,
+) (batches []*batch, err error) {
 	for i, p := range produce {
 		if !event.ValidName(p.Queue) {
 			return nil, bad("produce.queue", "produce[%d].queue must match %s; it was %s",
@@ -487,7 +498,7 @@ func (s *Server) produceBatches(produce []wire.TransactionProduce) (batches []*b
 		if err := batchSize(fmt.Sprintf("produce[%d].messages", i), len(p.Messages)); err != nil {
 			return nil, err
 		}
-		b, err := s.newBatch(p.Messages, nil)
+		b, err := s.newBatch(p.Messages, nil, trace)
 		if err != nil {
 			return nil, inProduce(err, i)
 		}
@@ -529,7 +540,7 @@ func (s *Server) SettleHere(
 		res = q.commit(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{item}}})
 	} else {
 		b := get(q, func() (*batch, error) {
-			return s.newBatch([]wire.NewMessage{*answer}, nil)
+			return s.newBatch([]wire.NewMessage{*answer}, nil, nil)
 		})
 		res = q.commitFresh("queue", "the queue's policy", func() (*event.Command, error) {
 			b.noCreate = true

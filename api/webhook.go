@@ -280,7 +280,7 @@ func (s *Server) take(
 	case w.Definition.Target != "":
 		return "forwarded", s.forward(q, w, &m)
 	}
-	return s.enqueueHooked(q, w, &m, d)
+	return s.enqueueHooked(q, w, &m, at, d)
 }
 
 // checkHops refuses a request that has passed too many pushes and hooks.
@@ -331,12 +331,14 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 // enqueueHooked enqueues the message. A duplicate is answered as one even if its payload would be
 // refused now: its sender has been served.
 func (s *Server) enqueueHooked(
-	q *request, w *compiledWebhook, m *webhook.Message, d *wire.WebhookDelivery,
+	q *request, w *compiledWebhook, m *webhook.Message, at time.Time, d *wire.WebhookDelivery,
 ) (outcome string, err error) {
 	// The request's Idempotency-Key is meant for the webhook, not for this API.
 	q.Header.Del("Idempotency-Key")
 	q.who = &principal{name: "webhook:" + w.Name}
-	b := &batch{noCreate: true}
+	q.hooked(w.Definition.Queue, at)
+	defer func() { q.end(err) }()
+	b := &batch{noCreate: true, trace: q.ownTrace()}
 	if err := s.add(b, &m.NewMessage, m.Original); err != nil {
 		return "", err
 	}
@@ -368,6 +370,7 @@ func (s *Server) enqueueHooked(
 	if err != nil {
 		return "", err
 	}
+	q.noteProduced(b, res.Produced)
 	id := res.Produced[0].ID
 	out := wire.Hooked{OK: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()}
 	d.MessageID = &out.MessageID

@@ -224,6 +224,7 @@ func (s *Server) track(
 ) (event.Result, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
 	defer cancel()
+	ctx, span := s.commitSpan(ctx)
 	op := s.ops.begin(key, c)
 	res, err := do(ctx)
 	switch _, refused := errors.AsType[*event.Problem](err); {
@@ -232,6 +233,9 @@ func (s *Server) track(
 		err = perhaps(event.CodeNoLeader, "the write was not committed in time; it may still be")
 	case err == nil && res.Problem != nil:
 		err = res.Problem
+	}
+	if span != nil {
+		endCommit(span, c, &res, err)
 	}
 	if isStale(err) { // it is checked and proposed again, as one write
 		s.ops.drop(op)

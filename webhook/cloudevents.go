@@ -80,9 +80,9 @@ func (e *CloudEvent) check() error {
 			return bad(name, "is required")
 		}
 	}
-	if len(e.Attributes) > event.MaxHeaders-1 { // traceparent may become another one
+	if len(e.Attributes) > event.MaxHeaders {
 		return bad("extensions",
-			"are too many: an event has at most %d attributes", event.MaxHeaders-1)
+			"are too many: an event has at most %d attributes", event.MaxHeaders)
 	}
 	for _, name := range e.names() {
 		if err := checkAttribute(name, e.Attributes[name]); err != nil {
@@ -335,7 +335,7 @@ func (e *CloudEvent) Headers() map[string]string {
 			continue
 		}
 		out[cePrefix+name] = e.Get(name)
-		if name == "traceparent" || name == "tracestate" {
+		if name == event.Traceparent || name == event.Tracestate {
 			out[name] = e.Get(name)
 		}
 	}

@@ -87,7 +87,7 @@ func (w *Webhook) Message(r *Request, limit int) (m Message, err error) {
 // headers returns those of a request's headers that go with its message, and that expressions see:
 // in lower case, without credentials, cookies, tokens and signatures, without those of the
 // connection, and within the limits of a message's headers; and the product's own webhook,
-// source-ip and received-at, which a sender can't set.
+// source-ip and received-at, which a sender can't set. The sender's trace is not the message's.
 func (w *Webhook) headers(r *Request) map[string]string {
 	all := r.Header
 	out := make(map[string]string, len(all)+3)
@@ -119,6 +119,7 @@ func (w *Webhook) headers(r *Request) map[string]string {
 func (w *Webhook) keeps(lower string) bool {
 	secret := func(word string) bool { return strings.Contains(lower, word) }
 	return len(lower) <= event.MaxHeaderName && !strings.HasPrefix(lower, "proxy-") &&
+		lower != event.Traceparent && lower != event.Tracestate &&
 		!slices.Contains(ofConnection, lower) && (w.scheme == nil || lower != w.scheme.header) &&
 		!slices.ContainsFunc(secretWords, secret)
 }

@@ -227,7 +227,7 @@ type Spec struct {
 }
 
 // Edit replaces parts of a message. Where HasHeaders is false its own headers stay,
-// where HasPayload is false its payload.
+// where HasPayload is false its payload. Its trace context stays unless Headers has another one.
 type Edit struct {
 	Payload     []byte         `json:"payload,omitzero"`
 	HasPayload  bool           `json:"has_payload,omitzero"`
@@ -258,7 +258,7 @@ func (e *Edit) Apply(old *event.Content) *event.Content {
 		c.Payload, c.Binary, c.ContentType = e.Payload, e.Binary, e.ContentType
 	}
 	if e.HasHeaders {
-		c.Headers = e.Headers
+		c.Headers = event.WithTrace(e.Headers, event.TraceOf(old.Headers))
 	}
 	return &c
 }

@@ -194,10 +194,8 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 	if media != "" && (r.Header.Get("Content-Type") == "" || t.Format != formatPayload) {
 		r.Header.Set("Content-Type", media)
 	}
-	for _, h := range c.Headers { // of W3C Trace Context, so that a trace continues at the target
-		if h.Name == "traceparent" || h.Name == "tracestate" {
-			r.Header.Set(h.Name, h.Value)
-		}
+	for _, h := range event.TraceOf(c.Headers) { // so that a trace continues at the target
+		r.Header.Set(h.Name, h.Value)
 	}
 	id := m.ID.String()
 	r.Header.Set("Idempotency-Key", id)

@@ -137,6 +137,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		},
 		LogSegments: e.logSegments, Push: e.push, Eraser: e.eraser,
 		Secrets: n.secrets, Forward: n.egress, Logger: e.logger, Registry: registry,
+		Tracer: n.tracer,
 	}, n.apiOptions())
 	e.push.Lease, e.push.Settle = e.api.LeaseHere, e.api.SettleHere
 	for name, answer := range e.api.Answers() {

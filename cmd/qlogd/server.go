@@ -16,6 +16,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/console"
 	"github.com/qlogd/qlogd/event"
@@ -47,6 +49,7 @@ type node struct {
 	shared    *sharedsecret.Secret // of all nodes of the cluster; nil: none
 	egress    *webhook.Client      // sends to addresses that users gave
 	secrets   *webhook.Secrets     // of webhooks and push
+	tracer    trace.Tracer         // nil: no spans are exported
 
 	// now answers requests: the engine's API, or a handler that refuses them.
 	now atomic.Pointer[serving]
@@ -117,6 +120,10 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
+	endpoint, err := otlpEndpoint(os.Getenv)
+	if err != nil {
+		return nil, err
+	}
 	n.release(func() error { n.egress.Close(); return n.secrets.Close() })
 	if n.httpLis, err = n.listen("http-addr", c.HTTPAddr); err != nil {
 		return nil, err
@@ -133,6 +140,9 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	}
 	n.release(lock.Release)
 	if n.card, err = openCard(c, logger); err != nil {
+		return nil, err
+	}
+	if err := n.startTracing(endpoint); err != nil {
 		return nil, err
 	}
 	if n.peers, err = n.openPeers(raftLis); err != nil {

@@ -64,6 +64,7 @@ var owners = map[string][]string{
 	"github.com/hashicorp/raft-boltdb": {"raft"},
 	"go.etcd.io/bbolt":                 {"raft", "projections/store"},
 	"github.com/spf13/cobra":           {"cmd/qlogd"},
+	"go.opentelemetry.io/otel":         {"api", "cmd/qlogd"},
 }
 
 // TestImports checks that imports run one way through the rooms.

@@ -1,0 +1,268 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/qlogd/qlogd/event"
+)
+
+// Spans of messaging calls (docs/tracing.md). Without Deps.Tracer nothing here runs but sender.
+
+// The types of messaging operations, with which the names of their spans begin.
+const (
+	opSend    = "send"
+	opReceive = "receive"
+	opSettle  = "settle"
+)
+
+// Limits of the trace context that is kept with messages. W3C asks for 512 bytes of tracestate; as
+// they count for no other limit, more are not kept.
+const (
+	maxTraceparent = 128
+	maxTracestate  = 512
+)
+
+// sender returns the span that the request's headers name, and these as a message's headers: none
+// where there are none, or they are invalid. A traceparent with an invalid tracestate is valid.
+func (q *request) sender() (from trace.SpanContext, headers []event.Header) {
+	parent := q.Header["Traceparent"]
+	if len(parent) != 1 || !visible(parent[0], maxTraceparent) {
+		return from, nil
+	}
+	state := strings.Join(q.Header["Tracestate"], ",")
+	if len(state) > maxTracestate {
+		state = ""
+	}
+	from = spanOf(map[string]string{event.Traceparent: parent[0], event.Tracestate: state})
+	if !from.IsValid() {
+		return from, nil
+	}
+	headers = []event.Header{{Name: event.Traceparent, Value: parent[0]}}
+	if from.TraceState().Len() > 0 {
+		headers = append(headers, event.Header{Name: event.Tracestate, Value: state})
+	}
+	return from, headers
+}
+
+// spanOf returns the span that headers name, an invalid one for none.
+func spanOf(headers map[string]string) trace.SpanContext {
+	ctx := propagation.TraceContext{}.Extract(context.Background(),
+		propagation.MapCarrier(headers))
+	return trace.SpanContextFromContext(ctx)
+}
+
+// traceContext returns the trace context of the messages that the request produces: the sender's
+// or, without one, that of the request's own span.
+func (q *request) traceContext() []event.Header {
+	if _, headers := q.sender(); headers != nil {
+		return headers
+	}
+	return q.ownTrace()
+}
+
+// ownTrace returns the trace context of the request's span, nil where it has none.
+func (q *request) ownTrace() (headers []event.Header) {
+	if q.span == nil || !q.span.SpanContext().IsSampled() {
+		return nil
+	}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(q.Context(), carrier)
+	for _, name := range [...]string{event.Traceparent, event.Tracestate} {
+		if v := carrier[name]; v != "" {
+			headers = append(headers, event.Header{Name: name, Value: v})
+		}
+	}
+	return headers
+}
+
+// traced wraps a messaging call in a span, the child of its sender's.
+func (s *Server) traced(operation, name string, h handler) handler {
+	if s.deps.Tracer == nil {
+		return h
+	}
+	return func(q *request) error {
+		ctx := q.Context()
+		if from, _ := q.sender(); from.IsValid() {
+			ctx = trace.ContextWithRemoteSpanContext(ctx, from)
+		}
+		q.begin(ctx, operation, name, q.PathValue("queue"))
+		err := errors.New("panic") // unless h returns
+		defer func() { q.end(err) }()
+		err = h(q)
+		return err
+	}
+}
+
+// begin begins the request's span, unless the sampler passes over it.
+func (q *request) begin(
+	ctx context.Context, operation, name, queue string, more ...trace.SpanStartOption,
+) {
+	attributes := []attribute.KeyValue{
+		semconv.MessagingSystemKey.String("qlogd"), semconv.MessagingOperationName(name),
+		semconv.MessagingOperationTypeKey.String(operation),
+	}
+	title := operation
+	if event.ValidName(queue) {
+		title += " " + queue
+		attributes = append(attributes, semconv.MessagingDestinationName(queue))
+	}
+	ctx, span := q.s.deps.Tracer.Start(ctx, title, append(more,
+		trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attributes...))...)
+	if span.IsRecording() {
+		q.span, q.Request = span, q.Request.WithContext(ctx)
+	}
+}
+
+// end ends the request's span, if it has one. A lease that found nothing leaves none: a worker that
+// waits would otherwise fill the traces.
+func (q *request) end(err error) {
+	if q.span == nil || q.idle && (err == nil || q.Context().Err() != nil) {
+		return
+	}
+	failed(q.span, err)
+	if q.replayed {
+		q.span.SetAttributes(attribute.Bool("qlogd.idempotent_replayed", true))
+	}
+	q.span.End()
+}
+
+// failed notes an error, nil for none, in a span.
+func failed(span trace.Span, err error) {
+	if err == nil {
+		return
+	}
+	code := "internal"
+	if p, ok := errors.AsType[*event.Problem](err); ok {
+		code = p.Code
+	} else if errors.Is(err, context.Canceled) {
+		code = "client_gone"
+	}
+	span.SetStatus(codes.Error, code)
+	span.SetAttributes(semconv.ErrorTypeKey.String(code))
+}
+
+// link links the request's span, if it has one, to the one that a message's headers name.
+func (q *request) link(headers map[string]string, more ...attribute.KeyValue) {
+	if q.span == nil || headers[event.Traceparent] == "" {
+		return
+	}
+	if from := spanOf(headers); from.IsValid() {
+		q.span.AddLink(trace.Link{SpanContext: from, Attributes: more})
+	}
+}
+
+// noteProduced notes in the request's span, if it has one, what became of messages.
+func (q *request) noteProduced(b *batch, produced []event.Produced) {
+	if q.span == nil || q.err != nil {
+		return
+	}
+	duplicates := 0
+	for i := range produced {
+		if produced[i].Duplicate {
+			duplicates++
+		}
+	}
+	q.span.SetAttributes(semconv.MessagingBatchMessageCount(len(produced)))
+	if duplicates > 0 {
+		q.span.SetAttributes(attribute.Int("qlogd.duplicates", duplicates))
+	}
+	if len(produced) != 1 {
+		return
+	}
+	q.span.SetAttributes(semconv.MessagingMessageID(produced[0].ID.String()),
+		semconv.MessagingMessageBodySize(int(b.msgs[0].Size)))
+	if id := b.msgs[0].CorrelationID; id != "" {
+		q.span.SetAttributes(semconv.MessagingMessageConversationID(id))
+	}
+}
+
+// noteLeased notes leased messages in the request's span, if it has one, and links it to the spans
+// that produced them.
+func (q *request) noteLeased(worker string, leased *leaseAnswer) {
+	if q.span == nil {
+		return
+	}
+	messages := leased.Messages
+	q.span.SetAttributes(semconv.MessagingBatchMessageCount(len(messages)))
+	if worker != "" {
+		q.span.SetAttributes(semconv.MessagingClientID(worker))
+	}
+	if len(messages) == 1 {
+		q.span.SetAttributes(semconv.MessagingMessageID(messages[0].ID),
+			semconv.MessagingDestinationName(messages[0].Queue))
+	}
+	for i := range messages {
+		q.link(messages[i].Headers, semconv.MessagingMessageID(messages[i].ID))
+	}
+}
+
+// noteSettled notes the outcome of settles in the request's span, if it has one.
+func (q *request) noteSettled(settled []event.Settled) {
+	if q.span == nil || q.err != nil {
+		return
+	}
+	rejected := 0
+	for i := range settled {
+		if settled[i].Status == event.StatusRejected {
+			rejected++
+		}
+	}
+	q.span.SetAttributes(semconv.MessagingBatchMessageCount(len(settled)))
+	if rejected > 0 {
+		q.span.SetAttributes(attribute.Int("qlogd.rejected", rejected))
+	}
+}
+
+// noteTransaction notes the outcome of a transaction in the request's span, if it has one.
+func (q *request) noteTransaction(batches []*batch, res *event.Result) {
+	if q.span == nil || q.err != nil {
+		return
+	}
+	if len(res.Settled) > 0 {
+		q.noteSettled(res.Settled)
+		return
+	}
+	q.noteProduced(batches[0], res.Produced)
+}
+
+// hooked begins the span of a verified webhook: of a new trace, for the sender is a stranger, and
+// must not decide what is recorded here.
+func (q *request) hooked(queue string, at time.Time) {
+	if q.s.deps.Tracer == nil {
+		return
+	}
+	more := []trace.SpanStartOption{trace.WithNewRoot(), trace.WithTimestamp(at)}
+	if from, _ := q.sender(); from.IsValid() {
+		more = append(more, trace.WithLinks(trace.Link{SpanContext: from}))
+	}
+	q.begin(q.Context(), opSend, opSend, queue, more...)
+}
+
+// commitSpan begins the span of a proposal, nil where that is of no traced request.
+func (s *Server) commitSpan(ctx context.Context) (context.Context, trace.Span) {
+	if s.deps.Tracer == nil || !trace.SpanFromContext(ctx).IsRecording() {
+		return ctx, nil
+	}
+	return s.deps.Tracer.Start(ctx, "commit")
+}
+
+// endCommit ends the span of a proposal. As in end, a lease that found nothing leaves none.
+func endCommit(span trace.Span, c *event.Command, res *event.Result, err error) {
+	if c.Lease != nil && err == nil && len(res.Leased) == 0 {
+		return
+	}
+	failed(span, err)
+	if res.Index > 0 {
+		span.SetAttributes(attribute.Int64("qlogd.index", int64(res.Index)))
+	}
+	span.End()
+}

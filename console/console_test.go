@@ -1,7 +1,11 @@
 package console_test
 
 import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hmac"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"fmt"
 	"html"
@@ -244,9 +248,25 @@ func TestSession(t *testing.T) {
 		"Authorization: Bearer "+strings.TrimPrefix(value, "qlogd-console=")).StatusCode, 401)
 	b.fresh()
 	for _, forged := range []string{strings.Replace(value, "ann", "root", 1), value + "0",
+		"qlogd-console=" + byReader(t, "root|9999999999"),
 		strings.Replace(value, "|", "|9", 1), "qlogd-console=root|9999999999|"} {
 		assert.Equal(t, b.do("GET", "", nil, "Cookie: "+forged).StatusCode, 303, "%s", forged)
 	}
+}
+
+// byReader returns the best cookie that a reader of the auth file can make: of the SHA-256 of a
+// token, without the token.
+func byReader(t *testing.T, label string) string {
+	name, _, _ := strings.Cut(label, "|")
+	sum := sha256.Sum256([]byte(token(name)))
+	key := hmac.New(sha256.New, sum[:])
+	key.Write([]byte("qlogd console session"))
+	block, err := aes.NewCipher(key.Sum(nil))
+	require.NoError(t, err)
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	require.NoError(t, err)
+	sealed := aead.Seal(nil, nil, []byte("qlogd_unknown"), []byte(label))
+	return label + "|" + base64.RawURLEncoding.EncodeToString(sealed)
 }
 
 // A form without the token of its session changes nothing.

@@ -2,9 +2,12 @@ package console
 
 import (
 	"context"
+	"crypto/aes"
+	"crypto/cipher"
 	"crypto/hmac"
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/base64"
 	"encoding/hex"
 	"net/http"
 	"net/netip"
@@ -35,26 +38,45 @@ const (
 	maxForm    = 8 << 20 // bytes of a form: a payload of 1 MiB, encoded as three bytes each
 )
 
-// session is who has signed in. The cookie is NAME|EXPIRY|MAC, where MAC is keyed with the SHA-256
-// of the token. So every node with the same auth file checks it without state; it is not the token,
-// and ends when the token leaves the file.
+// session is who has signed in. Its cookie is NAME|EXPIRY|SEALED: the token, encrypted with a key that
+// derives from the SHA-256 that the auth file has of it. So every node with the same auth file opens
+// it without state; whoever has the cookie does not have the token, and whoever can read the file
+// cannot make a cookie. A session ends when its token leaves the file.
 type session struct {
 	name    string
 	sum     [sha256.Size]byte
 	expires time.Time
 }
 
-// cookie returns the cookie's value.
-func (s *session) cookie() string {
-	text := s.name + "|" + strconv.FormatInt(s.expires.Unix(), 10)
-	return text + "|" + mac(s.sum[:], "session", text)
+// label is the part of the cookie that is not encrypted.
+func (s *session) label() string {
+	return s.name + "|" + strconv.FormatInt(s.expires.Unix(), 10)
 }
 
-// mac returns an HMAC-SHA256 of a text for one purpose, in hex.
-func mac(key []byte, purpose, text string) string {
-	h := hmac.New(sha256.New, key)
-	h.Write([]byte("qlogd console " + purpose + "\n" + text))
-	return hex.EncodeToString(h.Sum(nil))
+// cookie returns the cookie's value.
+func (s *session) cookie(token string) string {
+	sealed := s.aead().Seal(nil, nil, []byte(token), []byte(s.label()))
+	return s.label() + "|" + base64.RawURLEncoding.EncodeToString(sealed)
+}
+
+// opens reports whether a cookie's encrypted part has the session's token.
+func (s *session) opens(sealed []byte) bool {
+	token, err := s.aead().Open(nil, nil, sealed, []byte(s.label()))
+	return err == nil && sha256.Sum256(token) == s.sum
+}
+
+func (s *session) aead() cipher.AEAD {
+	key := hmac.New(sha256.New, s.sum[:])
+	key.Write([]byte("qlogd console session"))
+	block, err := aes.NewCipher(key.Sum(nil))
+	if err != nil {
+		panic(err) // the key has another length
+	}
+	aead, err := cipher.NewGCMWithRandomNonce(block)
+	if err != nil {
+		panic(err) // AES has another block size
+	}
+	return aead
 }
 
 // sessionOf returns the session of a cookie, nil if it is not valid (any more).
@@ -64,13 +86,13 @@ func (c *Console) sessionOf(cookie string) *session {
 		return nil
 	}
 	unix, err := strconv.ParseInt(parts[1], 10, 64)
+	sealed, err2 := base64.RawURLEncoding.DecodeString(parts[2])
 	expires := time.Unix(unix, 0)
-	if err != nil || !time.Now().Before(expires) {
+	if err != nil || err2 != nil || !time.Now().Before(expires) {
 		return nil
 	}
 	for _, sum := range c.opts.Tokens.Sums(parts[0]) {
-		s := &session{parts[0], sum, expires}
-		if hmac.Equal([]byte(s.cookie()), []byte(cookie)) {
+		if s := (&session{parts[0], sum, expires}); s.opens(sealed) {
 			return s
 		}
 	}
@@ -112,7 +134,9 @@ func (p *page) CSRF() string {
 		p.cookie = rand.Text()
 		p.put(cookieName, p.cookie, sessionFor)
 	}
-	return mac([]byte(p.cookie), "form", p.cookie)
+	h := hmac.New(sha256.New, []byte(p.cookie))
+	h.Write([]byte("qlogd console form"))
+	return hex.EncodeToString(h.Sum(nil))
 }
 
 // readForm reads the form of a POST, and refuses it without the right CSRF token.
@@ -156,7 +180,8 @@ func (p *page) signedIn() error {
 		return refuse(http.StatusTooManyRequests, "Too many attempts from your address. Wait a "+
 			"moment and try again.")
 	}
-	sum := sha256.Sum256([]byte(strings.TrimSpace(p.r.PostForm.Get("token"))))
+	token := strings.TrimSpace(p.r.PostForm.Get("token"))
+	sum := sha256.Sum256([]byte(token))
 	name := p.c.opts.Tokens.Name(sum)
 	if name == "" {
 		p.c.opts.Logger.Warn("console sign-in refused", "from", p.c.opts.Source(p.r).String())
@@ -164,7 +189,7 @@ func (p *page) signedIn() error {
 			"revoked.")
 	}
 	s := &session{name, sum, time.Now().Add(sessionFor)}
-	p.put(cookieName, s.cookie(), sessionFor)
+	p.put(cookieName, s.cookie(token), sessionFor)
 	return p.redirect(p.root + within(form.Next))
 }
 

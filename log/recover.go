@@ -241,18 +241,24 @@ func (r *recovery) segment(i int) error {
 // restore gives a segment the header that it had before that was damaged, and reports whether it is
 // known: the side file and each block depend on the header's checksum, so a wrong guess shows.
 func (r *recovery) restore(i int, size int64) bool {
-	seg := r.segments[i]
+	seg := r.expected(i)
+	known := r.matches(seg, size) || i == 0 && r.correct(seg, size)
+	if known {
+		*r.segments[i] = *seg
+	}
+	return known
+}
+
+// expected returns a segment as it continues the one before it, the first one as the log's first.
+func (r *recovery) expected(i int) *segment {
 	prev := &SegmentInfo{SegmentSize: r.segSize}
 	if i > 0 {
 		prev = &r.segments[i-1].SegmentInfo
 	}
+	seg := newSegment(r.segments[i].First)
 	seg.continues(prev)
 	seg.putHeader(make([]byte, headerSize)) // sets the salt
-	if r.matches(seg, size) || i == 0 && r.correct(seg, size) {
-		return true
-	}
-	*seg = *newSegment(seg.First)
-	return false
+	return seg
 }
 
 // correct restores the first segment's header if only one of its bytes is wrong: retention may have

@@ -48,12 +48,7 @@ func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) er
 	if len(b) == headerSize {
 		// The salt is the header's checksum: as it is there, as it would be,
 		// and as what we know says.
-		known := newSegment(seg.First)
-		known.SegmentSize = r.segSize
-		if n := len(r.segments); n > 1 {
-			known.continues(&r.segments[n-2].SegmentInfo)
-		}
-		known.putHeader(make([]byte, headerSize))
+		known := r.expected(len(r.segments) - 1)
 		j.salts = []uint32{le.Uint32(b[84:]), crc(b[16:84]), known.salt}
 	}
 	_, behind := j.find(0, j.whole)

@@ -104,26 +104,20 @@ func (s *Spec) Encode() []byte {
 	return b
 }
 
-// erased returns the events of a range of the log whose contents are erased, by a task; zero: any.
-func (e *Eraser) erased(ctx context.Context, task event.ID, from, upTo uint64) (
+// erased returns the events whose contents a range of a log erases, by a task; zero: any.
+func erased(ctx context.Context, l *log.Log, task event.ID, from, upTo uint64) (
 	refs []event.Ref, err error) {
-	for b, err := range e.Log.Blocks(ctx, from, upTo, event.Erased) {
+	for b, err := range l.Blocks(ctx, from, upTo, event.Erased) {
 		if err != nil {
 			return nil, err
 		}
-		refs = append(refs, erasedIn(b, task)...)
-	}
-	return refs, nil
-}
-
-// erasedIn returns the events whose contents a block erases, by a task; zero: any.
-func erasedIn(b *event.Block, task event.ID) (refs []event.Ref) {
-	for i := range b.Events {
-		if e := &b.Events[i]; e.Type == event.Erased && (task.IsZero() || e.Task == task) {
-			refs = append(refs, e.Refs...)
+		for i := range b.Events {
+			if e := &b.Events[i]; e.Type == event.Erased && (task.IsZero() || e.Task == task) {
+				refs = append(refs, e.Refs...)
+			}
 		}
 	}
-	return refs
+	return refs, nil
 }
 
 // Replace puts a fetched segment, whole and in dir, in place of the log's damaged one, without the
@@ -137,19 +131,15 @@ func (e *Eraser) Replace(ctx context.Context, dir string, sealed log.SegmentInfo
 		return err
 	}
 	defer copied.Close()
-	var refs []event.Ref
-	for _, part := range []struct {
-		*log.Log
-		from, upTo uint64
-	}{{copied, sealed.First, sealed.Last}, {e.Log, sealed.Last + 1, e.Log.Head()}} {
-		for b, err := range part.Blocks(ctx, part.from, part.upTo, event.Erased) {
-			if err != nil {
-				return err
-			}
-			refs = append(refs, erasedIn(b, event.ID{})...)
-		}
+	inside, err := erased(ctx, copied, event.ID{}, sealed.First, sealed.Last)
+	if err != nil {
+		return err
 	}
-	refs = slices.DeleteFunc(refs, func(r event.Ref) bool {
+	behind, err := erased(ctx, e.Log, event.ID{}, sealed.Last+1, e.Log.Head())
+	if err != nil {
+		return err
+	}
+	refs := slices.DeleteFunc(append(inside, behind...), func(r event.Ref) bool {
 		return r.Index < sealed.First || r.Index > sealed.Last
 	})
 	b, found, err := log.EraseSegment(e.FS, dir, sealed, refs)
@@ -168,7 +158,7 @@ func (e *Eraser) eraseArchived(ctx context.Context, task event.ID, upTo uint64) 
 	if e.Archive == nil {
 		return nil
 	}
-	refs, err := e.erased(ctx, task, event.RefOf(task).Index, upTo)
+	refs, err := erased(ctx, e.Log, task, event.RefOf(task).Index, upTo)
 	if err != nil {
 		return err
 	}
@@ -225,7 +215,7 @@ func (e *Eraser) overwrite(ctx context.Context) error {
 	var refs []event.Ref
 	if e.from > 0 {
 		var err error
-		if refs, err = e.erased(ctx, event.ID{}, e.from, head); err != nil {
+		if refs, err = erased(ctx, e.Log, event.ID{}, e.from, head); err != nil {
 			return err
 		}
 		for part := range slices.Chunk(refs, batch) {

@@ -31,15 +31,9 @@ import (
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
-// Log is the event log: *log.Log describes the methods.
-type Log interface {
-	Segments() []log.SegmentInfo
-	Check(ctx context.Context, first uint64, progress func(done, total int64)) error
-}
-
 // Options are what a Scrubber works with.
 type Options struct {
-	Log     Log // set before Run
+	Log     *log.Log // set before Run
 	FS      vfs.FS
 	DataDir string
 	Rate    int64 // bytes read a second; 0: nothing is read, and only what readers find is repaired

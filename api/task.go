@@ -77,13 +77,13 @@ func (s *Server) addSpec(t *event.TaskView, out *wire.Task) error {
 	var rate int64
 	switch t.Kind {
 	case event.TaskReplay:
-		spec, err := dead.DecodeSpec(c.Spec)
+		spec, err := task.DecodeSpec[dead.Spec](c.Spec)
 		if err != nil {
 			return err
 		}
 		rate = spec.Rate
 	case event.TaskUndo:
-		spec, err := undo.DecodeSpec(c.Spec)
+		spec, err := task.DecodeSpec[undo.Spec](c.Spec)
 		if err != nil {
 			return err
 		}

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/go-json-experiment/json"
@@ -37,8 +36,8 @@ type letter struct{ id, first event.ID }
 // task was created: what dies again while it runs must not come around again.
 func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
 	s *Spec, out []letter, err error) {
-	if s, err = DecodeSpec(raw); err != nil {
-		return nil, nil, event.Problemf(event.CodeInvalidArgument, "", "%s", err)
+	if s, err = task.DecodeSpec[Spec](raw); err != nil {
+		return nil, nil, err
 	}
 	if s.Filter == nil {
 		for _, id := range s.IDs {
@@ -239,15 +238,6 @@ type Edit struct {
 
 // Encode returns the bytes of a spec.
 func (s *Spec) Encode() ([]byte, error) { return json.Marshal(s, json.Deterministic(true)) }
-
-// DecodeSpec reads what Encode wrote.
-func DecodeSpec(b []byte) (*Spec, error) {
-	s := &Spec{}
-	if err := json.Unmarshal(b, s); err != nil {
-		return nil, fmt.Errorf("decode the task's spec: %w", err)
-	}
-	return s, nil
-}
 
 // Apply returns a message's content with the edit in it, and without its error text,
 // which is of the message that died.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/qlogd/qlogd/background/dead"
+	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
@@ -138,21 +139,21 @@ func (s *search) message(ctx context.Context, id event.ID) (out found, err error
 }
 
 // edited returns the edits in a task's creation, by message.
-func (s *search) edited(task event.ID) map[event.ID]*dead.Edit {
-	if edits, ok := s.edits[task]; ok || task.IsZero() {
+func (s *search) edited(of event.ID) map[event.ID]*dead.Edit {
+	if edits, ok := s.edits[of]; ok || of.IsZero() {
 		return edits
 	}
-	c, err := s.e.Log.Content(event.RefOf(task))
+	c, err := s.e.Log.Content(event.RefOf(of))
 	if err != nil {
-		c, err = s.whole.Content(event.RefOf(task))
+		c, err = s.whole.Content(event.RefOf(of))
 	}
-	s.edits[task] = nil // also where it is erased, or gone
+	s.edits[of] = nil // also where it is erased, or gone
 	if err == nil {
-		if spec, err := dead.DecodeSpec(c.Spec); err == nil {
-			s.edits[task] = spec.Edit
+		if spec, err := task.DecodeSpec[dead.Spec](c.Spec); err == nil {
+			s.edits[of] = spec.Edit
 		}
 	}
-	return s.edits[task]
+	return s.edits[of]
 }
 
 // key calls fn with one id of each message of a key that was in a queue, of those

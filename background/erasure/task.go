@@ -2,12 +2,12 @@ package erasure
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -51,16 +51,16 @@ func (e *Eraser) DryRun(ctx context.Context, spec *Spec) (out wire.Erasable, err
 // RunTask is a task.Run: it returns nil when all contents are erased on all members.
 func (e *Eraser) RunTask(ctx context.Context, t event.TaskView, raw []byte) (
 	skipped int64, err error) {
-	var spec Spec
-	err = json.Unmarshal(raw, &spec)
-	if err == nil && spec.Message.IsZero() && (spec.Queue == "" || spec.Key == "") {
-		err = errors.New("neither a message nor a key of a queue")
-	}
+	spec, err := task.DecodeSpec[Spec](raw)
 	if err != nil {
-		return 0, event.Problemf(event.CodeInvalidArgument, "", "decode the task's spec: %s", err)
+		return 0, err
+	}
+	if spec.Message.IsZero() && (spec.Queue == "" || spec.Key == "") {
+		return 0, event.Problemf(event.CodeInvalidArgument, "",
+			"decode the task's spec: neither a message nor a key of a queue")
 	}
 	if !t.Sealed {
-		if err := e.erase(ctx, t.ID, &spec); err != nil {
+		if err := e.erase(ctx, t.ID, spec); err != nil {
 			return 0, err
 		}
 	}

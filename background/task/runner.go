@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/go-json-experiment/json"
 	"golang.org/x/time/rate"
 
 	"github.com/qlogd/qlogd/background/loop"
@@ -35,6 +36,15 @@ type Counting func(ctx context.Context, t event.TaskView, spec []byte) (skipped 
 func (c Counting) Run(ctx context.Context, t event.TaskView, spec []byte) (int64, []byte, error) {
 	skipped, err := c(ctx, t, spec)
 	return skipped, nil, err
+}
+
+// DecodeSpec reads the spec of a task.
+func DecodeSpec[T any](b []byte) (*T, error) {
+	s := new(T)
+	if err := json.Unmarshal(b, s); err != nil {
+		return nil, event.Problemf(event.CodeInvalidArgument, "", "decode the task's spec: %s", err)
+	}
+	return s, nil
 }
 
 // perSecond is how often a second a task with a rate proposes, if its rate allows.

@@ -42,15 +42,6 @@ type Spec struct {
 // Encode returns the bytes of a spec.
 func (s *Spec) Encode() ([]byte, error) { return json.Marshal(s, json.Deterministic(true)) }
 
-// DecodeSpec reads what Encode wrote.
-func DecodeSpec(b []byte) (*Spec, error) {
-	s := &Spec{}
-	if err := json.Unmarshal(b, s); err != nil {
-		return nil, event.Problemf(event.CodeInvalidArgument, "", "decode the task's spec: %s", err)
-	}
-	return s, nil
-}
-
 // Log is the part of the event log that is read. *log.Log describes the methods.
 type Log interface {
 	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
@@ -296,7 +287,7 @@ type Runner struct {
 // Run is a task.Run.
 func (r *Runner) Run(ctx context.Context, t event.TaskView, raw []byte) (
 	skipped int64, result []byte, err error) {
-	spec, err := DecodeSpec(raw)
+	spec, err := task.DecodeSpec[Spec](raw)
 	if err != nil {
 		return 0, nil, err
 	}

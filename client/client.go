@@ -49,6 +49,7 @@ type Client struct {
 	token     string
 	agent     string
 	retry     Retry
+	carries   Propagator    // nil: nothing
 	try       time.Duration // limit of one try; 0: none, < 0: the default
 	err       error         // of an option
 
@@ -126,6 +127,20 @@ func WithTryTimeout(d time.Duration) Option { return func(c *Client) { c.try = d
 
 // WithRetry sets when calls are repeated.
 func WithRetry(r Retry) Option { return func(c *Client) { c.retry = r } }
+
+// Propagator carries what is in a context, such as the current span, in headers: with every call to
+// the server, and with messages to their workers. Many goroutines use it at once. qlogdotel, a
+// module of its own beside this package, has OpenTelemetry's.
+type Propagator interface {
+	// Inject adds headers by name, in lower case.
+	Inject(ctx context.Context, headers map[string]string)
+	// Extract returns ctx with what headers, which may be nil, carry.
+	Extract(ctx context.Context, headers map[string]string) context.Context
+}
+
+// WithPropagator carries the contexts of calls to the server, and to the handlers of the messages
+// that they enqueue. A message with one of the headers of its own keeps them all.
+func WithPropagator(p Propagator) Option { return func(c *Client) { c.carries = p } }
 
 // WithUserAgent names the program to the server.
 func WithUserAgent(agent string) Option { return func(c *Client) { c.agent = agent } }

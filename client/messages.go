@@ -3,6 +3,7 @@ package client
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
 	"time"
@@ -53,7 +54,28 @@ func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.N
 // ErrOutcomeUnknown. Give the message an IdempotencyKey if it will be enqueued again then.
 func (c *Client) Enqueue(ctx context.Context, queue string,
 	m wire.NewMessage) (wire.Produced, error) {
+	m.Headers = c.carrying(ctx, m.Headers)
 	return c.enqueueLane(queue).do(ctx, m, sizeOf(&m))
+}
+
+// carrying returns a message's headers with what ctx carries: a shared request carries nothing for
+// all of its messages.
+func (c *Client) carrying(ctx context.Context, own map[string]string) map[string]string {
+	if c.carries == nil {
+		return own
+	}
+	headers := map[string]string{}
+	c.carries.Inject(ctx, headers)
+	for name := range headers {
+		if _, ok := own[name]; ok {
+			return own
+		}
+	}
+	if len(headers) == 0 {
+		return own
+	}
+	maps.Copy(headers, own)
+	return headers
 }
 
 type enqueueLane = lane[wire.NewMessage, wire.Produced]

@@ -313,6 +313,13 @@ func (c *Client) request(ctx context.Context, to *endpoint, q *call,
 	if q.packed {
 		media, accept = wire.MediaMsgpack, wire.AcceptMsgpack
 	}
+	if c.carries != nil {
+		headers := map[string]string{}
+		c.carries.Inject(ctx, headers)
+		for name, v := range headers {
+			req.Header.Set(name, v)
+		}
+	}
 	req.Header.Set("Accept", accept)
 	req.Header.Set("User-Agent", c.agent)
 	if body != nil {

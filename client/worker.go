@@ -315,7 +315,11 @@ func (r *run) do(ctx context.Context, j *job) {
 		r.settle(j, settlement(j.LeaseID, err, stopping),
 			max(time.Since(began), time.Microsecond))
 	}()
-	err = r.w.handler(ctx, &j.Message)
+	if p := r.w.c.carries; p != nil {
+		err = r.w.handler(p.Extract(ctx, j.Headers), &j.Message)
+	} else {
+		err = r.w.handler(ctx, &j.Message)
+	}
 	returned = true
 }
 

@@ -23,7 +23,7 @@ type fakeCluster struct {
 }
 
 func newFakeCluster() *fakeCluster {
-	n1 := raft.MemberStatus{Votes: true, Leader: true, Seen: time.Now()}
+	n1 := raft.MemberStatus{Votes: true, Leader: true, Reachable: true, Seen: time.Now()}
 	n1.ID, n1.RaftAddr, n1.HTTPAddr = "n1", "h1:1", "h1:2"
 	n1.Status.Applied, n1.Status.Head, n1.Status.Chain[0] = 7, 7, 0xab
 	return &fakeCluster{nodes: map[string]raft.MemberStatus{"n1": n1}}

@@ -13,11 +13,13 @@ import (
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/background/undo"
+	"github.com/qlogd/qlogd/background/verify"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -26,6 +28,7 @@ import (
 type machine struct {
 	*fsm.Machine
 	log    *log.Log
+	disk   *memdisk.Disk // of log
 	s      *Server
 	runs   *task.Runner // nil: no tasks
 	eraser *erasure.Eraser
@@ -36,12 +39,13 @@ type machine struct {
 }
 
 func newMachine(s *Server) *machine {
-	log, err := log.Open(log.Options{FS: memdisk.New(), Dir: "log", SegmentSize: 1 << 20,
+	disk := memdisk.New()
+	log, err := log.Open(log.Options{FS: disk, Dir: "log", SegmentSize: 1 << 20,
 		CacheBytes: 1 << 20, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		panic(err)
 	}
-	return &machine{Machine: fsm.New(projections.New(), log), log: log, s: s}
+	return &machine{Machine: fsm.New(projections.New(), log), log: log, disk: disk, s: s}
 }
 
 // onMachine is a harness with a runner of tasks, where it is noon until time passes.
@@ -59,6 +63,10 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: m.log.Head, Wait: m.log.Wait,
 	}
 	undoer := undo.Runner{Finder: m.s.Undoer(), Propose: m.Propose}
+	verifier := verify.New(verify.Options{
+		FS: m.disk, Node: &datadir.Node{NodeID: "n1"}, Log: m.log, Rate: verify.Rate,
+		Busy: func() bool { return false },
+	})
 	m.runs = task.New(task.Options{
 		Logger: slog.New(slog.DiscardHandler), Propose: m.Propose, Barrier: m.Barrier,
 		Tasks: m.Tasks, Content: m.log.Content, Leader: func() bool { return true },
@@ -67,6 +75,7 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 			event.TaskPurge:  task.Counting(mover.Purge).Run,
 			event.TaskErase:  task.Counting(m.eraser.RunTask).Run,
 			event.TaskUndo:   undoer.Run,
+			event.TaskVerify: verifier.Run,
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())

@@ -50,6 +50,7 @@ const (
 	codeTargetTimeout    = "target_timeout"
 	codeLoopDetected     = "loop_detected"
 	codeNodeDamaged      = "node_damaged"
+	codeNodeUnreachable  = "node_unreachable"
 )
 
 // status describes a code in HTTP.

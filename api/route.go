@@ -120,6 +120,7 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /v1/cluster", access{roleRead, somehow}, s.cluster)
 	add("POST /v1/cluster/nodes", admin, s.addNode)
 	add("DELETE /v1/cluster/nodes/{id}", admin, s.removeNode)
+	add("POST /v1/cluster/nodes/{id}/verify", admin, s.verifyNode)
 	add("POST /v1/cluster/transfer-leadership", admin, s.transferLeadership)
 	add("POST /v1/cluster/snapshot", admin, s.snapshot)
 

@@ -107,23 +107,27 @@ func (q *request) answerTask(status int, t *event.TaskView) error {
 
 // cancelTask answers DELETE /v1/tasks/{id}. What it has done so far stays done.
 func (s *Server) cancelTask(q *request) error {
-	id := q.changeableTask("cancelled")
+	id := q.changeableTask("cancelled").ID
 	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpCancel}})
 	return q.answer(http.StatusNoContent, nil)
 }
 
 // resumeTask answers POST /v1/tasks/{id}/resume.
 func (s *Server) resumeTask(q *request) error {
-	id := q.changeableTask("resumed")
+	t := q.changeableTask("resumed")
+	if p := t.MayResume(); p != nil && q.err == nil {
+		q.err = p
+	}
+	id := t.ID
 	q.noBody()
 	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpResume}})
-	t := found(q, id, s.deps.State.Task, taskNotFound)
+	t = found(q, id, s.deps.State.Task, taskNotFound)
 	return q.answerTask(http.StatusOK, &t)
 }
 
 // changeableTask reads which task is to be changed. It refuses what cannot be done, so that this
 // leaves no entry; the state machine refuses it for a task that ends meanwhile.
-func (q *request) changeableTask(done string) event.ID {
+func (q *request) changeableTask(done string) event.TaskView {
 	id := q.read().pathID("id")
 	t := get(q, func() (event.TaskView, error) {
 		return currently(q, id, q.s.deps.State.Task, taskNotFound)
@@ -132,7 +136,7 @@ func (q *request) changeableTask(done string) event.ID {
 		q.err = event.Problemf(event.CodeConflict, "id", "task %s has %s at %s: it can't be %s",
 			id, t.Status, wire.Time(t.EndedAt), done)
 	}
-	return id
+	return t
 }
 
 // taskOf returns a task's view.
@@ -151,10 +155,18 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 	if err == nil && t.Status.Final() && !t.End.IsZero() {
 		var c *event.Content
 		if c, err = s.content(t.End); err == nil && c != nil {
-			if out.Error = c.Error; len(c.Result) > 0 {
+			out.Error = c.Error
+			switch {
+			case len(c.Result) == 0:
+			case t.Kind == event.TaskVerify:
+				err = wire.Unmarshal(c.Result, &out.Verified)
+			default:
 				err = wire.Unmarshal(c.Result, &out.Result)
 			}
 		}
+	}
+	if t.Kind == event.TaskVerify {
+		s.addVerification(t, &out)
 	}
 	return out, err
 }

@@ -450,6 +450,13 @@ func (c *Client) RemoveNode(ctx context.Context, id string, force bool, opts ...
 	return err
 }
 
+// VerifyNode begins to verify the files of a node, in a task whose Verified has what it found.
+func (c *Client) VerifyNode(ctx context.Context, id string,
+	opts ...CallOption) (*wire.Task, error) {
+	q := newCall(post, "/v1/cluster/nodes/"+url.PathEscape(id)+"/verify", nil)
+	return do[wire.Task](ctx, c, q, opts)
+}
+
 // TransferLeadership makes a voter the leader or, for "", the most advanced one. It
 // returns the leader's id, "" if it is not known yet.
 func (c *Client) TransferLeadership(ctx context.Context, to string,

@@ -50,6 +50,7 @@ const (
 	ErrQueueNotFound       = code("queue_not_found")
 	ErrMessageNotFound     = code("message_not_found")
 	ErrNodeNotFound        = code("node_not_found")
+	ErrNodeUnreachable     = code("node_unreachable")
 	ErrLeaseLost           = code("lease_lost")
 	ErrWrongQueue          = code("wrong_queue")
 	ErrQueueInUse          = code("queue_in_use")

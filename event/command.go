@@ -358,6 +358,7 @@ type ResurrectItem struct {
 type CreateTask struct {
 	Kind    TaskKind
 	Queue   string // "" none
+	Node    string // TaskVerify: the member that carries it out
 	Total   int64  // about how many messages
 	Content Blob
 }

@@ -178,9 +178,10 @@ const (
 	TaskPurge
 	TaskErase
 	TaskUndo
+	TaskVerify
 )
 
-var taskKindNames = [...]string{"", "replay", "purge", "erase", "undo"}
+var taskKindNames = [...]string{"", "replay", "purge", "erase", "undo", "verify"}
 
 func (k TaskKind) String() string { return nameOf(taskKindNames[:], k) }
 
@@ -274,7 +275,7 @@ type Event struct {
 	Task     ID
 	TaskKind TaskKind // task_created
 	Failed   bool     // task_ended
-	Node     string   // task_reported
+	Node     string   // task_reported; task_created of a verification: whose files
 	Refs     []Ref    // erased: the events whose content is to be overwritten
 
 	// Webhooks.

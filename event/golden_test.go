@@ -178,6 +178,7 @@ func TestGoldenCommands(t *testing.T) {
 			{ID: idOf(3), Skip: SkipErased},
 		}}},
 		"create_task": {CreateTask: &CreateTask{Kind: TaskReplay, Queue: "q", Total: 10_000, Content: EncodeContent(&Content{Spec: []byte(`{"filter":{}}`)})}},
+		"verify_node": {CreateTask: &CreateTask{Kind: TaskVerify, Node: "n1/x"}},
 		"update_task": {UpdateTask: &UpdateTask{ID: idOf(1), Op: TaskOpFail, Node: "n1", Skipped: 3, Content: EncodeContent(&Content{Error: "e"})}},
 		"erase": {Erase: &Erase{
 			Task: idOf(1), Items: []EraseItem{{ID: idOf(2), Last: Ref{42, 3}, Refs: []Ref{{42, 2}, {42, 3}}}}, Why: EncodeContent(&Content{Why: "asked to"}),
@@ -218,6 +219,7 @@ func TestGoldenHeaders(t *testing.T) {
 		"resurrected_first": {Type: Resurrected, Queue: "q", ToQueue: "q", Priority: 5, Size: 7, First: idOf(3), Count: 2},
 		"resurrected_task":  {Type: Resurrected, Queue: "q", ToQueue: "q", Priority: 5, Size: 7, SourceID: "s", Until: 9, Order: OrderOriginal, Task: idOf(4)},
 		"task_created":      {Type: TaskCreated, Queue: "q", Task: idOf(7), TaskKind: TaskErase, Count: 12},
+		"verify_created":    {Type: TaskCreated, Task: idOf(7), TaskKind: TaskVerify, Node: "n1/x"},
 		"task_cancelled":    {Type: TaskCancelled, Task: idOf(7)},
 		"task_resumed":      {Type: TaskResumed, Task: idOf(7)},
 		"task_sealed":       {Type: TaskSealed, Task: idOf(7)},

@@ -1,5 +1,7 @@
 package event
 
+import "strings"
+
 // QueueView is a queue as readers see it.
 type QueueView struct {
 	Name     string
@@ -132,24 +134,53 @@ type TaskView struct {
 	Total     int64 // about how many messages, when it began
 	Done      int64
 	Skipped   int64
-	KeepFrom  uint64 // undo: the first index that may still be read when it begins
-	End       Ref    // task_ended, whose content has the error of a failed one
-	Nodes     []TaskNode
+	KeepFrom  uint64     // undo: the first index that may still be read when it begins
+	End       Ref        // task_ended, whose content has the error of a failed one
+	Nodes     []TaskNode // erase: that have carried it out; verify: the one that does
 }
 
 // TaskOf returns a task as its creation leaves it.
 func TaskOf(created *Event) TaskView {
 	at := ClockOf(created.ID)
-	return TaskView{
+	v := TaskView{
 		ID: created.ID, Kind: created.TaskKind, Queue: created.Queue, Actor: created.Actor,
 		CreatedAt: at, UpdatedAt: at, Total: created.Count,
 	}
+	if created.Node != "" {
+		v.Nodes = []TaskNode{{Node: created.Node}}
+	}
+	return v
 }
 
-// TaskNode is a node that has carried an erasure out.
+// Verifies reports whether the task verifies the files of a member, and runs.
+func (t *TaskView) Verifies(member string) bool {
+	return t.Kind == TaskVerify && t.Status == TaskRunning && t.Nodes[0].Node == member
+}
+
+// MayVerify refuses a second verification of a member while one runs.
+func MayVerify(member string, tasks []TaskView) *Problem {
+	for i := range tasks {
+		if t := &tasks[i]; t.Verifies(member) {
+			node, _, _ := strings.Cut(member, "/")
+			return Problemf(CodeConflict, "id", "node %s is being verified by task %s", node, t.ID)
+		}
+	}
+	return nil
+}
+
+// MayResume refuses to resume a task that cannot continue: what a verification has read says
+// nothing of what the files are later.
+func (t *TaskView) MayResume() *Problem {
+	if t.Kind == TaskVerify {
+		return Problemf(CodeConflict, "id", "task %s is a verification: start another one", t.ID)
+	}
+	return nil
+}
+
+// TaskNode is a node that carries a task out, or has done so.
 type TaskNode struct {
-	Node string
-	At   int64
+	Node string // the member: its id and incarnation
+	At   int64  // when it has; 0: of a verification, whose end says it
 }
 
 // WebhookView is a webhook as readers see it.

@@ -32,15 +32,27 @@ func (w *model) forgetTasks() {
 
 func (w *model) createTask(c *event.CreateTask, got event.Result) {
 	w.t.Helper()
-	if c.Kind == event.TaskNone {
+	verify := c.Kind == event.TaskVerify
+	if c.Kind == event.TaskNone || verify && c.Node == "" {
 		w.problem(got, event.CodeInvalidArgument, -1)
 		return
+	}
+	v := &event.TaskView{Kind: c.Kind, Queue: c.Queue, Total: c.Total, CreatedAt: w.clock, UpdatedAt: w.clock}
+	for _, t := range w.tasks {
+		if verify && t.Kind == event.TaskVerify && t.Status == event.TaskRunning && t.Nodes[0].Node == c.Node {
+			w.problem(got, event.CodeConflict, -1)
+			return
+		}
+	}
+	if verify {
+		v.Nodes = []event.TaskNode{{Node: c.Node}}
 	}
 	e := w.emit(event.Event{Type: event.TaskCreated, Queue: c.Queue})
 	if got.ID != e.ID || e.Task != e.ID || e.TaskKind != c.Kind {
 		w.fatal("task %s was created as %+v, the answer is %+v", e.ID, e, got)
 	}
-	w.tasks[e.ID] = &event.TaskView{ID: e.ID, Kind: c.Kind, Queue: c.Queue, Total: c.Total, CreatedAt: w.clock, UpdatedAt: w.clock}
+	v.ID = e.ID
+	w.tasks[e.ID] = v
 }
 
 func (w *model) updateTask(c *event.UpdateTask, got event.Result) {
@@ -67,6 +79,7 @@ func (w *model) updateTask(c *event.UpdateTask, got event.Result) {
 	switch {
 	case c.Op == event.TaskOpCancel && running && t.Sealed,
 		(c.Op == event.TaskOpCancel || c.Op == event.TaskOpResume) && (t.Status == event.TaskCompleted || t.Status == event.TaskFailed),
+		c.Op == event.TaskOpResume && t.Kind == event.TaskVerify,
 		c.Op == event.TaskOpReport && !t.Sealed:
 		w.problem(got, event.CodeConflict, -1)
 		return

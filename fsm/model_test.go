@@ -1714,7 +1714,10 @@ func (c *chaos) command() *event.Command {
 		}
 		cmd.Produce = &p
 	case 20:
-		cmd.CreateTask = &event.CreateTask{Kind: draw(c, "kind", event.TaskReplay, event.TaskReplay, event.TaskPurge, event.TaskErase, event.TaskNone), Queue: c.queueName(), Total: 7}
+		cmd.CreateTask = &event.CreateTask{Kind: draw(c, "kind", event.TaskReplay, event.TaskReplay, event.TaskPurge, event.TaskErase, event.TaskVerify, event.TaskNone), Queue: c.queueName(), Total: 7}
+		if cmd.CreateTask.Kind == event.TaskVerify {
+			cmd.CreateTask.Node = draw(c, "node", "n1", "n1", "n2", "")
+		}
 	case 21:
 		cmd.UpdateTask = c.updateTask()
 	case 0, 1, 2, 3:

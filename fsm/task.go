@@ -8,16 +8,23 @@ const mostTasks = 1000
 // createTask creates a task, work that takes many entries. Its description is for the
 // runner; the answer is its id.
 func (d *decision) createTask(c *event.CreateTask) event.Result {
-	if c.Kind == event.TaskNone || c.Kind > event.TaskUndo {
-		return problem(invalid("kind", "kind must be replay, purge, erase or undo"))
+	switch {
+	case c.Kind == event.TaskNone || c.Kind > event.TaskVerify:
+		return problem(invalid("kind", "kind must be replay, purge, erase, undo or verify"))
+	case (c.Kind == event.TaskVerify) != (c.Node != ""):
+		return problem(invalid("node", "node goes with kind verify, which needs it"))
 	}
-	if p := d.roomForTask(); p != nil {
+	p := d.roomForTask()
+	if p == nil && c.Kind == event.TaskVerify {
+		p = event.MayVerify(c.Node, d.s.Tasks())
+	}
+	if p != nil {
 		return problem(p)
 	}
 	id := event.NewID(d.s.Clock(), d.block.Index, uint32(len(d.block.Events)))
 	return event.Result{ID: d.emit(event.Event{
-		Type: event.TaskCreated, Queue: c.Queue, Task: id, TaskKind: c.Kind, Count: c.Total,
-		Content: c.Content,
+		Type: event.TaskCreated, Queue: c.Queue, Task: id, TaskKind: c.Kind, Node: c.Node,
+		Count: c.Total, Content: c.Content,
 	})}
 }
 
@@ -53,6 +60,9 @@ func (d *decision) updateTask(c *event.UpdateTask) event.Result {
 		if t.Status.Final() {
 			return problem(conflict("id", "task %s is %s; only a cancelled one can be resumed",
 				t.ID, t.Status))
+		}
+		if p := t.MayResume(); p != nil {
+			return problem(p)
 		}
 		if changes = t.Status == event.TaskIsCancelled; changes {
 			if p := d.roomForTask(); p != nil {

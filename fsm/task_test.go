@@ -77,3 +77,24 @@ func TestTasksAreForgotten(t *testing.T) {
 	b.wantTask(running, event.TaskRunning, 0)
 	b.refold()
 }
+
+// TestVerifications: one of a node at a time, and none is resumed.
+func TestVerifications(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	verify := func(node string) event.Result {
+		return b.one(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskVerify, Node: node}})
+	}
+	first := b.ok(verify("n1/a")).ID
+	b.wantProblem(verify("n1/a"), event.CodeConflict, "node n1 is being verified by task "+first.String())
+	b.ok(verify("n2/b"))
+	b.wantProblem(verify(""), event.CodeInvalidArgument, "node goes with kind verify, which needs it")
+	b.restart()
+	mustEqual(t, b.wantTask(first, event.TaskRunning, 0).Nodes, []event.TaskNode{{Node: "n1/a"}})
+	b.ok(b.change(first, event.TaskOpCancel))
+	b.wantProblem(b.change(first, event.TaskOpResume), event.CodeConflict, "task "+first.String()+" is a verification: start another one")
+	next := b.ok(verify("n1/a")).ID
+	b.ok(b.change(next, event.TaskOpComplete))
+	b.ok(verify("n1/a"))
+	b.refold()
+}

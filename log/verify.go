@@ -16,20 +16,20 @@ import (
 
 // Report is the result of Verify.
 type Report struct {
-	Last      uint64      `json:"index"`       // of the last block
-	Chain     event.Chain `json:"chain_hash"`  // there
-	First     uint64      `json:"first_index"` // of the first block
-	Segments  int         `json:"segments"`
-	SideFiles int         `json:"-"` // compared with their segments
-	Blocks    int64       `json:"blocks"`
-	Records   int64       `json:"events"`
-	Contents  int64       `json:"-"`                // present, and matching their digests
-	Erased    int64       `json:"erased"`           // contents that were erased
-	Damaged   int64       `json:"damaged,omitzero"` // contents that a salvage found damaged
-	Bytes     int64       `json:"bytes"`
+	Last      uint64      // of the last block
+	Chain     event.Chain // there
+	First     uint64      // of the first block
+	Segments  int
+	SideFiles int // compared with their segments
+	Blocks    int64
+	Records   int64
+	Contents  int64 // present, and matching their digests
+	Erased    int64 // contents that were erased
+	Damaged   int64 // contents that a salvage found damaged
+	Bytes     int64
 	// Tail is what follows the last whole block: a block that is being written,
 	// or that a crash has torn. Not corruption.
-	Tail *Tail `json:"-"`
+	Tail *Tail
 }
 
 // Verify reads every byte of a log and checks all checksums, the contents' digests, the chain,

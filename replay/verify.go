@@ -33,13 +33,11 @@ func differ(index uint64, format string, args ...any) error {
 
 // Report is the result of a verification.
 type Report struct {
-	Log         log.Report `json:",embed"`
-	Checkpoints int        `json:"checkpoints"`         // compared and equal
-	TornBytes   int64      `json:"torn_bytes,omitzero"` // of Log.Tail
-
-	Folded uint64             `json:"-"` // blocks
-	From   uint64             `json:"-"` // the checkpoint folded from; 0: the log's start
-	State  *projections.State `json:"-"`
+	Log         log.Report
+	Checkpoints int    // compared and equal
+	Folded      uint64 // blocks
+	From        uint64 // the checkpoint folded from; 0: the log's start
+	State       *projections.State
 }
 
 // Verify reads every byte of the log and of the checkpoints, folds the log from its start (or from
@@ -68,9 +66,6 @@ func Verify(ctx context.Context, fsys vfs.FS, path string, node *datadir.Node,
 	r.Log, err = log.Verify(ctx, d.logOptions(), func(done, all int64) {
 		progress(done, 2*all)
 	})
-	if t := r.Log.Tail; t != nil {
-		r.TornBytes = t.Bytes
-	}
 	if err == nil {
 		d.Log, err = log.OpenReadOnly(d.logOptions())
 	}

@@ -209,27 +209,52 @@ var NotErased = []string{"key", "kind", "source_id", "worker", "actor", "correla
 
 // Task is what takes many entries: a large replay or purge, an erasure.
 type Task struct {
-	ID            string     `json:"id"`
-	TaskID        string     `json:"task_id"` // the same
-	Type          string     `json:"type"`    // replay, purge, erase, undo
-	Queue         string     `json:"queue"`   // "" none
-	Status        string     `json:"status"`  // running, cancelled, completed, failed
-	Total         int64      `json:"total"`   // about how many messages, when it began
-	Done          int64      `json:"done"`
-	Skipped       int64      `json:"skipped"`
-	RatePerSecond *int64     `json:"rate_per_second"` // null: as fast as it goes
-	Actor         string     `json:"actor"`
-	CreatedAt     Time       `json:"created_at"`
-	UpdatedAt     Time       `json:"updated_at"`
-	EndedAt       Time       `json:"ended_at"`
-	Error         string     `json:"error"`            // of a failed one
-	Waiting       string     `json:"waiting,omitzero"` // what a running one waits for
-	Result        *Undone    `json:"result,omitzero"`  // of an undo
-	Nodes         []TaskNode `json:"nodes"`            // of an erasure: the members, and who is done
-	NotErased     []string   `json:"not_erased,omitzero"`
+	ID            string    `json:"id"`
+	TaskID        string    `json:"task_id"` // the same
+	Type          string    `json:"type"`    // replay, purge, erase, undo, verify
+	Queue         string    `json:"queue"`   // "" none
+	Status        string    `json:"status"`  // running, cancelled, completed, failed
+	Total         int64     `json:"total"`   // about how many messages, or of verify bytes
+	Done          int64     `json:"done"`
+	Skipped       int64     `json:"skipped"`
+	RatePerSecond *int64    `json:"rate_per_second"` // null: as fast as it goes
+	Actor         string    `json:"actor"`
+	CreatedAt     Time      `json:"created_at"`
+	UpdatedAt     Time      `json:"updated_at"`
+	EndedAt       Time      `json:"ended_at"`
+	Error         string    `json:"error"`             // of a failed one
+	Waiting       string    `json:"waiting,omitzero"`  // what a running one waits for
+	Result        *Undone   `json:"result,omitzero"`   // of an undo
+	Verified      *Verified `json:"verified,omitzero"` // of a verification: what it found
+	// of an erasure: the members, and who is done; of a verification: the node that it is of
+	Nodes     []TaskNode `json:"nodes"`
+	NotErased []string   `json:"not_erased,omitzero"`
 }
 
-// TaskNode is a node that has carried an erasure out, or is to.
+// Verified is what a verification has read, and the first thing that is wrong.
+type Verified struct {
+	OK          bool   `json:"ok"`
+	Index       uint64 `json:"index"`      // of the last block that was read
+	ChainHash   string `json:"chain_hash"` // there
+	FirstIndex  uint64 `json:"first_index"`
+	Time        Time   `json:"time"` // the log's clock at the last block that was folded
+	Segments    int    `json:"segments"`
+	Blocks      int64  `json:"blocks"`
+	Events      int64  `json:"events"`
+	Erased      int64  `json:"erased"`           // contents
+	Damaged     int64  `json:"damaged,omitzero"` // contents that a salvage has marked
+	Bytes       int64  `json:"bytes"`
+	Checkpoints int    `json:"checkpoints"`         // equal to the fold
+	TornBytes   int64  `json:"torn_bytes,omitzero"` // behind the last block: no difference
+
+	// Of a difference: what it is, the first block that is wrong, and where, if that is known.
+	Difference string `json:"difference,omitzero"`
+	WrongIndex uint64 `json:"wrong_index,omitzero"`
+	Segment    string `json:"segment,omitzero"` // file name
+	Offset     *int64 `json:"offset,omitzero"`  // in it
+}
+
+// TaskNode is a node that has carried a task out, or is to.
 type TaskNode struct {
 	Node     string `json:"node"`
 	Complete bool   `json:"complete"`

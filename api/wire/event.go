@@ -51,7 +51,7 @@ type Event struct {
 	TaskID   string `json:"task_id,omitzero"`
 	TaskKind string `json:"task_kind,omitzero"` // task_created
 	Failed   bool   `json:"failed,omitzero"`    // task_ended
-	Node     string `json:"node,omitzero"`      // task_reported
+	Node     string `json:"node,omitzero"`      // task_reported; task_created of a verification
 
 	// Of a queue, and of the log itself.
 	Policy      *Policy `json:"policy,omitzero"`

@@ -1,7 +1,8 @@
 // Package task runs what takes many entries: large replays, purges, erasures. A task is part of the
 // replicated state; it runs on the leader alone, and only proposes bounded commands that name it.
 // Deciding refuses these once the task has ended, and skips what was done before: so the next
-// leader starts again with what is left, and nothing is lost or done twice (I21).
+// leader starts again with what is left, and nothing is lost or done twice (I21). A verification
+// runs on the node that it names, which has a Runner of its own for it.
 package task
 
 import (
@@ -120,19 +121,20 @@ func TooLarge(id event.ID, target string) error {
 // Options are what a Runner works with.
 type Options struct {
 	Propose Propose
-	// Barrier returns when this node has applied all that was committed before.
+	// Barrier returns when this node has applied all that was committed before. A leader needs it.
 	Barrier func(context.Context) error
 	// Tasks returns all tasks, the newest first.
 	Tasks func() []event.TaskView
 	// Content reads what users wrote in an event.
 	Content func(event.Ref) (*event.Content, error)
-	// Leader reports whether this node leads. Call Wake when it changes.
+	// Leader reports whether this node leads. Call Wake when it changes. Nil: Tasks returns this
+	// node's own, which run wherever the leader is.
 	Leader func() bool
 	Run    map[event.TaskKind]Run
 	Logger *slog.Logger
 }
 
-// Runner runs tasks while this node leads.
+// Runner runs tasks while this node leads, or its own.
 type Runner struct {
 	*loop.Loop // its Wake must be called when leadership or a task changes
 	o          Options
@@ -222,14 +224,16 @@ func (r *Runner) once(ctx context.Context) error {
 	return nil
 }
 
-// running returns the tasks that this node runs, the oldest first: none where it does not lead.
+// running returns the tasks that this node runs, the oldest first.
 func (r *Runner) running(ctx context.Context) ([]event.TaskView, error) {
-	if !r.o.Leader() {
-		return nil, nil
-	}
-	// A new leader may not have applied yet what the one before had committed.
-	if err := r.o.Barrier(ctx); err != nil {
-		return nil, err
+	if r.o.Leader != nil {
+		if !r.o.Leader() {
+			return nil, nil
+		}
+		// A new leader may not have applied yet what the one before had committed.
+		if err := r.o.Barrier(ctx); err != nil {
+			return nil, err
+		}
 	}
 	running := slices.DeleteFunc(r.o.Tasks(), func(t event.TaskView) bool {
 		return t.Status != event.TaskRunning || r.o.Run[t.Kind] == nil
@@ -245,7 +249,7 @@ func (r *Runner) carryOut(ctx context.Context, t event.TaskView) {
 	failed, err := r.try(ctx, t)
 	switch {
 	case ctx.Err() != nil:
-		logger.Info("task released: cancelled, or no longer leader")
+		logger.Info("task released: cancelled, or not this node's any more")
 	case err == nil:
 		logger.Info("task ended", "failed", failed)
 	default:

@@ -90,6 +90,13 @@ var clusterCommands = group("cluster",
 		return c.destroy(what, id+" removed",
 			func() error { return c.RemoveNode(c.ctx, id, f.Force) })
 	}, (*app).destroyFlags),
+	remote("cluster verify", func(c request, f *struct{ Wait bool }) error {
+		task, err := c.VerifyNode(c.ctx, c.args[0])
+		if err != nil {
+			return err
+		}
+		return c.begun(task, f.Wait)
+	}),
 	remote("cluster transfer", func(c request, _ *none) error {
 		leader, err := c.TransferLeadership(c.ctx, strings.Join(c.args, ""))
 		return c.answer(wire.Transferred{LeaderID: leader}, err,

@@ -20,6 +20,7 @@ import (
 
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/background/archive"
+	"github.com/qlogd/qlogd/background/verify"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/log/datadir"
@@ -71,6 +72,8 @@ type config struct {
 	hosts    []string // names of this node, for api.Guard
 	origins  []string // whose pages are trusted
 	warnings []warning
+
+	verifyRate int64 // bytes a second; tests lower it
 }
 
 // flags declares the settings, with their defaults.
@@ -81,6 +84,7 @@ func (c *config) flags(_ *app, cmd *cobra.Command) {
 		MaxPayloadBytes: 1 << 20, MaxRequestBytes: 16 << 20, ArchiveInterval: 30 * time.Second,
 		MaxQueues: 100_000, CheckpointEntries: 100_000, CheckpointInterval: 10 * time.Minute,
 		ScrubRate: 16 << 20, DiskTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
+		verifyRate: verify.Rate,
 	}
 	fields(cmd, c)
 	opt(cmd, &c.file, "config")

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
@@ -295,8 +297,11 @@ var taskCommands = group("task",
 		if err != nil {
 			return err
 		}
-		what := fmt.Sprintf("cancel the %s of %s after %d of about %d",
-			t.Type, t.Queue, t.Done, t.Total)
+		what := fmt.Sprintf("cancel the %s of %s after %s", t.Type, t.Queue, progressOf(t))
+		if t.Type == taskVerify {
+			what = fmt.Sprintf("cancel the verification of node %s after %s",
+				t.Nodes[0].Node, progressOf(t))
+		}
 		return c.destroy(what, id+" cancelled", func() error { return c.CancelTask(c.ctx, id) })
 	}, (*app).destroyFlags),
 	remote("task resume", func(c request, _ *none) error {
@@ -307,7 +312,7 @@ var taskCommands = group("task",
 func (a *app) task(t *wire.Task, err error) error {
 	rows := [][]any{
 		{"type", t.Type}, {"queue", t.Queue}, {"status", t.Status},
-		{"done", fmt.Sprintf("%d of about %d", t.Done, t.Total)}, {"skipped", t.Skipped},
+		{"done", progressOf(t)}, {"skipped", t.Skipped},
 		{"actor", t.Actor}, {"created", a.when(t.CreatedAt)}, {"updated", a.when(t.UpdatedAt)},
 		{"ended", a.when(t.EndedAt)},
 		{"rate", onlyIf(t.RatePerSecond != nil,
@@ -320,8 +325,13 @@ func (a *app) task(t *wire.Task, err error) error {
 			rows = append(rows, []any{"passed over", fmt.Sprintf("%d: %s", r.Skipped[code], code)})
 		}
 	}
+	if t.Verified != nil {
+		rows = append(rows, verifiedRows(t.Verified)...)
+	}
 	for _, n := range t.Nodes {
-		if n.Complete {
+		if t.Type == taskVerify {
+			rows = append(rows, []any{"node", n.Node})
+		} else if n.Complete {
 			rows = append(rows, []any{"carried out by", n.Node + " " + a.when(n.At)})
 		} else {
 			rows = append(rows, []any{"waits for", n.Node})
@@ -330,23 +340,41 @@ func (a *app) task(t *wire.Task, err error) error {
 	return a.show(t, err, "task", t.ID, rows)
 }
 
+// taskVerify is the type of a task that verifies a node's files.
+const taskVerify = "verify"
+
+// progressOf says how far a task is.
+func progressOf(t *wire.Task) string {
+	if t.Type == taskVerify {
+		return fmt.Sprintf("%s of %s", humanize.IBytes(uint64(t.Done)),
+			humanize.IBytes(uint64(t.Total)))
+	}
+	return fmt.Sprintf("%d of about %d", t.Done, t.Total)
+}
+
 func (c request) watchTask(id string) error {
-	printed := int64(-1)
+	printed := ""
 	for {
 		t, err := c.AwaitTask(c.ctx, id, 2*time.Second)
 		if err != nil {
 			return err
 		}
 		if t.Status == wire.TaskRunning {
-			if t.Done != printed {
-				printed = t.Done
-				fmt.Fprintf(c.stderr, "%d of about %d\n", t.Done, t.Total)
+			text := progressOf(t)
+			if t.Waiting != "" {
+				text += ", waits " + t.Waiting
+			}
+			if text != printed {
+				printed = text
+				fmt.Fprintln(c.stderr, text)
 			}
 			continue
 		}
 		switch err := c.task(t, nil); {
-		case err != nil || t.Status == wire.TaskCompleted:
+		case err != nil:
 			return err
+		case t.Status == wire.TaskCompleted:
+			return differs(t.Verified)
 		case t.Error != "":
 			return errors.New("the task has failed: " + t.Error)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,6 +23,7 @@ import (
 	"github.com/qlogd/qlogd/background/scrub"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/background/undo"
+	"github.com/qlogd/qlogd/background/verify"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/log"
@@ -46,11 +48,13 @@ type engine struct {
 	follows *loop.Loop // models
 	api     *api.Server
 	push    *push.Engine
-	tasks   *task.Runner
+	tasks   *task.Runner // while this node leads
+	own     *task.Runner // of this node, wherever the leader is
 
 	archiver *archive.Archiver
 	eraser   *erasure.Eraser
 	scrubber *scrub.Scrubber
+	verifier *verify.Verifier
 	fetching sync.Mutex  // held while something is fetched
 	single   atomic.Bool // no other node is a member, as of a second ago
 
@@ -92,6 +96,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		return nil, err
 	}
 	e.log, e.scrubber.Log = history.Log, history.Log
+	e.verifier = e.newVerifier()
 	// Closing syncs: the next start has nothing to repair.
 	e.release(e.log.Close)
 	if err := e.checkBeginning(state.History()); err != nil {
@@ -144,7 +149,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		e.replica.HandleMembers(e.background, name, answer)
 	}
 	e.release(func() error { e.api.Drain(); return nil })
-	e.tasks = e.newTasks()
+	e.tasks, e.own = e.newTasks(), e.newOwnTasks()
 	e.start(ro.Changed)
 	return e, nil
 }
@@ -152,7 +157,7 @@ func openEngine(n *node) (_ *engine, err error) {
 // start starts the goroutines of the engine.
 func (e *engine) start(changed <-chan struct{}) {
 	for _, run := range []func(context.Context){
-		e.tasks.Run, e.archiver.Run, e.eraser.Run, e.retention(e.c.HistoryRetention).Run,
+		e.tasks.Run, e.own.Run, e.archiver.Run, e.eraser.Run, e.retention(e.c.HistoryRetention).Run,
 		e.scrubber.Run, e.follow, e.fetchLacking, func(ctx context.Context) { e.observe(ctx, changed) },
 	} {
 		e.work.Go(func() { run(e.background) })
@@ -214,21 +219,38 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEntries, 256), 4096),
 		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
-		Health:       e.scrubber.Health,
+		Health: func() datadir.Health {
+			h := e.scrubber.Health()
+			h.Verifying = e.verifier.Verifying()
+			return h
+		},
 	}
 }
 
 func (e *engine) newScrubber(registry *prometheus.Registry) *scrub.Scrubber {
 	return scrub.New(scrub.Options{
 		FS: vfs.OS{}, DataDir: e.c.DataDir, Rate: e.c.ScrubRate,
-		// From there on the batcher refuses background work.
-		Busy:    func() bool { _, used := e.replica.Load(); return used >= 0.25 },
-		Segment: e.replaceSegment,
+		Busy: e.busy, Segment: e.replaceSegment,
 		Checkpoint: func(ctx context.Context, name string) error {
 			return e.replica.ReplaceCheckpoint(ctx, name)
 		},
 		Registry: registry, Logger: e.logger,
 	})
+}
+
+// newVerifier returns the verifier of a log that was opened, and to which nothing is appended yet.
+func (e *engine) newVerifier() *verify.Verifier {
+	return verify.New(verify.Options{
+		FS: vfs.OS{}, DataDir: e.c.DataDir, Node: e.card, Log: e.log, Opened: e.log.Head(),
+		Rate: e.c.verifyRate, Busy: e.busy, Damaged: e.scrubber.Found, Logger: e.logger,
+	})
+}
+
+// busy reports whether the node has no time for what can wait: the batcher refuses background work
+// then.
+func (e *engine) busy() bool {
+	_, used := e.replica.Load()
+	return used >= 0.25
 }
 
 // observe wakes the goroutines that depend on the applied entries, and logs discarded messages: a
@@ -258,6 +280,7 @@ func (e *engine) observe(ctx context.Context, changed <-chan struct{}) {
 		if leads != was || seen != before {
 			e.push.Wake()
 			e.tasks.Wake()
+			e.own.Wake()
 			e.eraser.Wake()
 		}
 	}
@@ -338,21 +361,37 @@ func (e *engine) newTasks() *task.Runner {
 			event.TaskPurge:  task.Counting(mover.Purge).Run,
 			event.TaskErase:  task.Counting(e.eraser.RunTask).Run,
 			event.TaskUndo:   undoer.Run,
+			event.TaskVerify: verify.Watch(e.members),
 		},
 	})
+}
+
+// newOwnTasks returns the runner of this node's own tasks.
+func (e *engine) newOwnTasks() *task.Runner {
+	return task.New(task.Options{
+		Propose: e.replica.Propose, Content: e.log.Content, Logger: e.logger,
+		Tasks: func() []event.TaskView {
+			return slices.DeleteFunc(e.machine.Tasks(), func(t event.TaskView) bool {
+				return !t.Verifies(e.replica.Self())
+			})
+		},
+		Run: map[event.TaskKind]task.Run{event.TaskVerify: e.verifier.Run},
+	})
+}
+
+// members returns the members of the cluster, each in its incarnation.
+func (e *engine) members() (out []string) {
+	for _, m := range e.replica.Members() {
+		out = append(out, m.Server())
+	}
+	return out
 }
 
 // newEraser returns what carries erasures out.
 func (e *engine) newEraser() (*erasure.Eraser, error) {
 	o := erasure.Options{
 		Log: e.log, State: e.machine.Machine, FS: vfs.OS{}, DataDir: e.c.DataDir, Logger: e.logger,
-		Propose: e.replica.Propose, Self: e.replica.Self,
-		Members: func() (out []string) {
-			for _, m := range e.replica.Members() {
-				out = append(out, m.Server())
-			}
-			return out
-		},
+		Propose: e.replica.Propose, Self: e.replica.Self, Members: e.members,
 		PurgeLog: e.replica.PurgeLog, OpenPast: e.openPast,
 		Fetched: func() error { // removes what was fetched and is not installed (I22)
 			if !e.fetching.TryLock() {

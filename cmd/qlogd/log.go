@@ -15,6 +15,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/archive"
+	"github.com/qlogd/qlogd/background/verify"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -385,50 +386,37 @@ func (a *app) torn(t *log.Tail, so string) {
 		plural(t.Bytes, "byte", "bytes"), t.Offset, t.Segment, t.Reason, so)
 }
 
-// verdict is what a check of a log found, as JSON.
-type verdict[R any] struct {
-	OK     bool `json:"ok"`
-	Report R    `json:",embed"`
-	// Of a difference: the first block that is wrong, and how.
-	WrongIndex uint64 `json:"wrong_index,omitzero"`
-	Difference string `json:"difference,omitzero"`
-}
-
-// found prints what a check found: its report as text, unless that is a difference, or as JSON in
-// either case. An error of the check that is no difference is returned.
-func found[R any](c request, name string, report R, err error, text func() error) (
-	*replay.Difference, error) {
-	diff, different := errors.AsType[*replay.Difference](err)
-	v := verdict[R]{OK: !different, Report: report}
-	if different {
-		v.WrongIndex, v.Difference = diff.Index, diff.Error()
-	}
-	switch {
-	case err != nil && !different:
-		return nil, err
-	case c.output == "json":
-		return diff, c.wire(named{name: v})
-	case different:
-		return diff, nil
-	}
-	return nil, text()
-}
-
 // compareHeads compares a chain with heads, and prints the result.
 func (c request) compareHeads(chain replay.Chain, heads []wire.LogHead) error {
 	r, err := chain.Compare(c.ctx, heads)
-	diff, err := found(c, "heads", r, err, func() error {
-		text := fmt.Sprintf("%s: %d agree, the newest at index:%d",
-			plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
-		if r.Deleted > 0 {
-			text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
-		}
-		return c.say(nil, "%s", text)
-	})
-	if diff == nil || err != nil {
+	diff, different := errors.AsType[*replay.Difference](err)
+	if err != nil && !different {
 		return refusal(err)
 	}
-	return exitf(exitDifference, "the heads show a difference: %w", diff)
+	v := struct {
+		OK     bool               `json:"ok"`
+		Report replay.HeadsReport `json:",embed"`
+		// Of a difference: the first block that is wrong, and how.
+		WrongIndex uint64 `json:"wrong_index,omitzero"`
+		Difference string `json:"difference,omitzero"`
+	}{OK: !different, Report: r}
+	if different {
+		v.WrongIndex, v.Difference = diff.Index, diff.Error()
+	}
+	text := fmt.Sprintf("%s: %d agree, the newest at index:%d",
+		plural(r.Heads, "head", "heads"), r.Equal, r.Newest)
+	if r.Deleted > 0 {
+		text += fmt.Sprintf("; %d are of history that retention has deleted", r.Deleted)
+	}
+	if c.output == "json" || !different {
+		if err := c.say(named{"heads": v}, "%s", text); err != nil {
+			return err
+		}
+	}
+	if different {
+		return exitf(exitDifference, "the heads show a difference: %w", diff)
+	}
+	return nil
 }
 
 // verifyDir checks the whole of a data directory.
@@ -436,29 +424,48 @@ func (s *logSource) verifyDir(c request) error {
 	bar := c.progress("verifying", true)
 	report, err := replay.Verify(c.ctx, s.fs, s.path, s.node, bar.set)
 	bar.done()
-	l := &report.Log
-	if l.Tail != nil {
-		c.torn(l.Tail, "this is no difference")
+	if t := report.Log.Tail; t != nil {
+		c.torn(t, "this is no difference")
 	}
 	if n := s.node; n != nil && n.Fork != nil && len(n.Fork.Lost) > 0 {
 		fmt.Fprintln(c.stderr, "history is incomplete: "+lostText(n.Fork.Lost))
 	}
-	diff, err := found(c, "verify", report, err, func() error {
-		return c.show(nil, nil, "verified", s.name, [][]any{
-			{"indexes", fmt.Sprintf("%d to %d", l.First, l.Last)},
-			{"chain", l.Chain.String()}, {"segments", l.Segments},
-			{"blocks", humanize.Comma(l.Blocks)}, {"events", humanize.Comma(l.Records)},
-			{"bytes", humanize.IBytes(uint64(l.Bytes))}, {"erased contents", l.Erased},
-			{"checkpoints", fmt.Sprintf("%d, all equal to the fold", report.Checkpoints)},
-			{"log's clock", wire.Time(report.State.Clock()).String()},
-		})
-	})
-	if diff == nil || err != nil {
+	found, err := verify.Result(report, err)
+	switch {
+	case err != nil:
 		return err
+	case c.output == "json":
+		err = c.wire(named{"verify": found})
+	case found.OK:
+		err = c.show(nil, nil, "verified", s.name, verifiedRows(found))
+	}
+	return cmp.Or(err, differs(found))
+}
+
+// verifiedRows describe what a verification has read.
+func verifiedRows(v *wire.Verified) [][]any {
+	checkpoints := fmt.Sprint(v.Checkpoints)
+	if v.OK {
+		checkpoints += ", all equal to the fold"
+	}
+	return [][]any{
+		{"indexes", fmt.Sprintf("%d to %d", v.FirstIndex, v.Index)},
+		{"chain", v.ChainHash}, {"segments", v.Segments},
+		{"blocks", humanize.Comma(v.Blocks)}, {"events", humanize.Comma(v.Events)},
+		{"bytes", humanize.IBytes(uint64(v.Bytes))}, {"erased contents", v.Erased},
+		{"checkpoints", checkpoints},
+		{"log's clock", onlyIf(v.Time > 0, v.Time.String())}, {"wrong", optional(v.Difference)},
+	}
+}
+
+// differs returns the difference that a verification has found, if any.
+func differs(v *wire.Verified) error {
+	if v == nil || v.OK {
+		return nil
 	}
 	where := ""
-	if diff.Index > 0 {
-		where = fmt.Sprintf(" (first wrong: index:%d)", diff.Index)
+	if v.WrongIndex > 0 {
+		where = fmt.Sprintf(" (first wrong: index:%d)", v.WrongIndex)
 	}
-	return exitf(exitDifference, "verification found a difference%s: %w", where, diff)
+	return exitf(exitDifference, "verification found a difference%s: %s", where, v.Difference)
 }

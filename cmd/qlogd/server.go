@@ -339,6 +339,7 @@ func (n *node) stop(ctx context.Context) error {
 		// a minute for them.
 		e.api.Drain()
 		e.push.Drain()
+		e.verifier.Stop()
 		// Leadership before the requests have ended: new ones are forwarded to the next leader, and
 		// none waits for an election.
 		if err := e.replica.StepDown(ctx); err != nil {

@@ -34,7 +34,7 @@ var rooms = []string{
 	"webhook",
 	"background/loop", "background/task", "background/undo", "background/archive", "background/dead",
 	"background/erasure", "background/push", "background/retention", "background/scrub",
-	"replay",
+	"replay", "background/verify",
 	"api",
 	"cmd/qlogd",
 	"deploy", "internal/arch",

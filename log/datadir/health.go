@@ -5,6 +5,8 @@ type Health struct {
 	Damaged []Damage `json:"damaged,omitempty"` // the oldest damage first, MaxDamaged at most
 	// Round is the last time that everything was read; zeros: it has not been since the start.
 	Round Round `json:"round,omitzero"`
+	// Verifying is the verification that runs; zeros: none does.
+	Verifying Verifying `json:"verifying,omitzero"`
 }
 
 // MaxDamaged bounds Health.Damaged: a disk that fails damages everything.
@@ -16,6 +18,13 @@ type Damage struct {
 	Kind   string `json:"kind"`  // segment, index, checkpoint
 	Since  int64  `json:"since"` // Unix ms, when it was found
 	Detail string `json:"detail"`
+}
+
+// Verifying is how far a verification is.
+type Verifying struct {
+	Task  string `json:"task"` // its id
+	Done  int64  `json:"done"` // bytes of the log, half of each when it is read, half when folded
+	Total int64  `json:"total"`
 }
 
 // Round is one reading of all segments, their indexes and the checkpoints.

@@ -39,14 +39,14 @@ type Options struct {
 
 // Console serves the pages. It is created by New.
 type Console struct {
-	opts    Options
-	public  []*url.URL
-	api     *client.Client
-	routes  *http.ServeMux
-	pages   map[string]*template.Template // by name of the file, without .html
-	assets  map[string]*asset             // by path below /ui/static/
-	limits  *limits
-	history cachedHistory
+	opts      Options
+	public    []*url.URL
+	api       *client.Client
+	routes    *http.ServeMux
+	pages     map[string]*template.Template // by name of the file, without .html
+	assets    map[string]*asset             // by path below /ui/static/
+	limits    *limits
+	histories histories
 }
 
 // pages lists the routes of each page. A route's pattern is relative to /ui/.

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
 
@@ -19,6 +21,10 @@ const flashFor = time.Minute
 var funcs = template.FuncMap{
 	"dict":    dict,
 	"list":    func(values ...field) []field { return values },
+	"list3":   func(values ...string) []string { return values },
+	"rate":    func(n *float64) string { return humanize.CommafWithDigits(*n, 1) },
+	"title":   func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
+	"preview": preview,
 	"int64":   func(n int) int64 { return int64(n) },
 	"ago":     func(t wire.Time) string { return ago(t, time.Now()) },
 	"exact":   func(t wire.Time) string { return t.String() },
@@ -133,6 +139,38 @@ var glyphs = map[string]string{
 	"retried": "↺", "lease_expired": "⧖", "released": "↩",
 	"running": "▶", "completed": "✓", "failed": "✕", "cancelled": "⊘",
 	"1": "▲", "2": "◆", "3": "■",
+}
+
+// preview returns the beginning of a payload on one line, or why there is none.
+func preview(m wire.Message) string {
+	switch {
+	case m.Erased:
+		return "(erased)"
+	case m.Damaged:
+		return "(damaged)"
+	case m.Payload != nil:
+		return clip(160, printable(string(m.Payload)))
+	case m.PayloadBytes != nil && utf8.Valid(m.PayloadBytes):
+		return clip(160, printable(string(m.PayloadBytes)))
+	case m.PayloadBytes != nil:
+		return "(binary " + m.ContentType + ")"
+	case m.Size > 0:
+		return "(large)"
+	}
+	return ""
+}
+
+// printable replaces control characters, and those that change the direction of text.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || r == '\t' || r == '\r':
+			return ' '
+		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
+			return '\ufffd'
+		}
+		return r
+	}, s)
 }
 
 // progress is how much of a task is done.

@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"sync"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -15,33 +16,33 @@ const (
 	attentionTop  = 5 // on the overview
 )
 
-// overview shows the queues, and first what needs attention.
+// overview shows the queues, and first what needs attention. With 10,000 queues that takes as long
+// as the list of queues, so both are asked for at once.
 func (p *page) overview() error {
-	list, err := p.api.QueuePage(p.ctx, client.QueueQuery{
-		Name: p.Param("name"), Namespace: p.Param("namespace"),
-		Limit: queuesPerPage, After: p.Param("after"),
-	}, p.then()...)
-	if err != nil {
-		return err
-	}
-	data := overview{Pager: p.pager(list.NextCursor)}
-	for _, q := range list.Queues {
-		data.Queues = append(data.Queues, queueRow{Queue: q, Rate: p.rate(q.Name)})
-	}
+	var data overview
+	var attention, queues error
+	var asked sync.WaitGroup
 	if p.At == "" && p.part("attention") {
-		if data.Attention, err = p.api.Attention(p.ctx, p.now()); err != nil {
-			return err
-		}
-		data.More = len(data.Attention) - attentionTop
-		data.Attention = data.Attention[:min(len(data.Attention), attentionTop)]
+		asked.Go(func() { attention = data.readAttention(p) })
 	}
-	return p.show("overview", "Overview", data)
+	if p.part("queues") {
+		queues = data.readQueues(p)
+	}
+	asked.Wait()
+	if attention != nil {
+		return attention
+	}
+	if queues != nil {
+		return queues
+	}
+	return p.show("overview", "Overview", &data)
 }
 
 type overview struct {
 	Attention []wire.AttentionItem // the worst
-	More      int                  // beyond these
+	More      int64                // beyond these
 	Queues    []queueRow
+	Filtered  bool
 	Pager     pager
 }
 
@@ -50,22 +51,45 @@ type queueRow struct {
 	Rate *spark // nil: not known
 }
 
+func (d *overview) readAttention(p *page) error {
+	items, err := p.api.Attention(p.ctx, p.now())
+	n := min(len(items), attentionTop)
+	d.Attention, d.More = items[:n], int64(len(items)-n)
+	return err
+}
+
+func (d *overview) readQueues(p *page) error {
+	query := client.QueueQuery{
+		Name: p.Param("name"), Namespace: p.Param("namespace"),
+		Limit: queuesPerPage, After: p.Param("after"),
+	}
+	list, err := p.api.QueuePage(p.ctx, query, p.then()...)
+	if err != nil {
+		return err
+	}
+	d.Pager, d.Filtered = p.pager(list.NextCursor), query.Name != "" || query.Namespace != ""
+	for _, q := range list.Queues {
+		d.Queues = append(d.Queues, queueRow{q, p.rate(&q)})
+	}
+	return nil
+}
+
 // rate returns a chart of what was enqueued in each of the last minutes, nil for a past.
-func (p *page) rate(queue string) *spark {
+func (p *page) rate(q *wire.Queue) *spark {
 	if p.At != "" {
 		return nil
 	}
-	stats, err := p.api.QueueStats(p.ctx, queue, sparkMinutes, p.now())
+	stats, err := p.api.QueueStats(p.ctx, q.Name, sparkMinutes, p.now())
 	if err != nil {
 		return nil // the counts are being made; the page is of use without them
 	}
 	enqueued := perMinute(stats.Minutes, sparkMinutes, func(m *wire.Minute) uint64 {
 		return m.Enqueued
 	})
-	rate := 0.0
-	if stats.MessagesPerMinute != nil {
-		rate = *stats.MessagesPerMinute
+	total := 0.0
+	for _, n := range enqueued {
+		total += n
 	}
-	s := sparks(fmt.Sprintf("%.0f a minute", rate), enqueued)
+	s := sparks(fmt.Sprintf("%.0f enqueued in %d minutes", total, sparkMinutes), enqueued)
 	return &s
 }

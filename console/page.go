@@ -15,6 +15,7 @@ import (
 	"net/url"
 	"path"
 	"strings"
+	"time"
 
 	"github.com/qlogd/qlogd/client"
 )
@@ -53,10 +54,11 @@ func (c *Console) newPage(w http.ResponseWriter, r *http.Request, ctx context.Co
 	below := strings.TrimPrefix(r.URL.EscapedPath(), "/ui/")
 	p := &page{
 		c: c, w: w, r: r, ctx: ctx, api: c.api,
-		root: "./" + strings.Repeat("../", strings.Count(below, "/")), At: r.URL.Query().Get("at"),
+		root: "./" + strings.Repeat("../", strings.Count(below, "/")),
 	}
-	if p.At == "now" {
-		p.At = ""
+	if q := r.URL.Query(); q.Has("at") {
+		p.At = pastOf(q.Get("at"), time.Now())
+		r.URL.RawQuery = strings.TrimPrefix(p.Query("at", p.At), "?")
 	}
 	prefix, secure := p.published()
 	scheme := "http"
@@ -199,15 +201,14 @@ func (p *page) show(name, title string, data any) error {
 	return p.render(http.StatusOK, name, title, data)
 }
 
-// again shows a form again after a mistake in it: data has the text of err. Other errors are
-// returned.
-func (p *page) again(name, title string, data any, err error) error {
-	var e *client.Error
-	if !errors.As(err, &e) || e.Problem.Status < 400 || e.Problem.Status > 499 ||
-		e.Problem.Status == http.StatusUnauthorized {
+// again shows a form again after a mistake in it, with the API's status. Other errors are returned.
+func (p *page) again(err error, show func(status int) error) error {
+	e, ok := errors.AsType[*client.Error](err)
+	if !ok || e.Problem.Status < 400 || e.Problem.Status > 499 ||
+		e.Problem.Status == http.StatusUnauthorized || e.Problem.Status == http.StatusNotFound {
 		return err
 	}
-	return p.render(e.Problem.Status, name, title, data)
+	return show(e.Problem.Status)
 }
 
 // errText is what a form says about an error.

@@ -1,11 +1,15 @@
 package console
 
 import (
+	"crypto/sha256"
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -26,53 +30,87 @@ func (p *page) Difference() string {
 	return p.LinkNow("past", "difference") + "?" + url.Values{"from": {p.At}, "to": {"now"}}.Encode()
 }
 
+// pastOf returns an instant that does not move: of a duration before now, the time.
+func pastOf(at string, now time.Time) string {
+	switch d, err := time.ParseDuration(at); {
+	case at == "now":
+		return ""
+	case err == nil && d > 0:
+		return wire.TimeOf(now.Add(-d)).String()
+	}
+	return at
+}
+
+// When is the time of the instant that is shown, where it says so itself; else it is 0.
+func (p *page) When() wire.Time {
+	if t, err := time.Parse(time.RFC3339, p.At); err == nil {
+		return wire.TimeOf(t)
+	}
+	if id, err := ulid.ParseStrict(p.At); err == nil {
+		return wire.Time(id.Time())
+	}
+	return 0
+}
+
 // timeBar answers with the slider over the history, for the page that asks.
 func (p *page) timeBar() error {
 	if !p.fragment() {
 		return &failure{http.StatusNotFound, "There is no such page", "It is part of another one."}
 	}
-	h, err := p.c.history.get(p)
+	h, err := p.c.histories.of(p)
 	if err != nil {
 		return err
 	}
-	bar := timeBar{Begin: h.begin, End: h.end, Value: h.end}
-	if at := p.At; at != "" {
-		head, err := p.api.LogHead(p.ctx, p.then()...)
-		if err != nil {
-			return err
+	bar := timeBar{Begin: h.begin, End: wire.TimeOf(time.Now())}
+	at := bar.End
+	if p.At != "" {
+		if at = p.When(); at == 0 {
+			head, err := p.api.LogHead(p.ctx, p.then()...)
+			if err != nil {
+				return err
+			}
+			at = max(head.Time, h.begin)
 		}
-		if bar.Value = head.Time; bar.Value == 0 {
-			bar.Value = h.begin
+		bar.Shown = at
+	}
+	bar.Value = int(bar.share(at) * sliderSteps)
+	for i, e := range h.marks {
+		bar.Marks = append(bar.Marks, mark{e, fmt.Sprintf("%.2f%%", bar.share(e.Time)*100)})
+		if e.Time < at && e.EventID != p.At {
+			bar.Before = &h.marks[i]
 		}
-		if t, err := time.Parse(time.RFC3339, at); err == nil {
-			bar.Value = wire.TimeOf(t)
+		if e.Time > at && bar.After == nil {
+			bar.After = &h.marks[i]
 		}
 	}
-	for _, e := range h.marks {
-		bar.Marks = append(bar.Marks, mark{
-			Event: e, Percent: fmt.Sprintf("%.2f%%", bar.percent(e.Time)),
-		})
-	}
-	return p.show("past-bar", "Time", bar)
+	return p.show("past-bar", "Time", &bar)
 }
+
+const sliderSteps = 2000
 
 // timeBar is a slider over the whole history.
 type timeBar struct {
-	Begin, End, Value wire.Time
+	Begin, End, Shown wire.Time // Shown is 0 now
+	Value             int       // of the slider
 	Marks             []mark
+	Before, After     *wire.Event // the marks beside the instant; nil: none
 }
 
-// mark is an event that changed something for longer: of a queue, a webhook or the log.
+// Steps is the slider's range.
+func (b *timeBar) Steps() int { return sliderSteps }
+
+// mark is an event that changed something for longer: of a queue, a webhook or a task.
 type mark struct {
 	wire.Event
-	Percent string
+	Percent string // of the slider's width
 }
 
-func (b *timeBar) percent(t wire.Time) float64 {
+// share returns where a time is between the ends.
+func (b *timeBar) share(t wire.Time) float64 {
 	if b.End <= b.Begin {
-		return 100
+		return 1
 	}
-	return min(100, max(0, float64(t-b.Begin)*100/float64(b.End-b.Begin)))
+	return min(1, max(0, float64(t-b.Begin)/float64(b.End-b.Begin)))
 }
 
 // markTypes are the events at which the slider has a mark.
@@ -82,61 +120,82 @@ var markTypes = []string{
 }
 
 const (
-	maxMarks    = 200
-	historyKept = 10 * time.Second
+	maxMarks      = 200 // about as many are kept of a history that has more
+	historyFor    = 5 * time.Second
+	historiesKept = 100
 )
 
-// cachedHistory keeps the marks of each token for a moment: to find them, the log is read.
-type cachedHistory struct {
-	mu sync.Mutex
-	of map[string]*history // by name of the token
+// histories keeps the marks that each token may see, because finding them reads the log: a later
+// look reads only what has come since.
+type histories struct {
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]*history
 }
 
 type history struct {
-	read       time.Time
-	begin, end wire.Time
-	marks      []wire.Event
+	mu     sync.Mutex // held while the log is read
+	read   time.Time
+	begin  wire.Time
+	cursor string // up to which the log was read
+	marks  []wire.Event
 }
 
-// get returns the history that a session may see.
-func (c *cachedHistory) get(p *page) (*history, error) {
-	c.mu.Lock()
-	h := c.of[p.cookieOwner()]
-	c.mu.Unlock()
-	if h != nil && time.Since(h.read) < historyKept {
-		return h, nil
+// of returns a copy of the history that a session may see.
+func (h *histories) of(p *page) (history, error) {
+	var who [sha256.Size]byte
+	if p.session != nil {
+		who = p.session.sum
 	}
-	h = &history{read: time.Now(), end: wire.TimeOf(time.Now())}
+	h.mu.Lock()
+	if h.known == nil || len(h.known) > historiesKept {
+		h.known = map[[sha256.Size]byte]*history{}
+	}
+	if h.known[who] == nil {
+		h.known[who] = &history{}
+	}
+	one := h.known[who]
+	h.mu.Unlock()
+	one.mu.Lock()
+	defer one.mu.Unlock()
+	if time.Since(one.read) < historyFor {
+		return history{begin: one.begin, marks: one.marks}, nil
+	}
+	err := one.update(p)
+	return history{begin: one.begin, marks: one.marks}, err
+}
+
+// update reads on in the log.
+func (h *history) update(p *page) error {
 	first, err := p.api.Events(p.ctx, client.EventQuery{From: "start", Limit: 1}, p.now())
 	if err != nil {
-		return nil, err
+		return err
 	}
-	h.begin = h.end
+	h.begin = wire.TimeOf(time.Now())
 	if len(first.Events) > 0 {
 		h.begin = first.Events[0].Time
 	}
-	found, err := p.api.Events(p.ctx, client.EventQuery{
-		From: "start", Types: markTypes, Limit: maxMarks,
-	}, p.now())
+	query := client.EventQuery{After: h.cursor, Types: markTypes, Limit: 1000}
+	if h.cursor == "" {
+		query.From = "start"
+	}
+	found, err := p.api.Events(p.ctx, query, p.now())
 	if err != nil {
-		return nil, err
+		h.cursor, h.marks = "", nil // retention may have deleted what the cursor names
+		return err
 	}
-	h.marks = found.Events
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.of == nil || len(c.of) > 100 {
-		c.of = map[string]*history{}
+	marks := slices.Concat(h.marks, found.Events)
+	marks = slices.DeleteFunc(marks, func(e wire.Event) bool { return e.Time < h.begin })
+	for len(marks) > 2*maxMarks {
+		for i := range len(marks) / 2 {
+			marks[i] = marks[2*i]
+		}
+		marks = marks[:len(marks)/2]
 	}
-	c.of[p.cookieOwner()] = h
-	return h, nil
-}
-
-// cookieOwner names whose view of the history it is.
-func (p *page) cookieOwner() string {
-	if p.session == nil {
-		return ""
+	h.marks, h.cursor = marks, found.NextCursor
+	if !found.Partial && len(found.Events) < 1000 { // else there is more
+		h.read = time.Now()
 	}
-	return string(p.session.sum[:])
+	return nil
 }
 
 // difference shows what changed between two instants.

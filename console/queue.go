@@ -1,24 +1,146 @@
 package console
 
 import (
+	"cmp"
+	"fmt"
+	"strings"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 )
 
-var queuePages = []route{{"GET queues/{queue}", "overview", (*page).queue}}
+var queuePages = []route{
+	{"GET queues/{queue}", "overview", (*page).queue},
+	{"GET queues/{queue}/policy", "overview", (*page).policy},
+	{"GET queues/{queue}/workers", "overview", (*page).workers},
+	{"GET queues/{queue}/explain", "overview", (*page).explain},
+	{"GET queues/{queue}/produce", "overview", (*page).produceForm},
+	{"POST queues/{queue}/produce", "overview", (*page).produce},
+	{"GET queues/{queue}/pause", "overview", (*page).pauseForm},
+	{"POST queues/{queue}/pause", "overview", (*page).pause},
+	{"GET queues/{queue}/resume", "overview", (*page).pauseForm},
+	{"POST queues/{queue}/resume", "overview", (*page).pause},
+	{"GET queues/{queue}/purge", "overview", (*page).purgeForm},
+	{"POST queues/{queue}/purge", "overview", (*page).purge},
+}
 
-// queue shows one queue.
+const (
+	messagesPerPage = 25
+	previewBytes    = 1024 // of payloads; larger ones are only on the message's page
+)
+
+// queue shows one queue: what is in it, its rates, and its messages.
 func (p *page) queue() error {
 	name := p.r.PathValue("queue")
 	q, err := p.api.Queue(p.ctx, name, p.then()...)
 	if err != nil {
 		return err
 	}
-	return p.show("queue", name, queueData{Queue: q})
+	data := queueData{Queue: q, Range: cmp.Or(p.Param("range"), "hour")}
+	if p.At == "" && p.part("chart") {
+		if data.Chart, err = p.chart(name, data.Range); err != nil {
+			return err
+		}
+	}
+	if p.part("messages") {
+		query := p.messageQuery()
+		list, err := p.api.Messages(p.ctx, name, query,
+			append(p.then(), client.MaxPayload(previewBytes))...)
+		if err != nil {
+			return err
+		}
+		data.Messages, data.Pager = list.Messages, p.pager(list.NextCursor)
+		data.Filtered = query.State != "" || query.Key != nil || query.Kind != nil ||
+			len(query.Headers) > 0
+		if list.Scanned != nil && list.NextCursor != "" && len(list.Messages) < messagesPerPage {
+			data.Pager.Note = plural(int64(*list.Scanned), "message") + " read so far"
+		}
+	}
+	return p.show("queue", name, data)
 }
 
-type queueData struct{ Queue *wire.Queue }
+type queueData struct {
+	Queue    *wire.Queue
+	Range    string // hour, day
+	Chart    *chart // nil: of a past
+	Messages []wire.Message
+	Filtered bool
+	Pager    pager
+}
+
+// messageQuery returns what the filter bar selects.
+func (p *page) messageQuery() client.MessageQuery {
+	q := client.MessageQuery{
+		State: p.Param("state"), Limit: messagesPerPage, After: p.Param("after"),
+	}
+	if key := p.Param("key"); key != "" {
+		q.Key = &key
+	}
+	if kind := p.Param("kind"); kind != "" {
+		q.Kind = &kind
+	}
+	if name, value, ok := strings.Cut(p.Param("header"), "="); ok {
+		q.Headers = map[string]string{strings.TrimSpace(name): strings.TrimSpace(value)}
+	}
+	return q
+}
+
+// chart is what passed through a queue, in steps of time. Its fields are read by console.js.
+type chart struct {
+	Times  []int64  `json:"times"` // Unix seconds, the oldest first
+	Series []series `json:"series"`
+}
+
+type series struct {
+	Name   string    `json:"name"`
+	Colour string    `json:"colour"` // the name of a token in console.css
+	Values []float64 `json:"values"`
+	Total  int64     `json:"total"`
+}
+
+// JSON is the chart for the script that draws it.
+func (c *chart) JSON() (string, error) {
+	b, err := json.Marshal(c)
+	return string(b), err
+}
+
+// chart counts the last hour by minutes, or the last day by ten minutes.
+func (p *page) chart(queue, span string) (*chart, error) {
+	minutes, step := 60, 1
+	if span == "day" {
+		minutes, step = 24*60, 10
+	}
+	stats, err := p.api.QueueStats(p.ctx, queue, minutes, p.now())
+	if err != nil {
+		return nil, err
+	}
+	c := &chart{Series: []series{
+		{Name: "enqueued", Colour: "ready"}, {Name: "acked", Colour: "acked"},
+		{Name: "failed", Colour: "leased"}, {Name: "dead", Colour: "dead"},
+	}}
+	last := time.Now().Truncate(time.Minute)
+	for i := range minutes / step {
+		back := time.Duration(minutes-1-i*step) * time.Minute
+		c.Times = append(c.Times, last.Add(-back).Unix())
+	}
+	for i, of := range []func(*wire.Minute) uint64{
+		func(m *wire.Minute) uint64 { return m.Enqueued },
+		func(m *wire.Minute) uint64 { return m.Acked },
+		func(m *wire.Minute) uint64 { return m.Retried + m.LeaseExpired },
+		func(m *wire.Minute) uint64 { return m.DeadLettered },
+	} {
+		s := &c.Series[i]
+		s.Values = make([]float64, minutes/step)
+		for at, n := range perMinute(stats.Minutes, minutes, of) {
+			s.Values[at/step] += n
+			s.Total += int64(n)
+		}
+	}
+	return c, nil
+}
 
 // perMinute returns a value of each of the last n minutes, the oldest first. Minutes in which
 // nothing happened are not listed.
@@ -32,4 +154,43 @@ func perMinute(minutes []wire.Minute, n int, of func(*wire.Minute) uint64) []flo
 		}
 	}
 	return values
+}
+
+// workers lists who leases from a queue.
+func (p *page) workers() error {
+	name := p.r.PathValue("queue")
+	list, err := p.api.Workers(p.ctx, name, p.now())
+	if err != nil {
+		return err
+	}
+	return p.show("queue-workers", "Workers of "+name, workersData{name, list})
+}
+
+type workersData struct {
+	Queue   string
+	Workers []wire.Worker
+}
+
+// explain says why a message, or the first of a key, is not being delivered.
+func (p *page) explain() error {
+	name, id := p.r.PathValue("queue"), strings.TrimSpace(p.Param("message_id"))
+	var key *string
+	if k := p.Param("key"); k != "" && id == "" {
+		key = &k
+	}
+	e, err := p.api.Explain(p.ctx, name, id, key, p.then()...)
+	if err != nil {
+		return err
+	}
+	return p.show("queue-explain", "Why "+name+" waits", explainData{
+		Queue: name, Explanation: e,
+		As: p.as("GET", fmt.Sprintf("/v1/queues/%s/explain?%s", name, p.explained(id, key)), "",
+			append([]string{"queue", "explain", name}, explainFlags(id, key)...)...),
+	})
+}
+
+type explainData struct {
+	Queue       string
+	Explanation *wire.Explanation
+	As          *as
 }

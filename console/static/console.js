@@ -47,24 +47,95 @@ document.addEventListener("click", e => {
     e.preventDefault();
     $("#dialog").close();
   }
+  const step = e.target.closest("#timebar [data-at]");
+  if (step) travel(step.dataset.at);
   if (e.target === $("#dialog")) $("#dialog").close(); // the backdrop
 });
 
 document.addEventListener("change", e => {
   if (e.target.matches("[data-submit]")) e.target.form.requestSubmit();
-  if (e.target.matches("#timebar input[type=range]")) travel(e.target);
+  if (e.target.matches(slider)) travel(instantOf(e.target));
+});
+
+// Charts are drawn from the data-chart of the element that data-chart-of names, and again when that
+// is loaded again, the window is resized or the theme changes.
+// Its legend, which the element is labelled by, has totals, or what is under the pointer.
+const charts = new Map(); // uPlot by element
+function drawCharts() {
+  document.querySelectorAll("[data-chart-of]").forEach(el => {
+    const source = document.getElementById(el.dataset.chartOf);
+    if (!source) return;
+    const { times, series } = JSON.parse(source.dataset.chart);
+    const data = [times, ...series.map(s => s.values)];
+    if (charts.has(el)) charts.get(el).setData(data);
+    else charts.set(el, new uPlot(chartOptions(el, series), data, el));
+    charts.get(el).totals = series.map(s => s.total);
+    showLegend(charts.get(el), el);
+  });
+}
+function showLegend(plot, el) {
+  const legend = document.getElementById(el.getAttribute("aria-labelledby"));
+  const at = plot.cursor.idx ?? null;
+  const shown = at === null ? plot.totals : plot.data.slice(1).map(values => values[at]);
+  if (!legend || !shown) return;
+  legend.querySelectorAll("b").forEach((b, i) => { b.textContent = shown[i].toLocaleString("en"); });
+  $(".when", legend).textContent = at === null ? "" : new Date(plot.data[0][at] * 1000).toLocaleString();
+}
+function chartOptions(el, series) {
+  const style = getComputedStyle(document.documentElement);
+  const token = name => style.getPropertyValue("--" + name).trim();
+  const axis = {
+    stroke: token("muted"), font: "11px system-ui", ticks: { show: false },
+    grid: { stroke: token("border"), width: 1 },
+  };
+  const dashes = { leased: [6, 4], dead: [2, 3] };
+  return {
+    width: el.clientWidth, height: 190, padding: [10, 4, 0, 0], legend: { show: false },
+    cursor: { points: { size: 6 }, y: false, drag: { x: false } },
+    hooks: { setCursor: [plot => showLegend(plot, el)] },
+    scales: { y: { range: (u, min, max) => [0, Math.max(4, max * 1.1)] } },
+    axes: [{ ...axis, grid: { show: false }, space: 70, size: 26, values: (u, ts) => ts.map(clock) }, { ...axis, size: 44, space: 36 }],
+    series: [{}, ...series.map(s => ({
+      label: s.name, stroke: token(s.colour), width: 1.5, dash: dashes[s.colour],
+      fill: s.colour === "ready" ? token("ready-soft") : undefined,
+      points: { show: false },
+    }))],
+  };
+}
+const clock = t => new Date(t * 1000).toTimeString().slice(0, 5);
+function redrawCharts() {
+  charts.forEach(c => c.destroy());
+  charts.clear();
+  drawCharts();
+}
+drawCharts();
+document.addEventListener("htmx:afterSettle", drawCharts);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
+let resized;
+addEventListener("resize", () => {
+  clearTimeout(resized);
+  resized = setTimeout(redrawCharts, 150);
 });
 
 // The slider shows the time while it moves, and asks for the past when it is released.
+const slider = "#timebar input[type=range]";
+function instantOf(range) {
+  if (range.value === range.max) return "";
+  const { begin, end } = range.form.dataset;
+  return new Date(+begin + (end - begin) * range.value / range.max).toISOString();
+}
 document.addEventListener("input", e => {
-  if (e.target.matches("#timebar input[type=range]")) {
-    $("#timebar output").textContent = new Date(+e.target.value).toISOString();
-  }
+  if (e.target.matches(slider)) e.target.form.elements.at.value = instantOf(e.target);
 });
-function travel(slider) {
+document.addEventListener("submit", e => {
+  if (!e.target.closest("#timebar")) return;
+  e.preventDefault();
+  travel(e.target.elements.at.value.trim());
+});
+function travel(at) {
   const to = new URL(location.href);
   to.searchParams.delete("after"); // cursors belong to one instant
-  if (slider.value === slider.max) to.searchParams.delete("at");
-  else to.searchParams.set("at", new Date(+slider.value).toISOString());
+  if (at === "" || at === "now") to.searchParams.delete("at");
+  else to.searchParams.set("at", at);
   location.assign(to);
 }

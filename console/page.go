@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
@@ -54,7 +55,7 @@ func (c *Console) newPage(w http.ResponseWriter, r *http.Request, ctx context.Co
 	below := strings.TrimPrefix(r.URL.EscapedPath(), "/ui/")
 	p := &page{
 		c: c, w: w, r: r, ctx: ctx, api: c.api,
-		root: "./" + strings.Repeat("../", strings.Count(below, "/")),
+		root: cmp.Or(strings.Repeat("../", strings.Count(below, "/")), "./"),
 	}
 	if q := r.URL.Query(); q.Has("at") {
 		p.At = pastOf(q.Get("at"), time.Now())

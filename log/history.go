@@ -47,14 +47,9 @@ func (l *Log) origin(ctx context.Context, id event.ID) (event.ID, error) {
 		if err := ctx.Err(); err != nil {
 			return id, err
 		}
-		e, err := l.Event(event.RefOf(id))
-		switch {
-		case errors.Is(err, ErrGone), errors.Is(err, ErrNotFound):
-			return id, nil
-		case err != nil:
+		e, err := find(l, id)
+		if err != nil || !e.IsMove() || e.Subject == id {
 			return id, err
-		case e.ID != id || !e.IsMove() || e.Subject == id:
-			return id, nil
 		}
 		id = e.Subject
 	}

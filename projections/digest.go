@@ -46,8 +46,7 @@ func hashWords(id [16]byte, a, b uint64) digest {
 func (s *State) hashMessage(m *message) digest {
 	w := uint64(m.state) | uint64(m.attempt)<<8 | uint64(m.lastNum)<<40
 	d := hashWords(m.id, m.lastIndex, w)
-	e := hashWords(m.id, uint64(m.due), 1)
-	d.add(e)
+	d.add(hashWords(m.id, uint64(m.due), 1))
 	if m.lease != 0 {
 		l := s.leases.get(m.lease)
 		d.add(hashWords(l.id, uint64(l.expires), 2))

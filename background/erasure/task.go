@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 )
@@ -101,9 +102,7 @@ func (e *Eraser) propose(ctx context.Context, c *event.Command) (event.Result, e
 
 // awaitReports returns when every member has carried the task out: those that are members then.
 func (e *Eraser) awaitReports(ctx context.Context, task event.ID) error {
-	tick := time.NewTicker(checkEvery)
-	defer tick.Stop()
-	for {
+	for ctx.Err() == nil {
 		t, ok := e.State.Task(task)
 		if !ok {
 			return nil // dropped: it has ended
@@ -114,12 +113,9 @@ func (e *Eraser) awaitReports(ctx context.Context, task event.ID) error {
 		}) {
 			return nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
+		loop.Sleep(ctx, checkEvery)
 	}
+	return ctx.Err()
 }
 
 // all erases everything: again and again, until nothing has happened to any of the messages since
@@ -221,9 +217,6 @@ func (s *search) flush(ctx context.Context) error {
 	for _, it := range erase.Items {
 		s.again = append(s.again, s.of[it.ID])
 	}
-	select {
-	case <-time.After(checkEvery):
-	case <-ctx.Done():
-	}
+	loop.Sleep(ctx, checkEvery)
 	return ctx.Err()
 }

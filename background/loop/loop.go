@@ -52,3 +52,11 @@ func (l *Loop) Run(
 		}
 	}
 }
+
+// Sleep returns after d, or when ctx ends.
+func Sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}

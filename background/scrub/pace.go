@@ -3,6 +3,8 @@ package scrub
 import (
 	"context"
 	"time"
+
+	"github.com/qlogd/qlogd/background/loop"
 )
 
 const (
@@ -32,16 +34,8 @@ func (p *pace) add(ctx context.Context, n int64) {
 		p.due = now
 	}
 	p.due, p.owed = p.due.Add(p.owed), 0
-	sleep(ctx, time.Until(p.due))
+	loop.Sleep(ctx, time.Until(p.due))
 	for p.busy() && ctx.Err() == nil {
-		sleep(ctx, busyPause)
-	}
-}
-
-// sleep returns after d, or when ctx ends.
-func sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-time.After(d):
-	case <-ctx.Done():
+		loop.Sleep(ctx, busyPause)
 	}
 }

@@ -163,7 +163,7 @@ func (s *Scrubber) Run(ctx context.Context) {
 		if err := s.readAll(ctx); err != nil && ctx.Err() == nil {
 			s.Logger.Warn("scrub failed, retrying", "error", err)
 		}
-		sleep(ctx, roundEvery-time.Since(began))
+		loop.Sleep(ctx, roundEvery-time.Since(began))
 	}
 }
 

@@ -254,10 +254,7 @@ func (r *Runner) carryOut(ctx context.Context, t event.TaskView) {
 		logger.Info("task ended", "failed", failed)
 	default:
 		logger.Warn("task interrupted, retrying", "error", err, "in", retryAfter)
-		select {
-		case <-time.After(retryAfter):
-		case <-ctx.Done():
-		}
+		loop.Sleep(ctx, retryAfter)
 	}
 }
 

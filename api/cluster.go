@@ -76,6 +76,9 @@ func nodeOf(m *raft.MemberStatus) wire.Node {
 	if r := h.Round; r.Ended > 0 {
 		n.Scrub = &wire.Scrub{EndedAt: wire.Time(r.Ended), TookMS: r.TookMS, Bytes: r.Bytes}
 	}
+	if n.Version = h.Version; h.SizeBytes > 0 {
+		n.Disk = &wire.Disk{FreeBytes: int64(h.FreeBytes), SizeBytes: int64(h.SizeBytes)}
+	}
 	return n
 }
 

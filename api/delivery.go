@@ -128,7 +128,7 @@ func (s *Server) webhooksNeeding(q *request) (items []wire.AttentionItem) {
 		}
 		items = append(items, wire.AttentionItem{
 			Kind: "webhook_refused", Severity: 2, Queue: unlessZero(v.Queue),
-			Since: slices.Min(refused), Count: int64(len(refused)),
+			Webhook: &v.Name, Since: slices.Min(refused), Count: int64(len(refused)),
 			Detail: "requests to webhook " + v.Name + " were refused within the last 10 minutes",
 		})
 	}

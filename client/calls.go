@@ -316,10 +316,17 @@ func doOrTask[T any](ctx context.Context, c *Client, q *call,
 func (c *Client) Tasks(ctx context.Context, status string,
 	opts ...CallOption) ([]wire.Task, error) {
 	return collect(pages(func(cursor string) ([]wire.Task, string, error) {
-		q := newCall(get, "/v1/tasks", nil, "status", status, "cursor", cursor)
-		page, err := do[wire.TaskList](ctx, c, q, opts)
+		page, err := c.TaskPage(ctx, status, cursor, 0, opts...)
 		return page.Tasks, page.NextCursor, err
 	}))
+}
+
+// TaskPage is Tasks in pages of at most limit, 0 for the server's default; after is the last page's
+// NextCursor.
+func (c *Client) TaskPage(ctx context.Context, status, after string, limit int,
+	opts ...CallOption) (*wire.TaskList, error) {
+	q := newCall(get, "/v1/tasks", nil, "status", status, "cursor", after, "limit", limit)
+	return do[wire.TaskList](ctx, c, q, opts)
 }
 
 // Attention returns what may need an operator, the worst first.
@@ -391,10 +398,17 @@ func (c *Client) Webhook(ctx context.Context, name string,
 // Webhooks returns all webhooks, by name.
 func (c *Client) Webhooks(ctx context.Context, opts ...CallOption) ([]wire.Webhook, error) {
 	return collect(pages(func(cursor string) ([]wire.Webhook, string, error) {
-		q := newCall(get, "/v1/webhooks", nil, "cursor", cursor)
-		page, err := do[wire.WebhookList](ctx, c, q, opts)
+		page, err := c.WebhookPage(ctx, cursor, 0, opts...)
 		return page.Webhooks, page.NextCursor, err
 	}))
+}
+
+// WebhookPage is Webhooks in pages of at most limit, 0 for the server's default; after is the last
+// page's NextCursor.
+func (c *Client) WebhookPage(ctx context.Context, after string, limit int,
+	opts ...CallOption) (*wire.WebhookList, error) {
+	q := newCall(get, "/v1/webhooks", nil, "cursor", after, "limit", limit)
+	return do[wire.WebhookList](ctx, c, q, opts)
 }
 
 // Deliveries returns the newest requests to a webhook, the newest first, as far as nodes remember

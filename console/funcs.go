@@ -19,33 +19,38 @@ const flashFor = time.Minute
 
 // funcs are the functions of all templates. Methods of page come in addition.
 var funcs = template.FuncMap{
-	"dict":    dict,
-	"list":    func(values ...field) []field { return values },
-	"list3":   func(values ...string) []string { return values },
-	"rate":    func(n *float64) string { return humanize.CommafWithDigits(*n, 1) },
-	"title":   func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
-	"preview": preview,
-	"int64":   func(n int) int64 { return int64(n) },
-	"ago":     func(t wire.Time) string { return ago(t, time.Now()) },
-	"exact":   func(t wire.Time) string { return t.String() },
-	"seconds": func(s int64) string { return span(time.Duration(s) * time.Second) },
-	"millis":  func(ms int64) string { return span(time.Duration(ms) * time.Millisecond) },
-	"count":   func(n int64) string { return humanize.Comma(n) },
-	"bytes":   func(n int64) string { return humanize.IBytes(uint64(max(n, 0))) },
-	"short":   short,
-	"clip":    clip,
-	"words":   func(s string) string { return strings.ReplaceAll(s, "_", " ") },
-	"deref": func(s *string) string {
-		if s == nil {
-			return ""
-		}
-		return *s
-	},
+	"dict":     dict,
+	"list":     func(values ...field) []field { return values },
+	"list3":    func(values ...string) []string { return values },
+	"rate":     func(n *float64) string { return humanize.CommafWithDigits(*n, 1) },
+	"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
+	"preview":  preview,
+	"int64":    func(n int) int64 { return int64(n) },
+	"ago":      func(t wire.Time) string { return ago(t, time.Now()) },
+	"exact":    func(t wire.Time) string { return t.String() },
+	"seconds":  func(s int64) string { return span(time.Duration(s) * time.Second) },
+	"millis":   func(ms int64) string { return span(time.Duration(ms) * time.Millisecond) },
+	"count":    func(n int64) string { return humanize.Comma(n) },
+	"bytes":    func(n int64) string { return humanize.IBytes(uint64(max(n, 0))) },
+	"short":    short,
+	"clip":     clip,
+	"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+	"deref":    deref,
 	"plural":   plural,
+	"took":     took,
+	"skipped":  skipReasons,
 	"sparks":   sparks,
 	"glyph":    func(state string) string { return glyphs[state] },
 	"field":    func(name, label, value string, options ...string) field { return field{name, label, value, options} },
 	"progress": func(done, total int64) progress { return progress{done, max(total, done, 1)} },
+}
+
+// deref returns a text that may be missing.
+func deref(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
 }
 
 // dict returns a map of pairs, for components that take several values.

@@ -52,10 +52,9 @@ type failure struct {
 func (f *failure) Error() string { return f.Title + ": " + f.Text }
 
 func (c *Console) newPage(w http.ResponseWriter, r *http.Request, ctx context.Context) *page {
-	below := strings.TrimPrefix(r.URL.EscapedPath(), "/ui/")
 	p := &page{
 		c: c, w: w, r: r, ctx: ctx, api: c.api,
-		root: cmp.Or(strings.Repeat("../", strings.Count(below, "/")), "./"),
+		root: cmp.Or(strings.Repeat("../", depth(r)), "./"),
 	}
 	if q := r.URL.Query(); q.Has("at") {
 		p.At = pastOf(q.Get("at"), time.Now())
@@ -75,6 +74,19 @@ func (c *Console) newPage(w http.ResponseWriter, r *http.Request, ctx context.Co
 	h.Set("Referrer-Policy", "same-origin")
 	h.Set("Cache-Control", "no-store")
 	return p
+}
+
+// depth counts the folders between /ui/ and the page that links are relative to: of a fragment that
+// is the page in which htmx shows it.
+func depth(r *http.Request) int {
+	at := r.URL.EscapedPath()
+	if u, err := url.Parse(r.Header.Get("HX-Current-URL")); err == nil {
+		if _, _, found := strings.Cut(u.EscapedPath(), "/ui/"); found {
+			at = u.EscapedPath()
+		}
+	}
+	_, below, _ := strings.Cut(at, "/ui/")
+	return strings.Count(below, "/")
 }
 
 // policy permits the console's own scripts, style, images, calls and forms, and nothing else.

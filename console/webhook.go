@@ -1,38 +1,165 @@
 package console
 
-import "github.com/qlogd/qlogd/api/wire"
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+
+	"github.com/qlogd/qlogd/api/wire"
+)
 
 var webhookPages = []route{
 	{"GET webhooks", "webhooks", (*page).webhooks},
 	{"GET webhooks/{name}", "webhooks", (*page).webhook},
+	{"GET webhooks/{name}/recent", "webhooks", (*page).recent},
+	{"GET webhooks/{name}/delete", "webhooks", (*page).deleteWebhook},
+	{"POST webhooks/{name}/delete", "webhooks", (*page).deleteWebhook},
 }
+
+const webhooksPerPage = 50
 
 // webhooks lists the webhooks.
 func (p *page) webhooks() error {
-	list, err := p.api.Webhooks(p.ctx, p.then()...)
+	list, err := p.api.WebhookPage(p.ctx, p.Param("after"), webhooksPerPage, p.then()...)
 	if err != nil {
 		return err
 	}
-	return p.show("webhooks", "Webhooks", list)
+	return p.show("webhooks", "Webhooks", webhooksData{list.Webhooks, p.pager(list.NextCursor)})
 }
 
-// webhook shows one webhook and its last deliveries.
+type webhooksData struct {
+	Webhooks []wire.Webhook
+	Pager    pager
+}
+
+// webhook shows one webhook and its last requests.
 func (p *page) webhook() error {
-	name := p.r.PathValue("name")
-	w, err := p.api.Webhook(p.ctx, name, p.then()...)
+	data, err := p.deliveries()
+	if err == nil && !p.fragment() {
+		data.Webhook, err = p.api.Webhook(p.ctx, data.Name, p.then()...)
+	}
 	if err != nil {
 		return err
 	}
-	data := webhookData{Webhook: w}
-	if p.At == "" {
-		if data.Deliveries, err = p.api.Deliveries(p.ctx, name, p.now()); err != nil {
-			return err
+	if w := data.Webhook; w != nil {
+		for _, e := range []expression{
+			{"Filter", w.Filter}, {"Idempotency key", w.IdempotencyKey}, {"Key", w.Key},
+			{"Kind", w.Kind}, {"Priority", string(w.Priority)}, {"Signed at", w.SignedAt},
+		} {
+			if e.Text != "" {
+				data.Expressions = append(data.Expressions, e)
+			}
 		}
+		data.Schema = indented(w.PayloadSchema)
 	}
-	return p.show("webhook", name, data)
+	return p.show("webhook", data.Name, data)
+}
+
+// recent is the cell of a list that says what a webhook has done with its last requests.
+func (p *page) recent() error {
+	data, err := p.deliveries()
+	if err != nil {
+		return err
+	}
+	return p.show("webhook-recent", data.Name, data)
+}
+
+// deliveries returns the last requests to the webhook in the path; a past has none.
+func (p *page) deliveries() (*webhookData, error) {
+	data := &webhookData{Name: p.r.PathValue("name"), URL: p.base + "/hook/" + p.r.PathValue("name")}
+	if p.At != "" {
+		return data, nil
+	}
+	list, err := p.api.Deliveries(p.ctx, data.Name, p.now())
+	for _, d := range list {
+		row := delivery{WebhookDelivery: d, State: "acked"}
+		switch {
+		case d.Status >= http.StatusBadRequest:
+			row.State, row.Why = "dead", refusals[d.Code]
+			data.Refused++
+		case d.Code == "filtered" || d.Code == "duplicate":
+			row.State, row.Why = "discarded", refusals[d.Code]
+		}
+		data.Deliveries = append(data.Deliveries, row)
+	}
+	return data, err
 }
 
 type webhookData struct {
-	Webhook    *wire.Webhook
-	Deliveries []wire.WebhookDelivery
+	Name        string
+	URL         string        // to which others post
+	Webhook     *wire.Webhook // nil in a part without it
+	Expressions []expression
+	Schema      string
+	Deliveries  []delivery
+	Refused     int64
+}
+
+// expression is what a webhook computes of a request.
+type expression struct{ Name, Text string }
+
+// delivery is a request, and what became of it.
+type delivery struct {
+	wire.WebhookDelivery
+	State string // of a badge
+	Why   string
+}
+
+// refusals says why a request did not become a message.
+var refusals = map[string]string{
+	"invalid_signature": "The signature is missing, or does not match the secret and the body.",
+	"stale_timestamp":   "The signed time is missing, or too far from now: look at both clocks.",
+	"ip_not_allowed":    "The address is in none of the networks that may send.",
+	"invalid_json":      "The body is not valid JSON.",
+	"schema_mismatch":   "The body does not fit the payload schema, or the message not its queue's.",
+	"invalid_argument":  "An expression failed, or gave what it must not.",
+	"payload_too_large": "The body is larger than a payload may be.",
+	"queue_full":        "The queue is at its limit of messages or bytes.",
+	"queue_not_found":   "The queue does not exist any more.",
+	"secret_missing":    "This node does not have the secret that the webhook names.",
+	"loop_detected":     "The request has passed more than 8 pushes and hooks.",
+	"target_failed":     "The target could not be reached.",
+	"target_timeout":    "The target did not answer in time.",
+	"no_leader":         "The cluster had no leader.",
+	"overloaded":        "The node had too many writes in flight.",
+	"filtered":          "The filter is not true for it.",
+	"duplicate":         "A request with the same idempotency key came before.",
+}
+
+// indented returns JSON with line breaks.
+func indented(raw []byte) string {
+	var b bytes.Buffer
+	if len(raw) == 0 || json.Indent(&b, raw, "", "  ") != nil {
+		return string(raw)
+	}
+	return b.String()
+}
+
+// Problem is the link to the page that explains a code of the API.
+func (p *page) Problem(code string) string { return p.root + "../problems/" + code }
+
+// deleteWebhook deletes a webhook.
+func (p *page) deleteWebhook() error {
+	name := p.r.PathValue("name")
+	if _, err := p.api.Webhook(p.ctx, name, p.now()); err != nil {
+		return err
+	}
+	f := &confirm{
+		Title: "Delete webhook " + name, Submit: "Delete the webhook", Danger: true, Type: name,
+		Text: "From then on requests to /hook/" + name + " are answered with 404. Messages that it " +
+			"has brought stay.",
+		Action: p.LinkNow("webhooks", name, "delete"), Back: p.LinkNow("webhooks", name),
+		As: p.as("DELETE", "/v1/webhooks/"+name, "", "webhook", "delete", name, "--yes"),
+	}
+	if p.r.Method == http.MethodGet {
+		return p.ask(f, nil)
+	}
+	err := p.confirmed(f)
+	if err == nil {
+		err = p.api.DeleteWebhook(p.ctx, name)
+	}
+	if err != nil {
+		return p.ask(f, err)
+	}
+	return p.done("Deleted webhook "+name+".", "webhooks")
 }

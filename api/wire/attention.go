@@ -6,7 +6,8 @@ type AttentionItem struct {
 	Severity  int     `json:"severity"` // 1, the worst, to 3
 	Queue     *string `json:"queue"`
 	Node      *string `json:"node"`
-	Since     Time    `json:"since"` // null: not known
+	Webhook   *string `json:"webhook,omitzero"` // of webhook_refused
+	Since     Time    `json:"since"`            // null: not known
 	Count     int64   `json:"count"`
 	Key       *string `json:"key"`
 	MessageID *string `json:"message_id"`

@@ -27,6 +27,15 @@ type Node struct {
 
 	Damaged []DamagedFile `json:"damaged"` // the first 16 that were found
 	Scrub   *Scrub        `json:"scrub"`   // null: no round has ended since the node's start
+
+	Version string `json:"version"` // of its program; "" not known
+	Disk    *Disk  `json:"disk"`    // null: not known
+}
+
+// Disk is where a node's data directory is.
+type Disk struct {
+	FreeBytes int64 `json:"free_bytes"` // for the node's user
+	SizeBytes int64 `json:"size_bytes"`
 }
 
 // DamagedFile is a file of a node that failed its check and is not repaired.

@@ -45,15 +45,18 @@ const (
 	threeNodes = `{"cluster_id":"C","node_id":"n1","leader_id":"n2","term":4,"nodes":[` +
 		`{"id":"n1","raft_addr":"h1:1","http_addr":"h1:2","voter":true,"leader":false,` +
 		`"reachable":false,"age_ms":null,"applied_index":9,"log_head":8,` +
-		`"chain_hash":"0123456789abcdef","unconfirmed_by":[],"damaged":[],"scrub":null},` +
+		`"chain_hash":"0123456789abcdef","unconfirmed_by":[],"damaged":[],"scrub":null,` +
+		`"version":"","disk":null},` +
 		`{"id":"n2","raft_addr":"h2:1","http_addr":"","voter":true,"leader":true,` +
 		`"reachable":true,"age_ms":0,"applied_index":9,"log_head":8,` +
-		`"chain_hash":"0123456789abcdef","unconfirmed_by":["n1"],"damaged":[],"scrub":null},` +
+		`"chain_hash":"0123456789abcdef","unconfirmed_by":["n1"],"damaged":[],"scrub":null,` +
+		`"version":"","disk":null},` +
 		`{"id":"n3","raft_addr":"h3:1","http_addr":"h3:2","voter":false,"leader":false,` +
 		`"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,"chain_hash":"",` +
 		`"unconfirmed_by":[],` +
 		`"damaged":[{"file":"log/1.seg","kind":"segment","since":"2026-01-01T00:00:00.000Z",` +
-		`"detail":"why"}],"scrub":{"ended_at":"2026-01-01T00:00:00.000Z","took_ms":1,"bytes":2}}]}`
+		`"detail":"why"}],"scrub":{"ended_at":"2026-01-01T00:00:00.000Z","took_ms":1,"bytes":2},` +
+		`"version":"","disk":null}]}`
 
 	clusterAnswers = `GET /v1/cluster -> 200 ` + threeNodes + `
 POST /v1/cluster/nodes {"id":"n4","raft_addr":"h4:1"} -> 201 {"id":"n4"}
@@ -103,7 +106,8 @@ func TestClusterCommands(t *testing.T) {
 		{"add n5 h5:1 --http-addr h5:2 --non-voter -o json", 0,
 			`{"id":"","raft_addr":"","http_addr":"","voter":false,"leader":false,` +
 				`"reachable":false,"age_ms":null,"applied_index":0,"log_head":0,` +
-				`"chain_hash":"","unconfirmed_by":[],"damaged":[],"scrub":null}` + "\n", ""},
+				`"chain_hash":"","unconfirmed_by":[],"damaged":[],"scrub":null,` +
+				`"version":"","disk":null}` + "\n", ""},
 		{"add n6 h2:1", 1, "", "taken (409 conflict)"},
 		{"remove n3 --yes", 0, "n3 removed\n", ""},
 		{"rm n3 -y --force", 0, "n3 removed\n", ""},

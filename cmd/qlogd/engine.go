@@ -219,12 +219,17 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEntries, 256), 4096),
 		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
-		Health: func() datadir.Health {
-			h := e.scrubber.Health()
-			h.Verifying = e.verifier.Verifying()
-			return h
-		},
+		Health:       e.health,
 	}
+}
+
+// health is what the other nodes get to know of this one's files, disk and program.
+func (e *engine) health() datadir.Health {
+	h := e.scrubber.Health()
+	h.Verifying = e.verifier.Verifying()
+	h.Version = build().Version
+	h.FreeBytes, h.SizeBytes, _ = diskSpace(e.c.DataDir) // zeros: not known
+	return h
 }
 
 func (e *engine) newScrubber(registry *prometheus.Registry) *scrub.Scrubber {

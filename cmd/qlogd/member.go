@@ -105,11 +105,17 @@ func newCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 
 // freeBytes returns the free space of the disk for this user.
 func freeBytes(dir string) (uint64, error) {
+	free, _, err := diskSpace(dir)
+	return free, err
+}
+
+// diskSpace returns the bytes of the disk that are free for this user, and all there are.
+func diskSpace(dir string) (free, size uint64, err error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return s.Bavail * uint64(s.Bsize), nil
+	return s.Bavail * uint64(s.Bsize), s.Blocks * uint64(s.Bsize), nil
 }
 
 // openPeers starts to listen for the other nodes.

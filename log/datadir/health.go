@@ -1,12 +1,16 @@
 package datadir
 
-// Health is what a node knows of the files in its data directory.
+// Health is what a node knows of its data directory, and of the program that works in it.
 type Health struct {
 	Damaged []Damage `json:"damaged,omitempty"` // the oldest damage first, MaxDamaged at most
 	// Round is the last time that everything was read; zeros: it has not been since the start.
 	Round Round `json:"round,omitzero"`
 	// Verifying is the verification that runs; zeros: none does.
 	Verifying Verifying `json:"verifying,omitzero"`
+	// FreeBytes and SizeBytes are of the disk; both are 0 where that is not known.
+	FreeBytes uint64 `json:"free_bytes,omitempty"`
+	SizeBytes uint64 `json:"size_bytes,omitempty"`
+	Version   string `json:"version,omitempty"`
 }
 
 // MaxDamaged bounds Health.Damaged: a disk that fails damages everything.

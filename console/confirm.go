@@ -1,0 +1,43 @@
+package console
+
+import (
+	"errors"
+	"net/http"
+	"strings"
+)
+
+// confirm is a form that says what will be done, and does it when it is sent.
+type confirm struct {
+	Title, Text    string
+	Action, Back   string // where it goes, and where Cancel does
+	Submit         string
+	Danger         bool
+	Type           string // what must be typed first; "" nothing
+	Choice         *field // one of some values
+	Check, Checked string // the name and text of a box
+	As             *as
+	Error          string
+}
+
+// errTyped says that what must be typed to confirm was not.
+var errTyped = errors.New("type it as it is shown: nothing was changed")
+
+// confirmed reads a confirm form that was sent: nil if it may be done.
+func (p *page) confirmed(f *confirm) error {
+	if f.Type != "" && strings.TrimSpace(p.r.PostForm.Get("typed")) != f.Type {
+		return errTyped
+	}
+	return nil
+}
+
+// ask shows a confirm form, or shows it again after a mistake in it.
+func (p *page) ask(f *confirm, err error) error {
+	if err == nil {
+		return p.show("confirm", f.Title, f)
+	}
+	f.Error = errText(err)
+	if errors.Is(err, errTyped) {
+		return p.render(http.StatusUnprocessableEntity, "confirm", f.Title, f)
+	}
+	return p.again("confirm", f.Title, f, err)
+}

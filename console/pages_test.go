@@ -1,0 +1,245 @@
+package console_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
+)
+
+// die puts n messages into a queue's dead letters, and returns their ids there.
+func (b *browser) die(queue string, n int, why string) (ids []string) {
+	b.Helper()
+	for i := range n {
+		_, err := b.api.Produce(b.Context(), queue, client.JSON(map[string]any{"n": i}))
+		require.NoError(b, err)
+	}
+	for len(ids) < n {
+		leased, err := b.api.Lease(b.Context(), queue, client.LeaseOptions{Max: 1000})
+		require.NoError(b, err)
+		for _, m := range leased {
+			_, err := b.api.DeadLetterOne(b.Context(), m.LeaseID, wire.DeadLetterOne{Error: why})
+			require.NoError(b, err)
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// Attention is grouped by severity; each item links to what it is about and says what to do.
+func TestAttention(t *testing.T) {
+	t.Parallel()
+	b := open(t, "root admin", "ann read jobs")
+	b.signIn("root")
+	assert.Contains(t, b.get("attention"), "Nothing needs attention")
+	_, _, err := b.api.PutQueue(t.Context(), "small", wire.PolicyUpdate{
+		Retention: wire.Some(wire.RetentionUpdate{MaxDepth: wire.Some[int64](2)}),
+	})
+	require.NoError(t, err)
+	_, err = b.api.Produce(t.Context(), "small", client.JSON(1), client.JSON(2))
+	require.NoError(t, err)
+	_, _, err = b.api.PutQueue(t.Context(), "jobs", jobs)
+	require.NoError(t, err)
+	b.die("jobs", 1, "no route to host")
+
+	var text string
+	cluster.Until(t, func() error { // the node counts deaths when it has read its log
+		if text = b.get("attention"); !strings.Contains(text, "./queues/jobs/dead") {
+			return errors.New("no dead letters")
+		}
+		return nil
+	})
+	assert.Contains(t, text, `href="./queues/small"`)
+	assert.Contains(t, text, "2 of 2, the limit of retention.max_depth")
+	assert.Contains(t, text, "raise the limit")
+	assert.Contains(t, text, "1 messages died within the last 10 minutes")
+	worst, next := strings.Index(text, "Something does not work"), strings.Index(text, "Look at it soon")
+	assert.True(t, 0 < worst && worst < next, "not by severity: %d, %d", worst, next)
+
+	b.fresh()
+	b.signIn("ann")
+	text = b.get("attention")
+	assert.Contains(t, text, "jobs")
+	assert.False(t, strings.Contains(text, "small"), "another's queue")
+}
+
+// A task's page shows how far it is; it is cancelled and resumed with a confirmation.
+func TestTask(t *testing.T) {
+	t.Parallel()
+	b := open(t, "root admin", "ann read jobs")
+	b.signIn("root")
+	assert.Contains(t, b.get("tasks"), "No tasks")
+	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
+	require.NoError(t, err)
+	b.die("jobs", 20, "boom")
+	_, task, err := b.api.Replay(t.Context(), "jobs",
+		wire.ReplayRequest{Filter: &wire.DeadFilter{}, RatePerSecond: new(int64(1))})
+	require.NoError(t, err)
+	require.True(t, task != nil, "no task")
+
+	path := "tasks/" + task.ID
+	assert.Contains(t, b.get("tasks"), task.ID)
+	assert.Contains(t, b.get("tasks?status=running"), task.ID)
+	assert.False(t, strings.Contains(b.get("tasks?status=failed"), task.ID), "it has not failed")
+	text := b.get(path)
+	assert.Contains(t, text, "Replay in jobs")
+	assert.Contains(t, text, `hx-trigger="every 1s`)
+	part := b.do("GET", path+"?part=task", nil, "HX-Request: true")
+	assert.Equal(t, part.StatusCode, 200)
+
+	a := b.submit(path + "/cancel")
+	assert.Equal(t, a.StatusCode, 303, "%.300s", a.text)
+	got, err := b.api.Task(t.Context(), task.ID)
+	require.NoError(t, err)
+	assert.Equal(t, got.Status, wire.TaskCancelled)
+	part = b.do("GET", path+"?part=task", nil, "HX-Request: true")
+	assert.Equal(t, part.StatusCode, 286, "htmx stops to ask")
+	assert.Contains(t, b.get(path), "Cancelled: Replay in jobs.") // the flash, once
+	assert.False(t, strings.Contains(b.get(path), "Cancelled: Replay"), "again")
+
+	a = b.submit(path + "/resume")
+	assert.Equal(t, a.StatusCode, 303, "%.300s", a.text)
+	got, err = b.api.Task(t.Context(), task.ID)
+	require.NoError(t, err)
+	assert.Equal(t, got.Status, wire.TaskRunning)
+	assert.Equal(t, b.do("GET", path+"/erase", nil).StatusCode, 404)
+	assert.Equal(t, b.do("GET", "tasks/01J00000000000000000000000", nil).StatusCode, 404)
+
+	b.fresh()
+	b.signIn("ann")
+	assert.False(t, strings.Contains(b.get(path), path+"/cancel"), "offered to who may not")
+}
+
+// A webhook's page has what it checks, and why each request was refused.
+func TestWebhook(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
+	require.NoError(t, err)
+	_, _, err = b.api.PutWebhook(t.Context(), "github", wire.WebhookDefinition{
+		Queue: "jobs", Filter: "payload.n > 1", Key: "string(payload.n)",
+		PayloadSchema: jsontext.Value(`{"type":"object"}`),
+		MapTo:         &wire.MapTo{Input: map[string]string{"title": "'<b>' + string(payload.n)"}},
+	})
+	require.NoError(t, err)
+	post := func(body string, status int) {
+		r, err := http.NewRequestWithContext(t.Context(), "POST", b.node.URL()+"/hook/github",
+			strings.NewReader(body))
+		require.NoError(t, err)
+		r.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(r)
+		require.NoError(t, err)
+		require.NoError(t, resp.Body.Close())
+		assert.Equal(t, resp.StatusCode, status)
+	}
+	post(`{"n":2}`, 202)
+	post(`{"n":1}`, 200)
+	post(`{`, 400)
+
+	assert.Contains(t, b.get("webhooks"), `hx-get="./webhooks/github/recent"`)
+	recent := b.do("GET", "webhooks/github/recent", nil, "HX-Request: true").text
+	assert.Contains(t, recent, "3 requests")
+	assert.Contains(t, recent, "1 refused")
+	text := b.get("webhooks/github")
+	for _, want := range []string{"payload.n &gt; 1", "&#39;&lt;b&gt;&#39; &#43; string(payload.n)",
+		b.node.URL() + "/hook/github", "The body is not valid JSON.", "The filter is not true for it.",
+		`href="../../problems/invalid_json"`, "127.0.0.1", "not asked for"} {
+		assert.Contains(t, text, want)
+	}
+	resp := b.do("GET", "/problems/invalid_json", nil)
+	assert.Equal(t, resp.StatusCode, 200)
+
+	a := b.submit("webhooks/github/delete", "typed=gitlab")
+	assert.Equal(t, a.StatusCode, 422)
+	assert.Contains(t, a.text, "nothing was changed")
+	_, err = b.api.Webhook(t.Context(), "github")
+	require.NoError(t, err)
+	a = b.submit("webhooks/github/delete", "typed=github")
+	assert.Equal(t, a.StatusCode, 303, "%.300s", a.text)
+	_, err = b.api.Webhook(t.Context(), "github")
+	assert.Contains(t, err.Error(), "does not exist")
+	assert.Equal(t, b.do("GET", "webhooks/github", nil).StatusCode, 404)
+	created, err := b.api.Events(t.Context(), client.EventQuery{
+		From: "start", Types: []string{"webhook_created"},
+	})
+	require.NoError(t, err)
+	past := b.get("webhooks/github?at=" + created.Events[0].EventID)
+	assert.Contains(t, past, "payload.n &gt; 1")
+	assert.False(t, strings.Contains(past, "/delete"), "the past is read only")
+}
+
+// The cluster's page compares the nodes, and its forms act on them.
+func TestCluster(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{})
+	n := c.Node(1)
+	b := &browser{T: t, node: n, api: n.Client()}
+	b.fresh()
+	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
+	require.NoError(t, err)
+	var text string
+	cluster.Until(t, func() error { // nodes exchange what they know once a second
+		text = b.get("cluster")
+		for _, want := range []string{"equal to n1, n2", "equal to n1, n3", "equal to n2, n3"} {
+			if !strings.Contains(text, want) {
+				return errors.New("not yet " + want)
+			}
+		}
+		return nil
+	})
+	for _, want := range []string{"this node", "leader", "free of"} {
+		assert.Contains(t, text, want)
+	}
+	v, err := b.api.Cluster(t.Context())
+	require.NoError(t, err)
+	to := "n1"
+	if v.LeaderID == to {
+		to = "n3"
+	}
+	a := b.submit("cluster/transfer", "to="+to)
+	assert.Equal(t, a.StatusCode, 303, "%.500s", a.text)
+	cluster.Until(t, func() error {
+		v, err := b.api.Cluster(t.Context())
+		if err == nil && v.LeaderID != to {
+			err = fmt.Errorf("the leader is %s", v.LeaderID)
+		}
+		return err
+	})
+	a = b.submit("cluster/checkpoint")
+	assert.Equal(t, a.StatusCode, 303, "%.500s", a.text)
+	assert.Contains(t, b.get("cluster"), "Took checkpoints: n1 at index")
+
+	gone := "n3"
+	if to == gone {
+		gone = "n1"
+	}
+	a = b.submit("cluster/nodes/"+gone+"/remove", "typed=n")
+	assert.Equal(t, a.StatusCode, 422, "not typed")
+	a = b.submit("cluster/nodes/"+gone+"/remove", "typed="+gone)
+	assert.Equal(t, a.StatusCode, 303, "%.500s", a.text)
+	assert.False(t, regexp.MustCompile(`id="n-`+gone).MatchString(b.get("cluster")), "still there")
+	assert.Equal(t, b.do("GET", "cluster/nodes/"+gone+"/remove", nil).StatusCode, 404)
+}
+
+// Links of a fragment are relative to the page that shows it.
+func TestLinksInDialog(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	a := b.do("GET", "cluster/checkpoint", nil, "HX-Request: true",
+		"HX-Current-URL: "+b.node.URL()+"/ui/cluster")
+	assert.Contains(t, a.text, `action="./cluster/checkpoint"`)
+	a = b.do("GET", "cluster/checkpoint", nil, "HX-Request: true",
+		"HX-Current-URL: https://example.com/ops/qlogd/ui/queues/a/dead")
+	assert.Contains(t, a.text, `action="../../cluster/checkpoint"`)
+	assert.Contains(t, b.get("cluster/checkpoint"), `action="../cluster/checkpoint"`)
+}

@@ -16,6 +16,8 @@ var clusterPages = []route{
 	{"POST cluster/checkpoint", "cluster", (*page).checkpoint},
 	{"GET cluster/transfer", "cluster", (*page).transfer},
 	{"POST cluster/transfer", "cluster", (*page).transfer},
+	{"GET cluster/nodes/{id}/verify", "cluster", (*page).verifyNode},
+	{"POST cluster/nodes/{id}/verify", "cluster", (*page).verifyNode},
 	{"GET cluster/nodes/{id}/remove", "cluster", (*page).removeNode},
 	{"POST cluster/nodes/{id}/remove", "cluster", (*page).removeNode},
 }
@@ -160,6 +162,26 @@ func orNone(id string) string {
 		return "not known yet"
 	}
 	return id
+}
+
+// verifyNode begins to verify the files of a node.
+func (p *page) verifyNode() error {
+	id := p.r.PathValue("id")
+	f := &confirm{
+		Title: "Verify node " + id, Submit: "Verify " + id,
+		Text: "The node reads every byte of its event log and checkpoints, folds the log, and compares. " +
+			"It serves meanwhile, and reads at most 50 MB a second. The task can be cancelled.",
+		Action: p.LinkNow("cluster", "nodes", id, "verify"), Back: p.LinkNow("cluster"),
+		As: p.as("POST", "/v1/cluster/nodes/"+id+"/verify", "", "cluster", "verify", id),
+	}
+	if p.r.Method == http.MethodGet {
+		return p.ask(f, nil)
+	}
+	task, err := p.api.VerifyNode(p.ctx, id)
+	if err != nil {
+		return p.ask(f, err)
+	}
+	return p.done("Verifying "+id+".", "tasks", task.ID)
 }
 
 // removeNode removes a node from the cluster.

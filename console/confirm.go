@@ -32,12 +32,12 @@ func (p *page) confirmed(f *confirm) error {
 
 // ask shows a confirm form, or shows it again after a mistake in it.
 func (p *page) ask(f *confirm, err error) error {
+	show := func(status int) error { return p.render(status, "confirm", f.Title, f) }
 	if err == nil {
-		return p.show("confirm", f.Title, f)
+		return show(http.StatusOK)
 	}
-	f.Error = errText(err)
-	if errors.Is(err, errTyped) {
-		return p.render(http.StatusUnprocessableEntity, "confirm", f.Title, f)
+	if f.Error = errText(err); errors.Is(err, errTyped) {
+		return show(http.StatusUnprocessableEntity)
 	}
-	return p.again("confirm", f.Title, f, err)
+	return p.again(err, show)
 }

@@ -70,7 +70,7 @@ func TestAttention(t *testing.T) {
 	b.signIn("ann")
 	text = b.get("attention")
 	assert.Contains(t, text, "jobs")
-	assert.False(t, strings.Contains(text, "small"), "another's queue")
+	assert.False(t, strings.Contains(text, "queues/small"), "another's queue")
 }
 
 // A task's page shows how far it is; it is cancelled and resumed with a confirmation.
@@ -218,6 +218,14 @@ func TestCluster(t *testing.T) {
 	a = b.submit("cluster/checkpoint")
 	assert.Equal(t, a.StatusCode, 303, "%.500s", a.text)
 	assert.Contains(t, b.get("cluster"), "Took checkpoints: n1 at index")
+
+	a = b.submit("cluster/nodes/n2/verify")
+	require.Equal(t, a.StatusCode, 303, "%.500s", a.text)
+	tasks, err := b.api.Tasks(t.Context(), "")
+	require.NoError(t, err)
+	_, err = b.api.WaitTask(t.Context(), tasks[0].ID)
+	require.NoError(t, err)
+	assert.Contains(t, b.get("tasks/"+tasks[0].ID), "every checkpoint are right")
 
 	gone := "n3"
 	if to == gone {

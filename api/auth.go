@@ -389,28 +389,54 @@ func (q *request) sees(queue string) bool { return q.who == nil || q.who.may(rol
 // seesEvent reports whether the token may read an event: of one of its queues, or a move into one.
 func (q *request) seesEvent(e *event.Event) bool { return q.sees(e.Queue) || q.sees(e.ToQueue) }
 
-// maySettle refuses unless the token may consume from the queues of all these leases. There is no
-// race in checking first: a lease belongs for ever to the queue that its event in the log names; a
-// message that moves to another queue has ended it. An unknown lease is refused like one of another
-// queue, so that nobody learns which exist.
+// maySettle refuses unless the token may settle all these leases.
 func (q *request) maySettle(items []event.SettleItem) error {
-	if q.who == nil || q.who.mayAll(roleConsume) {
-		return nil
-	}
 	for _, item := range items {
-		leased, err := q.leasedEvent(item.Lease)
-		if err != nil {
+		switch ok, err := q.mayEnd(item.Lease); {
+		case err != nil:
 			return err
-		}
-		m, current := q.s.deps.State.ByLease(item.Lease) // also where retention has deleted its event
-		if !(leased != nil && q.who.may(roleConsume, leased.Queue) ||
-			current && q.who.may(roleConsume, m.Queue)) {
+		case !ok:
 			return event.Problemf(codeForbidden, "Authorization", "the token of %s may not settle "+
 				"lease %s, or it has ended and the log no longer has its beginning (POST "+
 				"/v1/queues/{queue}/ack and the like do not need it)", echo(q.who.name), item.Lease)
 		}
 	}
 	return nil
+}
+
+// settleable returns the items, in which those of leases that the token may not settle name none:
+// they are answered as lost, and so are unknown ones, so that nobody learns which exist.
+func (q *request) settleable(items []event.SettleItem) ([]event.SettleItem, error) {
+	out, copied := items, false
+	for i := range items {
+		ok, err := q.mayEnd(items[i].Lease)
+		if err != nil {
+			return nil, err
+		}
+		if !ok && !copied {
+			out, copied = slices.Clone(items), true
+		}
+		if !ok {
+			out[i] = event.SettleItem{Op: items[i].Op}
+		}
+	}
+	return out, nil
+}
+
+// mayEnd reports whether the token may consume from the queue of a lease: not if the lease is
+// unknown. There is no race in asking first: a lease belongs for ever to the queue that its event in
+// the log names; a message that moves to another queue has ended it.
+func (q *request) mayEnd(lease event.ID) (bool, error) {
+	if q.who == nil || q.who.mayAll(roleConsume) {
+		return true, nil
+	}
+	leased, err := q.leasedEvent(lease)
+	if err != nil {
+		return false, err
+	}
+	m, current := q.s.deps.State.ByLease(lease) // also where retention has deleted its event
+	return leased != nil && q.who.may(roleConsume, leased.Queue) ||
+		current && q.who.may(roleConsume, m.Queue), nil
 }
 
 // leasedEvent returns the event by which a lease began, nil where the log does not have it (any

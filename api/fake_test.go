@@ -75,6 +75,12 @@ type fakeLog struct {
 	damaged uint64 // contents of entries up to this index are in a damaged file
 	single  bool   // nobody can repair it
 	deleted uint64
+	slow    time.Duration // what a history takes to read
+}
+
+func (l *fakeLog) History(ctx context.Context, id event.ID) ([]event.Event, error) {
+	time.Sleep(l.slow)
+	return l.Log.History(ctx, id)
 }
 
 func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {

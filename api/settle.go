@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
@@ -47,11 +48,18 @@ func (s *Server) settle(op event.SettleOp) handler {
 			queue = q.queue()
 		}
 		in, produce := q.settleRequest(op, lease)
-		if queue != "" {
+		items := in.items
+		switch p, ok := q.err.(*event.Problem); {
+		case queue != "":
 			q.exists(queue)
-		} else if p, ok := q.err.(*event.Problem); ok && one {
+		case ok && one:
 			q.err = p.At(-1)
-		} else if q.do(func() error { return q.maySettle(in.items) }); one && q.err == nil {
+		case one, len(produce) > 0:
+			q.do(func() error { return q.maySettle(items) })
+		default:
+			items = get(q, func() ([]event.SettleItem, error) { return q.settleable(items) })
+		}
+		if one && q.err == nil {
 			in.places[0] = place{"lease_id", -1}
 		}
 		if len(produce) > 0 {
@@ -61,7 +69,12 @@ func (s *Server) settle(op event.SettleOp) handler {
 			}
 			return s.transactAll(q, queue, in, produce)
 		}
-		results := s.settleItems(q, queue, in.items)
+		results := s.settleItems(q, queue, items)
+		for i := range results {
+			if items[i].Lease.IsZero() {
+				results[i].LeaseID = in.items[i].Lease.String()
+			}
+		}
 		switch {
 		case !one || q.err != nil:
 			return q.answer(http.StatusOK, &wire.SettleResponse{Results: results})
@@ -135,31 +148,49 @@ func (s *Server) settleItems(
 	q *request, queue string, items []event.SettleItem,
 ) []wire.SettleResult {
 	res := q.commit(&event.Command{Settle: &event.Settle{Queue: queue, Items: items}})
+	if q.err == nil && len(res.Settled) != len(items) {
+		q.err = fmt.Errorf("%d answers to %d settled leases", len(res.Settled), len(items))
+	}
 	if q.err != nil {
 		return nil
-	}
-	if len(res.Settled) != len(items) {
-		q.err = fmt.Errorf("%d answers to %d settled leases", len(res.Settled), len(items))
 	}
 	q.noteSettled(res.Settled)
 	q.keyFollowed(res)
 	ends := map[uint64]bool{} // the entries at which items before took effect, the first time
-	out := make([]wire.SettleResult, len(items))
 	for i := range res.Settled {
-		t, fate := &res.Settled[i], wire.Fate{}
-		if t.Code == event.CodeWrongQueue && q.may(roleConsume, t.Queue) != nil {
+		switch t := &res.Settled[i]; {
+		case t.Code == event.CodeWrongQueue && q.may(roleConsume, t.Queue) != nil:
 			t.Code = event.CodeLeaseLost // where it is, is none of the token's business
-		} else if t.Code == event.CodeLeaseLost {
+		case t.Code == event.CodeLeaseLost && !t.Lease.IsZero():
 			q.do(func() error { return s.settledBefore(q, queue, &items[i], t, ends) })
 		}
-		if t.Code == event.CodeLeaseLost {
-			fate = get(q, func() (wire.Fate, error) { return q.fateOf(t.Lease, res.Index) })
-			s.metrics.leaseLost.Inc()
-		}
-		out[i] = settledOne(t)
-		out[i].Fate = fate
 	}
+	out := settleResults(res.Settled)
+	q.fates(out, res.Settled, res.Index)
 	return out
+}
+
+// fatesFor is about how long a settle call reads what became of the messages of lost leases: a
+// history each. The rest of a long list is answered without.
+const fatesFor = time.Second
+
+// fates adds to results what had become, at an entry, of the messages of lost leases.
+func (q *request) fates(results []wire.SettleResult, settled []event.Settled, index uint64) {
+	var until time.Time
+	for i := range settled {
+		if settled[i].Code != event.CodeLeaseLost {
+			continue
+		}
+		q.s.metrics.leaseLost.Inc()
+		if until.IsZero() {
+			until = time.Now().Add(fatesFor)
+		}
+		if time.Now().Before(until) {
+			results[i].Fate = get(q, func() (wire.Fate, error) {
+				return q.fateOf(settled[i].Lease, index)
+			})
+		}
+	}
 }
 
 // fateOf says what had become, at an entry, of the message of a lost lease: nothing where history
@@ -234,12 +265,17 @@ func (s *Server) settledBefore(
 	return nil
 }
 
-// settledOne returns the outcome of a lease of a request.
-func settledOne(t *event.Settled) wire.SettleResult {
-	return wire.SettleResult{
-		LeaseID: t.Lease.String(), Status: t.Status, Code: t.Code,
-		NextAt: wire.Time(t.NextAt), LeaseExpiresAt: wire.Time(t.ExpiresAt),
+// settleResults returns the outcomes of a request's leases.
+func settleResults(settled []event.Settled) []wire.SettleResult {
+	out := make([]wire.SettleResult, len(settled))
+	for i := range settled {
+		t := &settled[i]
+		out[i] = wire.SettleResult{
+			LeaseID: t.Lease.String(), Status: t.Status, Code: t.Code,
+			NextAt: wire.Time(t.NextAt), LeaseExpiresAt: wire.Time(t.ExpiresAt),
+		}
 	}
+	return out
 }
 
 // add adds an item with its lease; field names the lease in the item, "" in a list of leases.
@@ -448,11 +484,8 @@ func (s *Server) transactAll(
 	q.noteTransaction(batches, &res)
 	q.keyFollowed(res)
 	messages := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
-	results := make([]wire.SettleResult, len(res.Settled))
-	for i := range res.Settled {
-		results[i] = settledOne(&res.Settled[i])
-	}
-	return q.answer(http.StatusOK, &wire.TransactionResponse{Results: results, Messages: messages})
+	out := wire.TransactionResponse{Results: settleResults(res.Settled), Messages: messages}
+	return q.answer(http.StatusOK, &out)
 }
 
 // isOf refuses a lease that is not of a queue, as wrong_queue if it is the current one of its

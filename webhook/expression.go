@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"cel.dev/cel-go/cel"
+	"cel.dev/cel-go/common/ast"
 	"cel.dev/cel-go/common/types"
 	"cel.dev/cel-go/common/types/ref"
 	"cel.dev/cel-go/common/types/traits"
@@ -127,6 +128,15 @@ func (e *FieldError) Unwrap() error { return e.Err }
 type Program struct {
 	program cel.Program
 	gives   []*cel.Type
+	ast     *cel.Ast
+}
+
+// reads reports whether the expression mentions a variable.
+func (p *Program) reads(name string) (found bool) {
+	ast.PostOrderVisit(p.ast.NativeRep().Expr(), ast.NewExprVisitor(func(e ast.Expr) {
+		found = found || e.Kind() == ast.IdentKind && e.AsIdent() == name
+	}))
+	return found
 }
 
 // Compile checks an expression's syntax and types. gives are the types that its result may have:
@@ -138,24 +148,24 @@ func (e *Env) Compile(text string, gives ...*cel.Type) (*Program, error) {
 	if len(text) > maxExpression {
 		return nil, fmt.Errorf("has %d bytes, at most %d are taken", len(text), maxExpression)
 	}
-	ast, issues := e.env.Compile(text)
+	checked, issues := e.env.Compile(text)
 	if list := issues.Errors(); len(list) > 0 {
 		at := list[0].Location
 		return nil, fmt.Errorf("line %d, column %d: %s",
 			max(at.Line(), 1), max(at.Column(), 0)+1, event.Line(list[0].Message, maxError))
 	}
-	t := ast.OutputType()
+	t := checked.OutputType()
 	if !t.IsExactType(cel.DynType) && !slices.ContainsFunc(gives, func(want *cel.Type) bool {
 		return want == cel.DynType || t.IsExactType(want)
 	}) {
 		return nil, fmt.Errorf("must give %s, this gives %s", namesOf(gives), t)
 	}
 	// OptOptimize compiles constant patterns and builds constant lists once.
-	p, err := e.env.Program(ast, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
+	p, err := e.env.Program(checked, cel.CostLimit(maxCost), cel.EvalOptions(cel.OptOptimize))
 	if err != nil {
 		return nil, errors.New(event.Line(err.Error(), maxError))
 	}
-	return &Program{p, gives}, nil
+	return &Program{p, gives, checked}, nil
 }
 
 var typeNames = map[*cel.Type]string{

@@ -167,6 +167,9 @@ func (w *Webhook) compile() error {
 			return bad(f.name, "is not an expression that can be used: %v", err)
 		}
 	}
+	if p := w.programs[signedAt]; p != nil && !p.reads("payload") {
+		return bad(signedAt, "must read the time from payload: nothing else is signed")
+	}
 	if isNull(d.PayloadSchema) {
 		d.PayloadSchema = nil
 	}

@@ -23,6 +23,9 @@ func (s *Server) undoItem(ctx context.Context, id event.ID, target *event.QueueV
 	item event.ResurrectItem, content event.Ref, err error,
 ) {
 	l, err := s.born(ctx, id)
+	if err == nil && target != nil {
+		err = s.setPriority(ctx, l)
+	}
 	if err != nil {
 		return item, content, err
 	}
@@ -67,7 +70,7 @@ func (s *Server) lookForHolder(
 }
 
 // born returns what the event says that brought a message into its queue, or its whole history
-// where that event has not all.
+// where that event has not all. It does not know of a priority that the message got later.
 func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 	e, err := s.deps.Log.Event(event.RefOf(id))
 	whole := err == nil && e.ID == id &&
@@ -85,6 +88,15 @@ func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 	}
 	history, err := s.deps.Log.History(ctx, id)
 	return cmp.Or(lifeOf(history, id), &life{id: id, first: id}), err
+}
+
+// setPriority sets the priority that a message had in the end, if history has how it came there.
+func (s *Server) setPriority(ctx context.Context, l *life) error {
+	history, err := s.deps.Log.History(ctx, l.id)
+	if all := lifeOf(history, l.id); all != nil && all.set != nil {
+		l.priority = all.priority
+	}
+	return err
 }
 
 // undo answers POST /v1/queues/{queue}/resurrect: what left a queue is brought back, at once or by

@@ -90,6 +90,9 @@ func LoadAuth(file string) (*Auth, error) {
 // polls, streams) are checked against the new tokens before they get anything more.
 func (a *Auth) Reload() error {
 	info, err := os.Stat(a.path)
+	if err == nil && !info.Mode().IsRegular() { // to read a pipe would wait for its other end
+		return fmt.Errorf("auth file %s must be a regular file", a.path)
+	}
 	var b []byte
 	if err == nil {
 		b, err = os.ReadFile(a.path)
@@ -424,8 +427,8 @@ func (q *request) settleable(items []event.SettleItem) ([]event.SettleItem, erro
 }
 
 // mayEnd reports whether the token may consume from the queue of a lease: not if the lease is
-// unknown. There is no race in asking first: a lease belongs for ever to the queue that its event in
-// the log names; a message that moves to another queue has ended it.
+// unknown. There is no race in asking first: a lease belongs for ever to the queue that its event
+// in the log names; a message that moves to another queue has ended it.
 func (q *request) mayEnd(lease event.ID) (bool, error) {
 	if q.who == nil || q.who.mayAll(roleConsume) {
 		return true, nil

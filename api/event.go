@@ -124,12 +124,11 @@ func (s *Server) events(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	for _, media := range []string{typeNDJSON, typeSSE} {
-		if q.accepts(media) != "" {
-			return s.stream(q, f, media)
-		}
-	}
-	if f.follow {
+	media := cmp.Or(q.accepts(typeNDJSON), q.accepts(typeSSE))
+	switch {
+	case f.follow && media != "":
+		return s.stream(q, f, media)
+	case f.follow:
 		return bad("follow", "follow goes with Accept: %s or %s", typeNDJSON, typeSSE)
 	}
 	f.until = time.Now().Add(maxEventsRead)
@@ -150,7 +149,40 @@ func (s *Server) events(q *request) error {
 		f.after = event.NewID(max(s.deps.State.Clock(), 0), f.from-1, event.MaxNumber)
 	}
 	out.NextCursor, out.Partial = f.after.String(), f.timedOut
+	if media != "" {
+		return q.answerLines(&out, media)
+	}
 	return q.answer(http.StatusOK, &out)
+}
+
+// answerLines answers with a list one event after the other, and its cursor in a header.
+// Server-sent events end with it as an id, so that an EventSource that reconnects goes on there.
+func (q *request) answerLines(out *wire.EventList, media string) error {
+	var body []byte
+	for i := range out.Events {
+		var err error
+		if body, err = appendEvent(body, &out.Events[i], media); err != nil {
+			return err
+		}
+	}
+	if media == typeSSE {
+		body = fmt.Appendf(body, "id: %s\n\n", out.NextCursor)
+	}
+	q.header("X-Qlogd-Next-Cursor", out.NextCursor)
+	if out.Partial {
+		q.header("X-Qlogd-Partial", "true")
+	}
+	q.send(http.StatusOK, media, body)
+	return nil
+}
+
+// appendEvent appends an event to an NDJSON or SSE text.
+func appendEvent(b []byte, e *wire.Event, media string) ([]byte, error) {
+	data, err := wire.Marshal(e)
+	if media == typeSSE {
+		return fmt.Appendf(b, "id: %s\nevent: %s\ndata: %s\n\n", e.EventID, e.Type, data), err
+	}
+	return append(append(b, data...), '\n'), err
 }
 
 // scan yields the events that a query selects, up to the log's head. f moves along with it: the
@@ -297,36 +329,37 @@ const (
 // stream ends. It holds no memory here: the stream reads the log at the client's pace.
 const streamWriteTimeout = 30 * time.Second
 
-// stream sends events as NDJSON or server-sent events: those of the range, and with follow those
-// that commit from then on, until the client hangs up or the server drains. A draining server
-// begins no stream that follows: it would end at once, and its client reconnect without a pause.
+// stream sends events as NDJSON or server-sent events: those of the range, and those that commit
+// from then on, until the client hangs up or the server drains. A draining server begins none: it
+// would end at once, and its client reconnect without a pause.
 func (s *Server) stream(q *request, f *eventQuery, media string) error {
-	if f.follow && s.draining() {
+	if s.draining() {
 		return shuttingDown
 	}
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), media: media}
-	if f.follow { // another list is served to its end: cut off it would look whole
-		stop := context.AfterFunc(s.undrained, func() {
-			cancel()
-			w.deadline(time.Second) // a slow client must not hold up the end
-		})
-		defer stop()
-		if w.flush() != nil {
-			return nil
-		}
+	stop := context.AfterFunc(s.undrained, func() {
+		cancel()
+		w.deadline(time.Second) // a slow client must not hold up the end
+	})
+	defer stop()
+	if w.flush() != nil {
+		return nil
 	}
 	defer w.deadline(streamWriteTimeout) // for the end of the answer
 	for {
+		// A filter may pass over much of the log: a heartbeat is due meanwhile too.
+		f.until, f.timedOut = time.Now().Add(s.opts.Heartbeat), false
 		err := w.events(ctx, f)
 		switch {
-		case err != nil && q.status == 0:
-			return err
 		case err != nil && ctx.Err() == nil && !errors.Is(err, errWrite):
 			s.log.Error("event stream failed", "request_id", q.id, "error", err)
 			panic(http.ErrAbortHandler) // half a stream must not look whole
-		case err != nil, !f.follow, f.from > f.to, f.limit <= 0, !s.awaitMore(ctx, f.from-1, w):
+		case err != nil, f.from > f.to, f.limit <= 0:
+			return nil
+		case f.timedOut && w.heartbeat() == nil && q.refused(s.rules[q.route]) == nil:
+		case f.timedOut, !s.awaitMore(ctx, f.from-1, w):
 			return nil
 		}
 	}
@@ -369,15 +402,11 @@ func (w *eventWriter) events(ctx context.Context, f *eventQuery) error {
 			return err
 		}
 		out := EventOf(e)
-		b, err := wire.Marshal(&out)
+		text, err := appendEvent(nil, &out, w.media)
+		if err == nil {
+			err = w.write(string(text))
+		}
 		if err != nil {
-			return err
-		}
-		text := string(b) + "\n"
-		if w.media == typeSSE {
-			text = fmt.Sprintf("id: %s\nevent: %s\ndata: %s\n\n", out.EventID, out.Type, b)
-		}
-		if err := w.write(text); err != nil {
 			return err
 		}
 		if f.limit--; f.limit <= 0 {

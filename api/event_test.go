@@ -158,6 +158,50 @@ func TestStreams(t *testing.T) {
 	})
 }
 
+// TestEventsAreFoundInTime: a list answers after about a second with what it has found, in each form,
+// and its cursor continues it. A stream goes on, with heartbeats.
+func TestEventsAreFoundInTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := setup(t)
+		h.do("PUT", "/v1/queues/q", "").want(201)
+		for range 400 {
+			h.produceN("q", 1)
+		}
+		h.do("POST", "/v1/queues/q/pause", "").want(200)
+		h.log.slow = 100 * time.Millisecond
+		for _, media := range []string{typeJSON, typeNDJSON, typeSSE} {
+			cursor, calls := event.ID{}.String(), 0
+			for paused := false; !paused; calls++ {
+				begun := time.Now()
+				a := h.do("GET", "/v1/events?type=queue_paused&after="+cursor, "",
+					"Accept: "+media).want(200)
+				assert.True(t, time.Since(begun) <= 1100*time.Millisecond, "%s: after %s", media,
+					time.Since(begun))
+				paused = strings.Contains(a.Body.String(), `"type":"queue_paused"`)
+				switch media {
+				case typeJSON:
+					cursor = a.str("next_cursor")
+					continue
+				case typeSSE:
+					assert.True(t, strings.HasSuffix(a.Body.String(),
+						"id: "+a.Header().Get("X-Qlogd-Next-Cursor")+"\n\n"), "%s", a.Body)
+				}
+				cursor = a.Header().Get("X-Qlogd-Next-Cursor")
+				assert.Equal(t, a.Header().Get("X-Qlogd-Partial") == "true", !paused)
+			}
+			assert.True(t, calls > 30, "%s: %d calls", media, calls)
+		}
+		nd := h.open(t.Context(), "/v1/events?follow=true&from=start&type=queue_paused",
+			"Accept: "+typeNDJSON)
+		for _, beat := range []string{"", ""} {
+			assert.Equal(t, nd.line(), beat, "before it is found")
+		}
+		assert.True(t, strings.Contains(nd.line(), `"type":"queue_paused"`))
+		h.s.Drain()
+		<-nd.done
+	})
+}
+
 // TestStreamOverlapsProduce follows from the start while more comes: in order,
 // each once.
 func TestStreamOverlapsProduce(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -75,7 +76,18 @@ type fakeLog struct {
 	damaged uint64 // contents of entries up to this index are in a damaged file
 	single  bool   // nobody can repair it
 	deleted uint64
-	slow    time.Duration // what a history takes to read
+	slow    time.Duration // what a history, or a block, takes to read
+}
+
+func (l *fakeLog) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
+	*event.Block, error] {
+	return func(yield func(*event.Block, error) bool) {
+		for b, err := range l.Log.Blocks(ctx, from, to, whole...) {
+			if time.Sleep(l.slow); !yield(b, err) {
+				return
+			}
+		}
+	}
 }
 
 func (l *fakeLog) History(ctx context.Context, id event.ID) ([]event.Event, error) {

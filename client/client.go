@@ -238,7 +238,7 @@ func newEndpoint(addr, scheme string) (*endpoint, error) {
 		return nil, fmt.Errorf("address %.64q: %w", addr, err)
 	}
 	if u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
-		return nil, fmt.Errorf("address %.64q: wants http://HOST:PORT or https://HOST:PORT", addr)
+		return nil, fmt.Errorf("address %.64q must be http://HOST:PORT or https://HOST:PORT", addr)
 	}
 	u.Path = strings.TrimSuffix(u.Path, "/")
 	return &endpoint{url: u}, nil

@@ -135,7 +135,7 @@ func ParseInstant(s string, now int64) (Instant, error) {
 	if n, ok := strings.CutPrefix(s, "index:"); ok {
 		i, err := strconv.ParseUint(n, 10, 64)
 		if err != nil || i >= 1<<48 {
-			return Instant{}, fmt.Errorf("%.64q: index: wants a whole number", s)
+			return Instant{}, fmt.Errorf("%.64q: index: must be a whole number", s)
 		}
 		return Instant{Kind: InstantIndex, Index: i}, nil
 	}

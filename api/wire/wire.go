@@ -73,7 +73,7 @@ func (t *Time) UnmarshalJSONFrom(dec *jsontext.Decoder) error {
 	return &json.SemanticError{JSONKind: tok.Kind(), Err: errTime}
 }
 
-var errTime = errors.New("wants an RFC 3339 time such as 2026-01-31T12:00:00.000Z")
+var errTime = errors.New("must be an RFC 3339 time such as 2026-01-31T12:00:00.000Z")
 
 // Opt is a field that can be left out, be null, or have a value. The zero Opt is left out.
 type Opt[T any] struct {

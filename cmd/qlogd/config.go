@@ -284,7 +284,7 @@ func (c *config) checkAddresses() error {
 	} {
 		host, _, err := net.SplitHostPort(l.addr)
 		if err != nil {
-			return usagef("%s: %.64q: wants HOST:PORT", l.name, l.addr)
+			return usagef("%s: %.64q must be HOST:PORT", l.name, l.addr)
 		}
 		// Whether only this machine reaches it. Of names only localhost counts: others can change.
 		ip, _ := netip.ParseAddr(host)
@@ -327,7 +327,7 @@ func hostPort(addr string) error {
 	host, port, err := net.SplitHostPort(addr)
 	n, perr := strconv.ParseUint(port, 10, 16)
 	if err != nil || host == "" || perr != nil || n == 0 {
-		return fmt.Errorf("%.64q: wants HOST:PORT", addr)
+		return fmt.Errorf("%.64q must be HOST:PORT", addr)
 	}
 	return nil
 }

@@ -219,7 +219,7 @@ func exportHeads(c request, f *struct {
 		return usagef("--every must be at least 100ms")
 	}
 	if f.All && !f.local() {
-		return usagef("--all wants --data-dir or --archive")
+		return usagef("--all needs --data-dir or --archive")
 	}
 	var last []wire.LogHead // the one written last
 	for {
@@ -322,7 +322,7 @@ func verifyLog(c request, f *struct {
 	}
 	if c.reach.addr != "" {
 		if f.Heads == "" {
-			return usagef("--addr wants --heads: only a data directory can be checked by itself")
+			return usagef("--addr needs --heads: only a data directory can be checked by itself")
 		}
 		chain, _, err := f.chain(c)
 		if err != nil {

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
 )
@@ -72,10 +73,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 	release := verdict{op: event.OpRelease}
 	content, err := e.Content(d.m.Content)
 	if log.IsDamage(err) { // the file may be repaired, or another node leads soon
-		select {
-		case <-time.After(damagedPause):
-		case <-ctx.Done():
-		}
+		loop.Sleep(ctx, damagedPause)
 		return release
 	}
 	if errors.Is(err, log.ErrDamaged) {
@@ -180,10 +178,8 @@ func (d *delivery) settle(ctx context.Context, v *verdict) {
 		}
 		e.Logger.Debug("failed to settle a delivery, retrying",
 			"queue", d.q.name, "message", d.m.ID, "error", err)
-		select {
-		case <-time.After(pause):
+		if loop.Sleep(ctx, pause); ctx.Err() == nil {
 			continue
-		case <-ctx.Done():
 		}
 		d.count("unsettled")
 		e.Logger.Warn("lease expired before its delivery was settled, delivering again",

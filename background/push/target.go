@@ -201,20 +201,20 @@ func (t *target) request(m *event.LeasedMessage, c *event.Content, keys [][]byte
 	r.Header.Set("Idempotency-Key", id)
 	webhook.SignStandard(r.Header, keys, id, now, body)
 	r.Header.Set("Qlogd-Queue", m.Queue)
-	webhook.AddHop(r.Header, func(name string) string { return headerOf(c, name) })
+	own := headersOf(c)
+	webhook.AddHop(r.Header, func(name string) string { return own[name] })
 	r.Header.Set("Qlogd-Attempt", strconv.FormatUint(uint64(m.Attempt), 10))
 	r.Body = body
 	return r, nil
 }
 
-// headerOf returns the value of a message's header, "" without one.
-func headerOf(c *event.Content, name string) string {
+// headersOf returns a message's headers.
+func headersOf(c *event.Content) map[string]string {
+	headers := make(map[string]string, len(c.Headers))
 	for _, h := range c.Headers {
-		if h.Name == name {
-			return h.Value
-		}
+		headers[h.Name] = h.Value
 	}
-	return ""
+	return headers
 }
 
 // mapped returns what input makes of a message. A payload of bytes is null there.
@@ -226,13 +226,9 @@ func (t *target) mapped(m *event.LeasedMessage, c *event.Content, maxBody int) (
 			return nil, fmt.Errorf("input: the payload: %w", err)
 		}
 	}
-	headers := make(map[string]string, len(c.Headers))
-	for _, h := range c.Headers {
-		headers[h.Name] = h.Value
-	}
 	return t.input.Eval(map[string]any{ // the variables of env
-		"payload": payload, "headers": headers, "id": m.ID.String(), "key": m.Key, "queue": m.Queue,
-		"kind": m.Kind, "attempt": int64(m.Attempt),
+		"payload": payload, "headers": headersOf(c), "id": m.ID.String(), "key": m.Key,
+		"queue": m.Queue, "kind": m.Kind, "attempt": int64(m.Attempt),
 		"enqueued_at": time.UnixMilli(m.EnqueuedAt).UTC(),
 	}, maxBody)
 }

@@ -3,7 +3,6 @@
 COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DATE   ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
 LDFLAGS = -X main.commit=$(COMMIT) -X main.date=$(DATE)
-TAGS    = grpcnotrace# gRPC is not used, but with its trace pages the linker drops no method: 8 MB
 TOOL    = go tool -modfile=tools/go.mod
 
 FUZZTIME     ?= 10m
@@ -20,7 +19,7 @@ help: ## show what there is
 
 .PHONY: build
 build: ## bin/qlogd, with commit and date in it
-	go build -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' -o bin/qlogd ./cmd/qlogd
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/qlogd ./cmd/qlogd
 
 .PHONY: run
 run: build ## build and serve: one durable node in ./qlogd-data, on http://127.0.0.1:7070
@@ -32,7 +31,7 @@ cluster: ## build and run three nodes on this machine, until ctrl-C; tells how t
 
 .PHONY: install
 install: ## qlogd into GOBIN
-	go install -trimpath -tags $(TAGS) -ldflags '$(LDFLAGS)' ./cmd/qlogd
+	go install -trimpath -ldflags '$(LDFLAGS)' ./cmd/qlogd
 
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign

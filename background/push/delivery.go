@@ -19,7 +19,8 @@ type delivery struct {
 	q     *queue
 	t     *target
 	m     event.LeasedMessage
-	probe bool // it finds out whether the target is back
+	probe bool           // it finds out whether the target is back
+	trace []event.Header // of the message, for the answer; set by send
 }
 
 // run delivers the message and settles its lease.
@@ -87,6 +88,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 			"queue", d.q.name, "message", d.m.ID, "error", err)
 		return retry("the payload cannot be read on this node")
 	}
+	d.trace = event.TraceOf(content.Headers)
 	keys, missing := e.keys(d.t)
 	if missing != "" { // since the lease
 		return release
@@ -199,6 +201,9 @@ func (d *delivery) settleOnce(ctx context.Context, v *verdict) (event.Settled, e
 			to, answer = d.t.AnswerTo, &wire.NewMessage{
 				Key: d.m.Key, Payload: v.answer,
 				Headers: map[string]string{answerOf: d.m.ID.String()},
+			}
+			for _, h := range d.trace {
+				answer.Headers[h.Name] = h.Value
 			}
 		}
 	case v.text != "" && v.op != event.OpRelease:

@@ -290,6 +290,27 @@ func TestTracingWithoutSender(t *testing.T) {
 	assert.Equal(t, refused.Status.Code, tracepb.Status_STATUS_CODE_ERROR)
 }
 
+// TestTracingPush: the trace of a pushed message goes to the target and on to its answer.
+func TestTracingPush(t *testing.T) {
+	t.Parallel()
+	got := make(chan string, 1)
+	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		got <- q.Header.Get("Traceparent")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"ok":true}`))
+	}))
+	t.Cleanup(target.Close)
+	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}})
+	queue(t, n.Client(), "answers", "")
+	queue(t, n.Client(), "q", `{"push":{"url":"`+target.URL+`","answer_to":"answers"}}`)
+	traced(t, n, caller(1), "/v1/queues/q/messages", `{"payload":1}`, nil)
+	assert.Equal(t, <-got, caller(1))
+	var answers wire.LeaseResponse
+	traced(t, n, "", "/v1/queues/answers/lease", `{"wait_ms":60000}`, &answers)
+	require.Equal(t, len(answers.Messages), 1)
+	assert.Equal(t, answers.Messages[0].Headers["traceparent"], caller(1))
+}
+
 // TestTracingOff: nothing is exported where the environment says so, or the sender does not sample;
 // and a mistake in it is one of usage.
 func TestTracingOff(t *testing.T) {

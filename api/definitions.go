@@ -351,12 +351,12 @@ func (p *plan) compare() {
 
 func (p *plan) change(kind, name string, exists bool, before, after jsontext.Value) {
 	c := wire.DefinitionChange{Kind: kind, Name: name, Action: wire.ActionUpdate}
-	c.Diff = differences(before, after)
+	c.Diff = wire.Differences(before, after)
 	switch {
 	case !exists:
 		c.Action = wire.ActionCreate
 		for i := range c.Diff {
-			c.Diff[i].Before = null
+			c.Diff[i].Before = jsontext.Value("null")
 		}
 	case len(c.Diff) == 0:
 		c.Action = wire.ActionUnchanged

@@ -228,5 +228,5 @@ func changes(before, after wire.Written) []wire.Change {
 	}
 	a, _ := wire.Marshal(&before) // an error: not UTF-8, which none is
 	b, _ := wire.Marshal(&after)
-	return jsonPatch(a, b)
+	return wire.Patch(a, b)
 }

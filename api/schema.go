@@ -10,6 +10,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/santhosh-tekuri/jsonschema/v6"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -157,7 +158,7 @@ func (sc *schema) validate(payload []byte) (where, why string, err error) {
 		ve = ve.Causes[0]
 	}
 	for _, tok := range ve.InstanceLocation {
-		where += "/" + pointer.Replace(tok)
+		where += "/" + wire.Pointer.Replace(tok)
 	}
 	why = ve.Error()
 	if head, rest, ok := strings.Cut(why, "\n"); ok && strings.HasPrefix(head, "jsonschema") {

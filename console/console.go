@@ -51,8 +51,8 @@ type Console struct {
 
 // pages lists the routes of each page. A route's pattern is relative to /ui/.
 var pages = [][]route{
-	overviewPages, queuePages, messagePages, deadPages, pastPages, taskPages, webhookPages,
-	attentionPages, clusterPages,
+	overviewPages, queuePages, messagePages, deadPages, pastPages, differencePages, taskPages,
+	webhookPages, attentionPages, clusterPages,
 }
 
 // route is one page, part of a page or action.

@@ -38,6 +38,7 @@ var funcs = template.FuncMap{
 	"deref":    deref,
 	"plural":   plural,
 	"took":     took,
+	"json":     jsonText,
 	"skipped":  skipReasons,
 	"sparks":   sparks,
 	"glyph":    func(state string) string { return glyphs[state] },

@@ -251,3 +251,51 @@ func TestLinksInDialog(t *testing.T) {
 	assert.Contains(t, a.text, `action="../../cluster/checkpoint"`)
 	assert.Contains(t, b.get("cluster/checkpoint"), `action="../cluster/checkpoint"`)
 }
+
+// The difference lists queues that differ, with their policies, and the messages of one.
+func TestDifference(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
+	require.NoError(t, err)
+	_, _, err = b.api.PutQueue(t.Context(), "still", jobs)
+	require.NoError(t, err)
+	done, err := b.api.Produce(t.Context(), "jobs", client.JSON(1), client.JSON(2))
+	require.NoError(t, err)
+	head, err := b.api.LogHead(t.Context())
+	require.NoError(t, err)
+	from := fmt.Sprintf("from=index:%d", head.Index)
+
+	assert.Contains(t, b.get("past/difference"), "Compare two instants")
+	assert.Contains(t, b.get("past/difference?to=now&"+from), "No queue differs")
+
+	_, err = b.api.UpdateQueue(t.Context(), "jobs", wire.PolicyUpdate{
+		Delivery: wire.Some(wire.DeliveryUpdate{MaxAttempts: wire.Some[int64](7)}),
+	})
+	require.NoError(t, err)
+	_, _, err = b.api.PutQueue(t.Context(), "more", wire.PolicyUpdate{})
+	require.NoError(t, err)
+	leased, err := b.api.Lease(t.Context(), "jobs", client.LeaseOptions{Max: 1})
+	require.NoError(t, err)
+	_, err = b.api.Ack(t.Context(), "jobs", leased[0].LeaseID)
+	require.NoError(t, err)
+	later, err := b.api.Produce(t.Context(), "jobs", client.JSON(3))
+	require.NoError(t, err)
+
+	text := b.get("past/difference?to=now&" + from)
+	for _, want := range []string{"delivery.max_attempts", "1 →", "<b>7</b>", "more", "created"} {
+		assert.Contains(t, text, want)
+	}
+	assert.False(t, strings.Contains(text, "still"), "a queue that does not differ")
+	text = b.get("past/difference?queue=jobs&to=now&" + from)
+	for _, want := range []string{leased[0].ID, later[0].ID, "s-acked", "not there", "queue updated"} {
+		assert.Contains(t, text, want)
+	}
+	for _, m := range done {
+		if m.ID != leased[0].ID {
+			assert.False(t, strings.Contains(text, m.ID), "a message that does not differ")
+		}
+	}
+	assert.Contains(t, b.get("?at=index:3"), "past/difference?from=index%3A3")
+	assert.Equal(t, b.do("GET", "past/difference?from=nonsense", nil).StatusCode, 400)
+}

@@ -17,7 +17,6 @@ import (
 
 var pastPages = []route{
 	{"GET past/bar", "", (*page).timeBar},
-	{"GET past/difference", "", (*page).difference},
 }
 
 // Past reports whether this page can show an instant in the past.
@@ -197,10 +196,3 @@ func (h *history) update(p *page) error {
 	}
 	return nil
 }
-
-// difference shows what changed between two instants.
-func (p *page) difference() error {
-	return p.show("difference", "Difference", differenceData{p.Param("from"), p.Param("to")})
-}
-
-type differenceData struct{ From, To string }

@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"fmt"
@@ -21,7 +21,7 @@ func TestJSONPatch(t *testing.T) {
 		{`null`, `false`, `replace  false`},
 		{`{"a" : [ 1 ]}`, `{"a":[1]}`, ``},
 	} {
-		got := jsonPatch(jsontext.Value(c.before), jsontext.Value(c.after))
+		got := Patch(jsontext.Value(c.before), jsontext.Value(c.after))
 		var words []string
 		for _, ch := range got {
 			words = append(words, fmt.Sprintf("%s %s %s", ch.Op, ch.Path, string(ch.Value)))
@@ -32,7 +32,7 @@ func TestJSONPatch(t *testing.T) {
 	for i := range maxChanges + 1 {
 		fmt.Fprintf(&long, ",%d", i)
 	}
-	got := jsonPatch(jsontext.Value(`[]`), jsontext.Value("["+long.String()[1:]+"]"))
+	got := Patch(jsontext.Value(`[]`), jsontext.Value("["+long.String()[1:]+"]"))
 	if len(got) != 1 || got[0].Op != "replace" || got[0].Path != "" {
 		t.Errorf("%d changes", len(got))
 	}

@@ -1,4 +1,4 @@
-package api
+package wire
 
 import (
 	"bytes"
@@ -8,8 +8,6 @@ import (
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
-
-	"github.com/qlogd/qlogd/api/wire"
 )
 
 // maxChanges bounds a JSON Patch; a longer one is given as one replacement.
@@ -17,19 +15,19 @@ const maxChanges = 1000
 
 var null = jsontext.Value("null")
 
-// pointer escapes a name for a JSON pointer.
-var pointer = strings.NewReplacer("~", "~0", "/", "~1")
+// Pointer escapes a name for a JSON pointer.
+var Pointer = strings.NewReplacer("~", "~0", "/", "~1")
 
-// change is one place in which two JSON values differ; nil where there is no value.
-type change struct {
+// jsonChange is one place in which two JSON values differ; nil where there is no value.
+type jsonChange struct {
 	path          []string
 	before, after jsontext.Value
 }
 
-// compare returns the differences between two JSON values, at most maxChanges+1: objects are
+// compareJSON returns the differences between two JSON values, at most maxChanges+1: objects are
 // compared member by member in the order of their names, lists element by element if lists is
 // set. Elements that only before has come last first, so that they can be removed in order.
-func compare(before, after jsontext.Value, lists bool) (out []change) {
+func compareJSON(before, after jsontext.Value, lists bool) (out []jsonChange) {
 	var walk func(path []string, a, b jsontext.Value)
 	walk = func(path []string, a, b jsontext.Value) {
 		var x, y map[string]jsontext.Value
@@ -55,7 +53,7 @@ func compare(before, after jsontext.Value, lists bool) (out []change) {
 				walk(at(i), nil, ys[i])
 			}
 		case !equalJSON(a, b):
-			out = append(out, change{path, a.Clone(), b.Clone()})
+			out = append(out, jsonChange{path, a.Clone(), b.Clone()})
 		}
 	}
 	walk(nil, before, after)
@@ -64,7 +62,7 @@ func compare(before, after jsontext.Value, lists bool) (out []change) {
 
 // bothInto decodes two values into the same type.
 func bothInto[T any](a, b jsontext.Value, x, y *T) bool {
-	return wire.Unmarshal(a, x) == nil && wire.Unmarshal(b, y) == nil
+	return Unmarshal(a, x) == nil && Unmarshal(b, y) == nil
 }
 
 // equalJSON reports whether two values mean the same; numbers are compared as they are
@@ -79,16 +77,16 @@ func equalJSON(a, b jsontext.Value) bool {
 	return bytes.Equal(a, b)
 }
 
-// jsonPatch returns the JSON Patch (RFC 6902) that turns before into after, with the old values.
-func jsonPatch(before, after jsontext.Value) (out []wire.Change) {
-	found := compare(before, after, true)
+// Patch returns the JSON Patch (RFC 6902) that turns before into after, with the old values.
+func Patch(before, after jsontext.Value) (out []Change) {
+	found := compareJSON(before, after, true)
 	if len(found) > maxChanges {
-		found = []change{{nil, before, after}}
+		found = []jsonChange{{nil, before, after}}
 	}
 	for _, c := range found {
 		path := ""
 		for _, name := range c.path {
-			path += "/" + pointer.Replace(name)
+			path += "/" + Pointer.Replace(name)
 		}
 		op := "replace"
 		switch {
@@ -97,15 +95,15 @@ func jsonPatch(before, after jsontext.Value) (out []wire.Change) {
 		case c.after == nil:
 			op = "remove"
 		}
-		out = append(out, wire.Change{Op: op, Path: path, Value: c.after, Old: c.before})
+		out = append(out, Change{Op: op, Path: path, Value: c.after, Old: c.before})
 	}
 	return out
 }
 
-// differences returns the members in which two JSON objects differ. A missing member is null.
-func differences(before, after jsontext.Value) (out []wire.Difference) {
-	for _, c := range compare(before, after, false) {
-		d := wire.Difference{Path: strings.Join(c.path, "."), Before: null, After: null}
+// Differences returns the members in which two JSON objects differ. A missing member is null.
+func Differences(before, after jsontext.Value) (out []Difference) {
+	for _, c := range compareJSON(before, after, false) {
+		d := Difference{Path: strings.Join(c.path, "."), Before: null, After: null}
 		if c.before != nil {
 			d.Before = c.before
 		}

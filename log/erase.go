@@ -214,6 +214,6 @@ func (l *Log) beingErased(seg *segment, off, n int64) bool {
 		defer l.w.adminMu.Unlock()
 	}
 	b := make([]byte, 4+n)
-	_, err := readFull(l.file(seg), b, off)
+	err := readFull(l.file(seg), b, off)
 	return err == nil && isErased(b)
 }

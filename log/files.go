@@ -99,15 +99,15 @@ func (l *Log) size(name string) (int64, error) { return l.fs.Stat(l.path(name)) 
 func (l *Log) file(seg *segment) segmentFile { return segmentFile{l, seg.Name, seg.First} }
 
 // readFull is ReadAt for bytes that must exist.
-func readFull(r io.ReaderAt, b []byte, off int64) (int, error) {
+func readFull(r io.ReaderAt, b []byte, off int64) error {
 	n, err := r.ReadAt(b, off)
-	if n == len(b) {
-		return n, nil
+	switch {
+	case n == len(b):
+		return nil
+	case err == io.EOF:
+		return io.ErrUnexpectedEOF
 	}
-	if err == io.EOF {
-		err = io.ErrUnexpectedEOF
-	}
-	return n, err
+	return err
 }
 
 // window reads a file in large pieces and returns parts of them.
@@ -135,7 +135,7 @@ func (w *window) at(off, n int64) ([]byte, error) {
 			w.buf = make([]byte, want)
 		}
 		w.buf, w.off = w.buf[:want], off
-		if _, err := readFull(w.r, w.buf, off); err != nil {
+		if err := readFull(w.r, w.buf, off); err != nil {
 			w.buf = nil
 			return nil, err
 		}

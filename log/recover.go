@@ -175,7 +175,7 @@ func (r *recovery) load(i int) (size int64, err error) {
 // loadHeader reads a segment's header.
 func loadHeader(f io.ReaderAt, size int64, seg *segment) error {
 	b := make([]byte, min(size, headerSize))
-	if _, err := readFull(f, b, 0); err != nil {
+	if err := readFull(f, b, 0); err != nil {
 		return err
 	}
 	if len(b) >= preambleSize {
@@ -265,7 +265,7 @@ func (r *recovery) expected(i int) *segment {
 // deleted the segment before it.
 func (r *recovery) correct(seg *segment, size int64) bool {
 	b := make([]byte, headerSize)
-	if _, err := readFull(r.file(seg), b, 0); err != nil {
+	if err := readFull(r.file(seg), b, 0); err != nil {
 		return false
 	}
 	for at := 16; at < 84; at++ {
@@ -288,7 +288,7 @@ func (r *recovery) matches(seg *segment, size int64) bool {
 		return true
 	}
 	b := make([]byte, blockSize)
-	_, err := readFull(r.file(seg), b, headerSize)
+	err := readFull(r.file(seg), b, headerSize)
 	h, reason := parseBlockHeader(b, seg.salt)
 	return err == nil && reason == "" && h.index == seg.First
 }

@@ -204,7 +204,7 @@ func (v *salvager) segment(seg *segment, size int64) error {
 // gives it the header that it must have had if nothing is missing before it.
 func (v *salvager) guess(f io.ReaderAt, seg *segment, size int64) ([]uint32, error) {
 	b := make([]byte, min(size, headerSize))
-	if _, err := readFull(f, b, 0); err != nil {
+	if err := readFull(f, b, 0); err != nil {
 		return nil, err
 	}
 	first := v.to == nil

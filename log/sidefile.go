@@ -95,7 +95,7 @@ func (l *Log) openSide(seg *segment, segSize int64) (as segment, err error) {
 	if size < sideHeaderSize {
 		return as, fmt.Errorf("side file of %d bytes", size)
 	}
-	if _, err := readFull(segmentFile{l, seg.SideFile, seg.First}, b, 0); err != nil {
+	if err := readFull(segmentFile{l, seg.SideFile, seg.First}, b, 0); err != nil {
 		return as, err
 	}
 	if err := checkPreamble(b, sideMagic, seg.SideFile); err != nil {
@@ -157,7 +157,7 @@ func (s *sideFile) page(t pages, i int64) ([]byte, error) {
 	n := min(pageEntries, t.entries-i*pageEntries) * entrySize
 	off := t.off + i*pageSize
 	b := make([]byte, n+4)
-	if _, err := readFull(segmentFile{s.l, s.seg.SideFile, s.seg.First}, b, off); err != nil {
+	if err := readFull(segmentFile{s.l, s.seg.SideFile, s.seg.First}, b, off); err != nil {
 		return nil, err
 	}
 	if crc(b[:n]) != le.Uint32(b[n:]) {

@@ -41,7 +41,7 @@ func (r *recovery) cut(j *judge, e *CorruptionError, behind bool, off int64) err
 func (r *recovery) headless(seg *segment, size int64, wrong *CorruptionError) error {
 	f := r.file(seg)
 	b := make([]byte, min(size, headerSize))
-	if _, err := readFull(f, b, 0); err != nil {
+	if err := readFull(f, b, 0); err != nil {
 		return err
 	}
 	j := judge{win: window{r: f, limit: size, chunk: 1 << 20}, after: wrong.LastGood}

@@ -1,6 +1,7 @@
 package console_test
 
 import (
+	"net/url"
 	"strings"
 	"testing"
 
@@ -32,11 +33,14 @@ func TestHostileContentIsText(t *testing.T) {
 	_, err = b.api.DeadLetterOne(ctx, leased[0].LeaseID, wire.DeadLetterOne{Error: evil})
 	require.NoError(t, err)
 	require.NoError(t, b.api.PauseKey(ctx, "jobs", evil, client.Reason(evil)))
-	for _, path := range []string{"", "queues/jobs", "queues/jobs.dlq", "dead", "queues/jobs/dead",
+	for _, path := range []string{"", "queues/jobs", "queues/jobs/policy",
+		"queues/jobs/workers", "queues/jobs/explain?message_id=" + done[1].ID, "queues/jobs.dlq",
+		"queues/jobs/resume?key=" + url.QueryEscape(evil), "queues/jobs?key=" + url.QueryEscape(evil), "dead", "queues/jobs/dead",
 		"messages/" + done[0].ID, "messages/" + done[1].ID, "attention", "tasks",
 		"queues/" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E", "?at=%3Cscript%3E",
 		"?name=%22%3E%3Cscript%3E"} {
 		a := b.do("GET", path, nil)
+		a.text += b.do("GET", path+"?part=changes", nil, "HX-Request: true").text
 		for _, bad := range []string{"<script>", "<img src=x", "kind<b>"} {
 			assert.False(t, strings.Contains(a.text, bad), "%s has %s", path, bad)
 		}

@@ -149,7 +149,7 @@ func perMinute(minutes []wire.Minute, n int, of func(*wire.Minute) uint64) []flo
 	last := time.Now().Truncate(time.Minute)
 	for i := range minutes {
 		back := int(last.Sub(minutes[i].Start.Time()) / time.Minute)
-		if at := n - 1 - back; at >= 0 && at < n {
+		if at := n - 1 - max(back, 0); at >= 0 { // the log's clock may be ahead
 			values[at] = float64(of(&minutes[i]))
 		}
 	}

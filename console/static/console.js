@@ -90,7 +90,7 @@ function chartOptions(el, series) {
   };
   const dashes = { leased: [6, 4], dead: [2, 3] };
   return {
-    width: el.clientWidth, height: 190, padding: [10, 4, 0, 0], legend: { show: false },
+    width: el.clientWidth, height: 190, padding: [10, 16, 0, 0], legend: { show: false },
     cursor: { points: { size: 6 }, y: false, drag: { x: false } },
     hooks: { setCursor: [plot => showLegend(plot, el)] },
     scales: { y: { range: (u, min, max) => [0, Math.max(4, max * 1.1)] } },

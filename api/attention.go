@@ -10,11 +10,16 @@ import (
 	"strings"
 	"time"
 
+	"github.com/dustin/go-humanize"
+
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/projections/store"
 	"github.com/qlogd/qlogd/raft"
 )
+
+// DiskReserve is how much of its disk a node keeps free: with less, it takes no messages.
+const DiskReserve = 256 << 20
 
 // Limits of what needs attention.
 const (
@@ -210,8 +215,14 @@ func (s *Server) nodesNeeding(ctx context.Context) (items []wire.AttentionItem) 
 		if m.Differs {
 			add("node_differs", 1, 0, 1, "its log or state differs from that of other nodes")
 		}
-		if m.Status.Full {
+		h := &m.Status.Health
+		used, limit := h.SizeBytes-h.FreeBytes, h.SizeBytes-min(h.SizeBytes, DiskReserve)
+		switch {
+		case m.Status.Full:
 			add("full", 1, 0, 1, "its disk is nearly full, and takes no messages")
+		case limit > 0 && used >= limit/10*9:
+			add("almost_full", 2, 0, 1, "%s of its disk are used; from %s on it takes no messages",
+				humanize.IBytes(used), humanize.IBytes(limit))
 		}
 		switch behind, since := s.lag(ctx, &m, applied); {
 		case behind == 0:

@@ -33,7 +33,8 @@ func TestNodesNeedAttention(t *testing.T) {
 	for _, n := range []raft.MemberStatus{
 		node("lacks-1", 1, true), node("lacks-2", 3, true), node("level", 100, true), node("silent", 0, false),
 		node("damaged", 100, true), node("unconfirmed", 100, true), node("differs", 100, true),
-		node("full", 100, true), node("ahead", 100, true),
+		node("full", 100, true), node("almost", 100, true), node("roomy", 100, true),
+		node("ahead", 100, true),
 	} {
 		nodes[n.ID] = n
 	}
@@ -49,7 +50,11 @@ func TestNodesNeedAttention(t *testing.T) {
 	})
 	edit("unconfirmed", func(n *raft.MemberStatus) { n.Status.Unconfirmed = []string{"n7"} })
 	edit("differs", func(n *raft.MemberStatus) { n.Differs = true })
-	edit("full", func(n *raft.MemberStatus) { n.Status.Full = true })
+	disk := datadir.Health{SizeBytes: DiskReserve + 1000, FreeBytes: DiskReserve + 100}
+	edit("full", func(n *raft.MemberStatus) { n.Status.Full, n.Status.Health = true, disk })
+	edit("almost", func(n *raft.MemberStatus) { n.Status.Health = disk })
+	disk.FreeBytes++
+	edit("roomy", func(n *raft.MemberStatus) { n.Status.Health = disk })
 	h.cluster.nodes = nodes
 
 	kinds := func() string {
@@ -61,7 +66,7 @@ func TestNodesNeedAttention(t *testing.T) {
 		slices.Sort(out)
 		return strings.Join(out, "; ")
 	}
-	others := []string{"full full", "node_damaged damaged", "node_differs differs",
+	others := []string{"almost_full almost", "full full", "node_damaged damaged", "node_differs differs",
 		"node_lagging silent", "node_unconfirmed unconfirmed"}
 	sorted := func(more ...string) string {
 		return strings.Join(slices.Sorted(slices.Values(append(more, others...))), "; ")

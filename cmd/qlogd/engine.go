@@ -219,6 +219,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 		// Frequent checkpoints are often wanted for a short Raft log behind them.
 		TrailingLogs: min(max(c.CheckpointEntries, 256), 4096),
 		FreeBytes:    func() (uint64, error) { return freeBytes(c.DataDir) },
+		ReserveBytes: api.DiskReserve,
 		Health:       e.health,
 	}
 }

@@ -109,13 +109,14 @@ func freeBytes(dir string) (uint64, error) {
 	return free, err
 }
 
-// diskSpace returns the bytes of the disk that are free for this user, and all there are.
+// diskSpace returns the bytes of the disk that are free for this user, and these with all that are
+// used.
 func diskSpace(dir string) (free, size uint64, err error) {
 	var s syscall.Statfs_t
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return 0, 0, err
 	}
-	return s.Bavail * uint64(s.Bsize), s.Blocks * uint64(s.Bsize), nil
+	return s.Bavail * uint64(s.Bsize), (s.Blocks - s.Bfree + s.Bavail) * uint64(s.Bsize), nil
 }
 
 // openPeers starts to listen for the other nodes.

@@ -192,6 +192,12 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	if _, err := n.Queue(ctx, "jobs", oldest); err != nil {
 		t.Errorf("the state at the oldest checkpoint: %v", err)
 	}
+	for _, from := range []string{"start", "index:1"} {
+		last := lines(t, "replay", "--addr", n.addr, "--from", from, "-o", "json")
+		assert.Contains(t, fmt.Sprint(last[len(last)-1]), "history_begins_at", "from %s:", from)
+	}
+	whole := lines(t, "replay", "--addr", n.addr, "--from", fmt.Sprint("index:", e.log.First()), "-o", "json")
+	assert.True(t, !strings.Contains(fmt.Sprint(whole[len(whole)-1]), "history_begins_at"), "from its beginning")
 	n.stop()
 	start := lines(t, "replay", "--data-dir", n.dir, "--to", "start", "-o", "json")
 	assert.Contains(t, fmt.Sprint(start), "queues:map[]", "nothing, before the first event:")

@@ -201,7 +201,7 @@ type stateBody struct {
 	ChainHash string                `json:"chain_hash"`
 	Queues    map[string]wire.Stats `json:"queues"`
 
-	HistoryBeginsAt *wire.Time `json:"history_begins_at,omitzero"` // --from is start, and before it
+	HistoryBeginsAt *wire.Time `json:"history_begins_at,omitzero"` // --from lies before it
 }
 
 // events prints every event between the two instants, and the state at the last.
@@ -238,7 +238,8 @@ func (r *replayer) events(d *replay.Dir, bar bool) error {
 			body.Queues[q.Name] = api.StatsOf(&q.Stats, state.Clock())
 		}
 	}
-	if before, clock := d.Log.Begins(); before > 0 && r.from.Kind == event.InstantStart {
+	if before, clock := d.Log.Begins(); before > 0 &&
+		(r.from.Kind == event.InstantStart || r.first <= before) {
 		body.HistoryBeginsAt = new(wire.Time(clock))
 	}
 	if r.output != "json" {
@@ -340,8 +341,13 @@ func (r *replayer) askPast() error {
 	if err != nil {
 		return err
 	}
+	page, err := r.Events(r.ctx, client.EventQuery{From: from, To: to, Limit: 1})
+	if err != nil {
+		return err
+	}
 	body := stateBody{
 		At: head.Time, Index: head.Index, ChainHash: head.ChainHash, Queues: map[string]wire.Stats{},
+		HistoryBeginsAt: page.HistoryBeginsAt,
 	}
 	if r.to.Kind == event.InstantTime {
 		body.At = max(body.At, wire.Time(r.to.Time))

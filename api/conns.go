@@ -1,13 +1,14 @@
 package api
 
 import (
-	"container/list"
 	"context"
 	"crypto/tls"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 )
 
 // Conns bounds the open connections of all HTTPServers that share it, and those of one address to
@@ -17,32 +18,32 @@ import (
 // request is handled that has arrived, with its body. A busy one is never closed for another: if
 // all are busy, the newcomer is closed. So clients that connect and stay silent, or send half a
 // request, cannot keep others out, nor use up the file descriptors that the log needs.
+//
+// A request takes no lock: it counts in its connection, and which is idle longest is looked up when
+// one must be closed.
 type Conns struct {
-	max int
+	max  int
+	uses atomic.Uint64 // a clock of conn.used
 
 	mu     sync.Mutex
 	gone   *sync.Cond         // a connection that was closed for room has ended
 	conns  map[net.Conn]*conn // until they have ended
 	from   map[string]int     // open connections by address
 	open   int                // Invariant: at most max; without those that are closed for room
-	idle   *list.List         // of *conn, the longest idle first
 	closed int                // for room, so far
 }
 
 type conn struct {
 	net.Conn
 	host    string
-	working int           // requests that have arrived and are being handled
-	idle    *list.Element // nil: it is busy, or closed
-	closed  bool          // for room
+	working atomic.Int64  // requests that have arrived and are being handled, or left
+	used    atomic.Uint64 // when it was last
 }
 
-type connKey struct{} // of the net.Conn in a request's context
+// left in conn.working: it has ended, or is closed for room.
+const left = math.MinInt64 / 2
 
-// connContext is an http.Server's ConnContext hook.
-func connContext(ctx context.Context, raw net.Conn) context.Context {
-	return context.WithValue(ctx, connKey{}, raw)
-}
+type connKey struct{} // of the *conn in a request's context
 
 // MaxConns is how many connections a node needs at most.
 const MaxConns = 20_000
@@ -53,139 +54,125 @@ const ClosingConns = 32
 
 // NewConns returns a Conns for a number of connections.
 func NewConns(most int) *Conns {
-	l := &Conns{
-		max: most, conns: map[net.Conn]*conn{}, from: map[string]int{}, idle: list.New(),
-	}
+	l := &Conns{max: most, conns: map[net.Conn]*conn{}, from: map[string]int{}}
 	l.gone = sync.NewCond(&l.mu)
 	return l
 }
 
-// changed is an http.Server's ConnState hook. For a new connection it is called by the loop that
-// accepts, which waits here while too many connections are being closed.
-func (l *Conns) changed(raw net.Conn, state http.ConnState) {
+// enter is an http.Server's ConnContext hook. It is called by the loop that accepts, which waits
+// here while too many connections are being closed.
+func (l *Conns) enter(ctx context.Context, raw net.Conn) context.Context {
+	host, _, _ := net.SplitHostPort(raw.RemoteAddr().String())
+	c := &conn{Conn: raw, host: host}
+	c.used.Store(l.uses.Add(1))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if state == http.StateNew {
-		l.enter(raw)
-		for len(l.conns)-l.open > ClosingConns {
-			l.gone.Wait()
-		}
+	l.conns[raw] = c
+	l.open++
+	l.from[host]++
+	// The new connection itself is idle, so there is one to close.
+	if l.from[host] > l.max/2 {
+		l.closeIdlest(func(o *conn) bool { return o.host == host })
+	}
+	if l.open > l.max {
+		l.closeIdlest(func(*conn) bool { return true })
+	}
+	for len(l.conns)-l.open > ClosingConns {
+		l.gone.Wait()
+	}
+	return context.WithValue(ctx, connKey{}, c)
+}
+
+// changed is an http.Server's ConnState hook.
+func (l *Conns) changed(raw net.Conn, state http.ConnState) {
+	if state != http.StateClosed && state != http.StateHijacked {
 		return
 	}
-	if state == http.StateClosed || state == http.StateHijacked {
-		l.leave(l.conns[raw])
-		delete(l.conns, raw)
-		l.gone.Broadcast()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if c := l.conns[raw]; c.working.Swap(left) > left/2 {
+		l.leave(c)
+	}
+	delete(l.conns, raw)
+	l.gone.Broadcast()
+}
+
+// closeIdlest closes the connection of some that has been idle longest, to make room.
+func (l *Conns) closeIdlest(of func(*conn) bool) {
+	for {
+		var idlest *conn
+		since := uint64(math.MaxUint64)
+		for _, c := range l.conns { // order does not matter: no two were used at once
+			if used := c.used.Load(); used < since && c.working.Load() == 0 && of(c) {
+				idlest, since = c, used
+			}
+		}
+		if idlest == nil {
+			return
+		}
+		if !idlest.working.CompareAndSwap(0, left) {
+			continue // a request has just arrived
+		}
+		l.leave(idlest)
+		l.closed++
+		raw := idlest.Conn
+		if t, ok := raw.(*tls.Conn); ok {
+			raw = t.NetConn() // Close of TLS would first write to a client that may not read
+		}
+		_ = raw.Close()
+		return
+	}
+}
+
+// leave counts a connection as no longer open.
+func (l *Conns) leave(c *conn) {
+	l.open--
+	if l.from[c.host]--; l.from[c.host] == 0 {
+		delete(l.from, c.host)
 	}
 }
 
 // wrap returns a handler that passes on to h, and makes connections busy meanwhile.
 func (l *Conns) wrap(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		conn, _ := r.Context().Value(connKey{}).(net.Conn)
+		c := r.Context().Value(connKey{}).(*conn)
 		if r.ContentLength == 0 {
-			l.work(conn, 1)
-			defer l.work(conn, -1)
+			c.working.Add(1)
+			defer l.handled(c, 1)
 			h.ServeHTTP(w, r)
 			return
 		}
-		l.work(conn, 0)
-		body := &arriving{ReadCloser: r.Body, conns: l, conn: conn}
-		r = r.WithContext(r.Context()) // net/http looks at the Body of its own
-		r.Body = body
-		defer body.handled()
-		h.ServeHTTP(w, r)
+		c.used.Store(l.uses.Add(1))
+		a := &arriving{ReadCloser: r.Body, conn: c, request: *r}
+		a.request.Body = a // of a copy: net/http looks at the Body of its own request
+		defer func() { l.handled(c, a.arrived) }()
+		h.ServeHTTP(w, &a.request)
 	})
 }
 
-// arriving is a request's body. Its connection becomes busy when all of it has been read.
+// handled ends a request, for which n is 1 if it had arrived. Its connection is idle from now on,
+// unless others of it are handled.
+func (l *Conns) handled(c *conn, n int64) {
+	c.used.Store(l.uses.Add(1))
+	c.working.Add(-n)
+}
+
+// arriving is a request whose body is read. Its connection becomes busy when all of it has been.
 type arriving struct {
 	io.ReadCloser
-	conns   *Conns
-	conn    net.Conn
-	arrived bool
+	conn    *conn
+	request http.Request
+	arrived int64 // 1: it has
 }
 
 // Read implements io.Reader.
 func (a *arriving) Read(p []byte) (int, error) {
 	n, err := a.ReadCloser.Read(p)
-	if err == io.EOF && !a.arrived {
-		a.arrived = true
-		a.conns.work(a.conn, 1)
+	if err == io.EOF && a.arrived == 0 {
+		a.arrived = 1
+		a.conn.working.Add(1)
 	}
 	return n, err
-}
-
-func (a *arriving) handled() {
-	if a.arrived {
-		a.conns.work(a.conn, -1)
-	}
-}
-
-// work counts n more requests of a connection that have arrived. One that has none was used just
-// now.
-func (l *Conns) work(raw net.Conn, n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if c := l.conns[raw]; c != nil && !c.closed { // HTTP/2 may still handle requests of one that is
-		c.working += n
-		l.setIdle(c, c.working == 0)
-	}
-}
-
-func (l *Conns) enter(raw net.Conn) {
-	host, _, _ := net.SplitHostPort(raw.RemoteAddr().String())
-	c := &conn{Conn: raw, host: host}
-	l.conns[raw] = c
-	l.setIdle(c, true)
-	l.open++
-	l.from[host]++
-	// The new connection itself is idle, so there is one to close.
-	if l.from[host] > l.max/2 {
-		e := l.idle.Front()
-		for e.Value.(*conn).host != host {
-			e = e.Next()
-		}
-		l.close(e.Value.(*conn))
-	}
-	if l.open > l.max {
-		l.close(l.idle.Front().Value.(*conn))
-	}
-}
-
-// setIdle records that a connection is idle from now on, or busy.
-func (l *Conns) setIdle(c *conn, idle bool) {
-	if c.idle != nil {
-		l.idle.Remove(c.idle)
-		c.idle = nil
-	}
-	if idle {
-		c.idle = l.idle.PushBack(c)
-	}
-}
-
-// close closes a connection to make room.
-func (l *Conns) close(c *conn) {
-	l.leave(c)
-	c.closed = true
-	l.closed++
-	raw := c.Conn
-	if t, ok := raw.(*tls.Conn); ok {
-		raw = t.NetConn() // Close of TLS would first write to a client that may not read
-	}
-	_ = raw.Close()
-}
-
-// leave counts a connection as no longer open, once.
-func (l *Conns) leave(c *conn) {
-	if c.closed {
-		return
-	}
-	l.setIdle(c, false)
-	l.open--
-	if l.from[c.host]--; l.from[c.host] == 0 {
-		delete(l.from, c.host)
-	}
 }
 
 // counts returns how many connections are open, and how many were closed for room so far.

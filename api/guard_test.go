@@ -2,6 +2,7 @@ package api
 
 import (
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -28,7 +29,9 @@ func guarded(g Guard, request, headers string) (code string) {
 			r.Header.Set(name, v)
 		}
 	}
-	srv.Handler.ServeHTTP(httptest.NewRecorder(), r)
+	conn, _ := net.Pipe()
+	defer conn.Close()
+	srv.Handler.ServeHTTP(httptest.NewRecorder(), r.WithContext(srv.ConnContext(r.Context(), conn)))
 	return code
 }
 

@@ -118,7 +118,7 @@ func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *htt
 			MaxConcurrentStreams: 1000,
 			SendPingTimeout:      30 * time.Second, PingTimeout: 15 * time.Second,
 		},
-		ConnContext:       connContext,
+		ConnContext:       opts.Conns.enter,
 		ConnState:         opts.Conns.changed,
 		ReadHeaderTimeout: 5 * time.Second, // slow headers
 		// From the end of the headers to the end of the answer: body, the longest wait, commit, and

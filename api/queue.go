@@ -21,13 +21,15 @@ const maxName = 128
 
 // listQueues answers GET /v1/queues?namespace=&name=&limit=&cursor=&at=&consistency=.
 func (s *Server) listQueues(q *request) error {
-	q.read("namespace", "name", "limit", "cursor", "at", "consistency")
+	q.read("namespace", "name", "dead", "limit", "cursor", "at", "consistency")
 	limit, after, st := q.limit(1000, 1000), q.nameCursor(), q.state()
 	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
 	name := strings.ToLower(deref(q.text("name", maxName)))
+	dead := q.flag("dead")
 	queues, more := page(q, st.Queues(), limit, func(v *event.QueueView) bool {
 		return v.Name > after && (!filtered || v.Policy.Namespace == namespace) &&
-			strings.Contains(strings.ToLower(v.Name), name) && q.sees(v.Name)
+			strings.Contains(strings.ToLower(v.Name), name) && q.sees(v.Name) &&
+			(!dead || st.DeadCount(v.Name) > 0)
 	}, func(v *event.QueueView) (wire.Queue, error) { return s.queueOf(v, st), nil })
 	out := wire.QueueList{Queues: queues}
 	if more {

@@ -65,6 +65,7 @@ func (c *Client) Queues(ctx context.Context, namespace string,
 type QueueQuery struct {
 	Namespace string // "": all
 	Name      string // part of the name, in any case
+	Dead      bool   // only queues in which messages died that are still dead
 	Limit     int    // per page; 0 is the server's default
 	After     string // NextCursor of the previous page
 }
@@ -73,7 +74,7 @@ type QueueQuery struct {
 func (c *Client) QueuePage(ctx context.Context, s QueueQuery,
 	opts ...CallOption) (*wire.QueueList, error) {
 	q := newCall(get, "/v1/queues", nil, "namespace", s.Namespace, "name", s.Name,
-		"limit", s.Limit, "cursor", s.After)
+		"dead", s.Dead, "limit", s.Limit, "cursor", s.After)
 	return do[wire.QueueList](ctx, c, q, opts)
 }
 

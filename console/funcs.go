@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"html/template"
 	"strconv"
@@ -25,6 +26,7 @@ var funcs = template.FuncMap{
 	"rate":     func(n *float64) string { return humanize.CommafWithDigits(*n, 1) },
 	"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 	"preview":  preview,
+	"errorOf":  func(m wire.Message) string { return cmp.Or(m.Dead, &wire.Dead{}).Error },
 	"int64":    func(n int) int64 { return int64(n) },
 	"ago":      func(t wire.Time) string { return ago(t, time.Now()) },
 	"exact":    func(t wire.Time) string { return t.String() },
@@ -33,6 +35,8 @@ var funcs = template.FuncMap{
 	"count":    func(n int64) string { return humanize.Comma(n) },
 	"bytes":    func(n int64) string { return humanize.IBytes(uint64(max(n, 0))) },
 	"short":    short,
+	"plain":    plain,
+	"moment":   func(t wire.Time) string { return t.Time().Format("2006-01-02 15:04:05.000") },
 	"clip":     clip,
 	"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
 	"deref":    deref,
@@ -142,7 +146,8 @@ func plural(n int64, noun string) string {
 var glyphs = map[string]string{
 	"scheduled": "◷", "ready": "●", "leased": "▶", "acked": "✓", "dead_lettered": "✕", "dead": "✕",
 	"discarded": "⊘", "replayed": "↻", "held": "‖", "paused": "‖", "enqueued": "+",
-	"retried": "↺", "lease_expired": "⧖", "released": "↩",
+	"retried": "↺", "lease_expired": "◔", "released": "↩", "returned": "↩", "lease_extended": "»",
+	"resurrected": "↻", "rescheduled": "◷", "erased": "∅", "content_carried": "→",
 	"running": "▶", "completed": "✓", "failed": "✕", "cancelled": "⊘",
 	"1": "▲", "2": "◆", "3": "■",
 }

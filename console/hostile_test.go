@@ -37,6 +37,11 @@ func TestHostileContentIsText(t *testing.T) {
 		"queues/jobs/workers", "queues/jobs/explain?message_id=" + done[1].ID, "queues/jobs.dlq",
 		"queues/jobs/resume?key=" + url.QueryEscape(evil), "queues/jobs?key=" + url.QueryEscape(evil), "dead", "queues/jobs/dead",
 		"messages/" + done[0].ID, "messages/" + done[1].ID, "attention", "tasks",
+		"messages/" + done[1].ID + "?as=text", "messages/" + done[1].ID + "/delete",
+		"messages/" + done[1].ID + "/erase", "queues/jobs/dead/replay?id=" + done[0].ID,
+		"queues/jobs/dead/replay?error=%3Cscript%3E&key=%22%3E%3Cscript%3E&to=now",
+		"queues/jobs/dead?error=%3Cscript%3E", "queues/jobs/dead/purge",
+		"queues/jobs/undo?state=acked&from=%3Cscript%3E&worker=%3Cscript%3E",
 		"queues/" + "%3Cscript%3Ealert(1)%3C%2Fscript%3E", "?at=%3Cscript%3E",
 		"?name=%22%3E%3Cscript%3E"} {
 		a := b.do("GET", path, nil)

@@ -1,16 +1,314 @@
 package console
 
-import "github.com/qlogd/qlogd/api/wire"
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
 
-var messagePages = []route{{"GET messages/{id}", "overview", (*page).message}}
+	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
+)
 
-// message shows one message and its life.
-func (p *page) message() error {
-	m, err := p.api.Message(p.ctx, p.r.PathValue("id"), p.then()...)
+var messagePages = []route{
+	{"GET messages/{id}", "overview", (*page).messagePage},
+	{"GET messages/{id}/payload", "overview", (*page).download},
+	{"GET messages/{id}/delete", "overview", (*page).deleteForm},
+	{"POST messages/{id}/delete", "overview", (*page).deleteMessage},
+	{"GET messages/{id}/resurrect", "overview", (*page).resurrectForm},
+	{"POST messages/{id}/resurrect", "overview", (*page).resurrect},
+	{"GET messages/{id}/reschedule", "overview", (*page).rescheduleForm},
+	{"POST messages/{id}/reschedule", "overview", (*page).reschedule},
+	{"GET messages/{id}/erase", "overview", (*page).eraseForm},
+	{"POST messages/{id}/erase", "overview", (*page).erase},
+}
+
+const (
+	maxEvents   = 200      // of a message's life on a page
+	maxCommand  = 16 << 10 // bytes of a payload in a command
+	maxAnswer   = 4 << 10  // bytes that are shown of a result
+	maxKinShown = 200      // messages in the tree of a lineage
+)
+
+// messageData is a message and all that is known of it.
+type messageData struct {
+	*wire.Message
+	Worker  string     // who has its lease
+	Begins  *wire.Time // where history begins, if that is later than the message
+	Erasure *wire.Event
+
+	Life    *life
+	Events  []eventRow
+	Earlier string // query of the page of events before these; "" none
+	Later   bool   // there are events after these
+
+	Kin        []kinRow
+	KinUnknown string // why there is no lineage
+	KinMore    bool
+
+	Changes  []wire.MessageEdit
+	Payload  *payload
+	Original *payload
+	Read     *as
+	Again    *as // enqueues the same once more; nil: it is too long, or not known
+}
+
+// eventRow is one event of a message's life.
+type eventRow struct {
+	wire.Event
+	After string // since the event before
+	Other string // the message that it is about, where that is another than in the row before
+	Place string // the queue, in the same way
+	Next  wire.Time
+}
+
+// message returns a message, or says clearly why there is none.
+func (p *page) message(id string) (*wire.Message, error) {
+	m, err := p.api.Message(p.ctx, id, p.then()...)
+	e, ok := errors.AsType[*client.Error](err)
+	switch {
+	case !ok:
+		return m, err
+	case e.Problem.Status == http.StatusBadRequest && e.Problem.Field == "id":
+		return nil, &failure{http.StatusBadRequest, "This is no message id",
+			"A message's id is a ULID: 26 characters, such as 01JD8K2V3M4N5P6Q7R8S9T0VWX."}
+	case e.Problem.Status == http.StatusNotFound && p.At != "":
+		return nil, &failure{http.StatusNotFound, "There was no such message then", id +
+			" did not exist at " + p.At + ", or its history has been deleted since."}
+	case e.Problem.Status == http.StatusNotFound:
+		return nil, &failure{http.StatusNotFound, "There is no such message", id +
+			" never existed, or retention has deleted its history."}
+	}
+	return nil, err
+}
+
+// messagePage shows one message and its life.
+func (p *page) messagePage() error {
+	m, err := p.message(p.r.PathValue("id"))
 	if err != nil {
 		return err
 	}
-	return p.show("message", "Message "+short(m.ID), messageData{m})
+	data := &messageData{Message: m}
+	now := wire.TimeOf(time.Now())
+	if p.At != "" {
+		if head, err := p.api.LogHead(p.ctx, p.then()...); err == nil && head.Time != 0 {
+			now = head.Time
+		}
+	}
+	if n := len(m.History); n > 0 {
+		now = max(now, m.History[n-1].Time)
+	}
+	for _, a := range m.Attempts {
+		if a.LeaseID == m.LeaseID {
+			data.Worker = a.Worker
+		}
+	}
+	if p.part("life") {
+		if err := p.live(data, now); err != nil {
+			return err
+		}
+	}
+	if p.part("content") {
+		if err := p.content(data); err != nil {
+			return err
+		}
+	}
+	return p.show("message", "Message "+short(m.ID), data)
 }
 
-type messageData struct{ Message *wire.Message }
+// live adds what changes while a message is in its queue.
+func (p *page) live(data *messageData, now wire.Time) error {
+	m := data.Message
+	kin, err := p.api.Lineage(p.ctx, m.ID, p.then()...)
+	if e, ok := errors.AsType[*client.Error](err); ok {
+		kin, data.KinUnknown = nil, e.Problem.Detail
+	} else if err != nil {
+		return err
+	}
+	if kin != nil {
+		data.Begins = kin.HistoryBeginsAt
+		data.Kin, data.KinMore = kinRows(m.ID, kin)
+	}
+	last := len(m.History)
+	if before, err := strconv.Atoi(p.Param("before")); err == nil && before > 0 && before < last {
+		last, data.Later = before, true
+	}
+	first := max(0, last-maxEvents)
+	if first > 0 {
+		data.Earlier = p.Query("before", strconv.Itoa(first))
+	}
+	data.Events = eventRows(m.History, first, last)
+	shown := *m
+	if shown.History = m.History[:last]; data.Later && last > 0 {
+		now = shown.History[last-1].Time
+	}
+	data.Life = paintLife(&shown, kin, first, now)
+	return nil
+}
+
+func eventRows(events []wire.Event, first, last int) []eventRow {
+	workers := workersOf(events)
+	rows := make([]eventRow, 0, last-first)
+	id, queue := "", ""
+	for i := first; i < last; i++ {
+		e := eventRow{Event: events[i], Next: dueOf(&events[i])}
+		e.Worker = cmp.Or(e.Worker, workers[e.LeaseID])
+		if i > 0 {
+			e.After = fine(e.Time - events[i-1].Time)
+		}
+		if e.MessageID != id {
+			id, e.Other = e.MessageID, e.MessageID
+		}
+		if e.Queue != queue {
+			queue, e.Place = e.Queue, e.Queue
+		}
+		rows = append(rows, e)
+	}
+	return rows
+}
+
+// content adds what the producer wrote, and the commands that read and write it.
+func (p *page) content(data *messageData) error {
+	m := data.Message
+	for i := range m.History {
+		if e := &m.History[i]; e.Type == "erased" {
+			data.Erasure = e
+		}
+	}
+	edited := func(e wire.Event) bool { return e.Edited }
+	if slices.ContainsFunc(m.History, edited) {
+		edits, err := p.api.Edits(p.ctx, m.ID, p.then()...)
+		if err != nil {
+			return err
+		}
+		data.Changes = edits
+	}
+	path := "/v1/messages/" + m.ID
+	read := []string{"message", "show", m.ID}
+	if p.At != "" {
+		path, read = path+"?at="+p.Param("at"), append(read, "--at", p.At)
+	}
+	data.Read = p.as("GET", path, "", read...)
+	b, media := bytesOf(m)
+	if m.Erased || m.Damaged || len(b) == 0 && m.HistoryTruncated ||
+		m.HistoryTruncated && m.Size == 0 {
+		data.Payload = &payload{Missing: true}
+		return nil
+	}
+	data.Payload = payloadOf(b, media, p.Param("as"))
+	if len(m.Original) > 0 {
+		data.Original = payloadOf(m.Original, "application/json", p.Param("as"))
+	}
+	if len(b) > maxCommand {
+		return nil
+	}
+	again := wire.NewMessage{
+		Payload: m.Payload, PayloadBytes: m.PayloadBytes, ContentType: m.ContentType, Key: m.Key,
+		Kind: m.Kind, CorrelationID: m.CorrelationID,
+	}
+	if len(m.Headers) > 0 {
+		again.Headers = m.Headers
+	}
+	if m.PayloadBytes != nil {
+		again.Payload = nil
+	}
+	if m.Priority != 0 {
+		again.Priority = &m.Priority
+	}
+	body, err := wire.Marshal(&again)
+	if err != nil {
+		return nil // not UTF-8 somewhere: there is no such command
+	}
+	data.Again = p.as("POST", "/v1/queues/"+m.Queue+"/messages", string(body),
+		"enqueue", m.Queue, "--as", "message", string(body))
+	return nil
+}
+
+// Live reports whether the message is in its queue.
+func (d *messageData) Live() bool { return d.Waits() || d.State == "leased" }
+
+// Waits reports whether it can be given another time.
+func (d *messageData) Waits() bool { return d.State == "ready" || d.State == "scheduled" }
+
+// Shown is the state as a person sees it: a dead message waits in a queue of its own.
+func (d *messageData) Shown() string {
+	switch {
+	case d.Dead != nil && d.Waits():
+		return "dead"
+	case d.Held:
+		return "held"
+	}
+	return d.State
+}
+
+// ResultText is the result with which it was acked.
+func (d *messageData) ResultText() string {
+	return plain(string(d.Result[:min(len(d.Result), maxAnswer)]))
+}
+
+// kinRow is a message in the tree of a lineage.
+type kinRow struct {
+	wire.Message
+	By      string // how it came from the one above it
+	Depth   int    // at most maxDepth
+	Current bool
+	Again   bool // it is in the tree above, with all that came from it
+}
+
+const maxDepth = 8
+
+// kinRows returns a lineage as a tree, those that came from a message below it. A message that
+// alone came from another one is not indented: lives are long chains.
+func kinRows(id string, kin *wire.Lineage) (rows []kinRow, more bool) {
+	nodes, next := map[string]*wire.Message{}, map[string][]wire.LineageEdge{}
+	for i := range kin.Nodes {
+		nodes[kin.Nodes[i].ID] = &kin.Nodes[i]
+	}
+	caused := map[string]bool{}
+	for _, e := range kin.Edges {
+		if !slices.Contains(next[e.From], e) {
+			next[e.From], caused[e.To] = append(next[e.From], e), true
+		}
+	}
+	drawn := map[string]bool{}
+	var draw func(id, by string, depth int)
+	draw = func(of, by string, depth int) {
+		if len(rows) == maxKinShown {
+			more = true
+			return
+		}
+		rows = append(rows, kinRow{
+			Message: *nodes[of], By: by, Depth: min(depth, maxDepth), Current: of == id,
+			Again: drawn[of] && len(next[of]) > 0,
+		})
+		if drawn[of] {
+			return
+		}
+		if drawn[of] = true; len(next[of]) > 1 {
+			depth++
+		}
+		for _, e := range next[of] {
+			draw(e.To, e.By, depth)
+		}
+	}
+	for i := range kin.Nodes {
+		if of := kin.Nodes[i].ID; !caused[of] {
+			draw(of, "", 0)
+		}
+	}
+	return rows, more || kin.Truncated
+}
+
+// Word says how a message came from another one.
+func (r *kinRow) Word() string {
+	return map[string]string{
+		"produce": "produced", "dead_letter": "died, now", "replay": "replayed as",
+		"resurrect": "resurrected as",
+	}[r.By]
+}
+
+// about names a message for a title.
+func about(m *wire.Message) string { return fmt.Sprintf("message %s of %s", short(m.ID), m.Queue) }

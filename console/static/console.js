@@ -139,3 +139,9 @@ function travel(at) {
   else to.searchParams.set("at", at);
   location.assign(to);
 }
+
+document.addEventListener("change", e => {
+  if (e.target.matches("[data-check-all]")) {
+    e.target.form.querySelectorAll("[name=id]").forEach(box => { box.checked = e.target.checked; });
+  }
+});

@@ -364,6 +364,10 @@ func problem(resp *http.Response, b []byte) *Error {
 				resp.StatusCode == http.StatusServiceUnavailable,
 			Outcome: wire.Unknown,
 		}
+		if bytes.Contains(b, []byte("HTTP request to an HTTPS server")) { // net/http
+			e.Problem.Outcome = wire.NotApplied
+			e.Problem.Detail = "the server uses TLS: its address begins with https://"
+		}
 	}
 	e.Problem.Status = resp.StatusCode
 	return e

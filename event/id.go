@@ -124,7 +124,7 @@ type Instant struct {
 }
 
 // ParseInstant reads an RFC 3339 time, an event's ULID, index:N, a duration
-// before now (15m), start or now. now is Unix ms.
+// before now (15m, 7d), start or now. now is Unix ms.
 func ParseInstant(s string, now int64) (Instant, error) {
 	switch s {
 	case "start":
@@ -145,7 +145,7 @@ func ParseInstant(s string, now int64) (Instant, error) {
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return Instant{Kind: InstantTime, Time: t.UnixMilli()}, nil
 	}
-	if d, err := time.ParseDuration(s); err == nil && d >= 0 {
+	if d, err := ParseDuration(s); err == nil && d >= 0 {
 		return Instant{Kind: InstantTime, Time: now - d.Milliseconds()}, nil
 	}
 	return Instant{}, fmt.Errorf(

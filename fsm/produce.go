@@ -119,7 +119,8 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	held := q.Stats.Messages()
 	full := func(field string, limit, now, more int64) *event.Problem {
 		p := event.Problemf(event.CodeQueueFull, field,
-			"queue %q holds %d of at most %d, %d more do not fit", q.Name, now, limit, more)
+			"queue %q holds %d of at most %d, %s not fit",
+			q.Name, now, limit, event.Plural(more, "more does", "more do"))
 		p.RetryAfterMS = retryFullMS
 		return p
 	}

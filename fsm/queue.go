@@ -109,13 +109,14 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	switch {
 	case c.Force:
 	case users > 0:
-		return inUse("queue %q is the dead_letter_queue of %d others; "+
-			"force=true deletes it all the same", c.Name, users)
+		return inUse("queue %q is the dead_letter_queue of %s; force=true deletes it all the same",
+			c.Name, event.Plural(int64(users), "other queue", "other queues"))
 	case fed:
 		return inUse("queue %q gets the messages of webhook %q; force=true deletes it all the same",
 			c.Name, hook)
 	case held > 0:
-		return inUse("queue %q holds %d messages; force=true deletes it with them", c.Name, held)
+		return inUse("queue %q holds %s; force=true deletes it with them",
+			c.Name, event.Plural(held, "message", "messages"))
 	}
 	if users > 0 {
 		d.unname(c.Name)

@@ -45,11 +45,15 @@ func group(name string, subs ...command) command {
 	return func(a *app) *cobra.Command {
 		cmd := describe(name)
 		cmd.Args = func(c *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usagef("unknown command %.64q for %s; see %s --help",
-					args[0], c.CommandPath(), c.CommandPath())
+			if len(args) == 0 {
+				return nil
 			}
-			return nil
+			meant := ""
+			if like := meantBy(c, args[0]); like != "" {
+				meant = " (did you mean " + like + "?)"
+			}
+			return usagef("unknown command %.64q for %s%s; see %s --help",
+				args[0], c.CommandPath(), meant, c.CommandPath())
 		}
 		cmd.RunE = func(c *cobra.Command, _ []string) error {
 			_ = c.Help()
@@ -83,6 +87,7 @@ func plain[F any](name string, do func(c request, f *F) error, more ...flag) com
 		for _, declare := range more {
 			declare(a, cmd)
 		}
+		a.completions(name, cmd)
 		return cmd
 	}
 }
@@ -98,7 +103,7 @@ func local[F any](name string, do func(c request, f *F) error, more ...flag) com
 func remote[F any](name string, do func(c request, f *F) error, more ...flag) command {
 	return local(name, func(c request, f *F) error {
 		return c.ask(func(c request) error { return do(c, f) })
-	}, append(more, (*app).addrFlag, (*app).authFlags)...)
+	}, append(more, (*app).addrFlag, (*app).authFlags, (*app).contextFlag)...)
 }
 
 // flag declares a flag of a command, or several, or a rule for them.
@@ -126,7 +131,9 @@ func opt(cmd *cobra.Command, to any, name string) {
 	case *float64:
 		f.Float64VarP(v, name, letter, *v, text)
 	case *time.Duration:
-		f.DurationVarP(v, name, letter, *v, text)
+		if own := f.VarPF((*duration)(v), name, letter, text); *v == 0 {
+			own.DefValue = "0" // which help leaves out
+		}
 	case *[]string:
 		f.StringSliceVarP(v, name, letter, *v, text)
 	case *repeated:
@@ -149,14 +156,23 @@ func fields(cmd *cobra.Command, of any) {
 			to = to.Elem()
 		}
 		opt(cmd, to.Addr().Interface(), f.name)
-		if as := f.tag.Get("as"); as == "int" || as == "float" {
+		as := f.tag.Get("as")
+		if kind, ok := kinds[as]; ok {
 			own := cmd.Flags().Lookup(f.name)
-			own.Value = kinded{own.Value, as}
+			own.Value = kinded{own.Value, kind}
+		}
+		if was := f.tag.Get("was"); was != "" {
+			olderFlag(cmd, was, f.name, as)
 		}
 		if text, ok := f.tag.Lookup("default"); ok {
 			setDefault(cmd, f.name, text)
 		}
 	}
+}
+
+// kinds are what help calls the values of flags that set a member of a request.
+var kinds = map[string]string{
+	"int": "int", "float": "float", "ms": "duration", "s": "duration", "ms list": "durations",
 }
 
 // kinded is a flag of another kind, as help prints it.
@@ -249,8 +265,10 @@ func outputFlag(cmd *cobra.Command, to *string, of ...string) {
 		cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// reach is how a command reaches a server. What no flag names comes from the environment.
+// reach is how a command reaches a server. What no flag names comes from the environment, then
+// from the context.
 type reach struct {
+	context   string
 	addr      string // one or more, separated by commas
 	token     string
 	tokenFile string
@@ -273,6 +291,13 @@ func (a *app) server(more ...client.Option) (*client.Client, error) {
 	if token == "" && file == "" { // a flag goes before both variables
 		token, file = a.getenv("QLOGD_TOKEN"), a.getenv("QLOGD_TOKEN_FILE")
 	}
+	if token == "" && file == "" {
+		t, err := a.target()
+		if err != nil {
+			return nil, err
+		}
+		token, file = t.Token, t.TokenFile
+	}
 	if token == "" && file != "" {
 		b, err := os.ReadFile(file)
 		if err != nil {
@@ -290,12 +315,13 @@ func (c request) ask(do func(c request) error, more ...client.Option) (err error
 	if c.Client, err = c.server(more...); err != nil {
 		return err
 	}
-	return refusal(do(c))
+	return c.refusal(do(c))
 }
 
 // addr returns the addresses of the server's nodes.
 func (a *app) addr() string {
-	return cmp.Or(a.reach.addr, a.getenv("QLOGD_ADDR"), defaultAddr)
+	t, _ := a.target() // connect reports the error
+	return cmp.Or(a.reach.addr, a.getenv("QLOGD_ADDR"), t.Addr, defaultAddr)
 }
 
 // connect returns a client without a token.
@@ -303,7 +329,11 @@ func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error
 	// A person waits: fail soon where no server answers.
 	retry := client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	opts = append(opts, client.WithRetry(retry), client.WithUserAgent("qlogd-cli/"+build().Version))
-	if file := cmp.Or(a.reach.caCert, a.getenv("QLOGD_CA_CERT")); file != "" {
+	t, err := a.target()
+	if err != nil {
+		return nil, err
+	}
+	if file := cmp.Or(a.reach.caCert, a.getenv("QLOGD_CA_CERT"), t.CACert); file != "" {
 		opts = append(opts, client.WithCACert(file))
 	}
 	c, err := client.New(addr, opts...)
@@ -311,22 +341,6 @@ func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error
 		return nil, usagef("%w", err)
 	}
 	return c, nil
-}
-
-// refusal returns a usage error if the server has refused the arguments, and other
-// errors as they are.
-func refusal(err error) error {
-	if e, ok := errors.AsType[*client.Error](err); ok &&
-		(errors.Is(err, client.ErrInvalidArgument) || e.Problem.Code == "invalid_json") {
-		if e.Problem.Field != "" {
-			return usagef("%s: %w", e.Problem.Field, err)
-		}
-		return usagef("%w", err)
-	}
-	if errors.Is(err, client.ErrUnauthenticated) {
-		return fmt.Errorf("%w; the token comes from --token-file, --token or QLOGD_TOKEN", err)
-	}
-	return err
 }
 
 // destroyFlags declares --yes and --dry-run.
@@ -392,6 +406,7 @@ func (c request) decode(file string, flags, to any) error {
 			return usagef("%s: %w", file, err)
 		}
 	}
+	c.setBy = map[string]string{}
 	for _, f := range flagFields(flags) {
 		path := f.tag.Get("sets")
 		if path == "" || !c.flags.Changed(f.name) {
@@ -401,6 +416,7 @@ func (c request) decode(file string, flags, to any) error {
 		if err != nil {
 			return usagef("--%s: %w", f.name, err)
 		}
+		c.setBy[path] = f.name
 		for _, name := range slices.Backward(strings.Split(path, ".")) {
 			value = map[string]any{name: value}
 		}
@@ -418,6 +434,8 @@ func (c request) member(v any, as string) (any, error) {
 	switch {
 	case as == "int":
 		return wholeNumber(text)
+	case as == "ms" || as == "s":
+		return inUnit(text, as)
 	case as == "float":
 		n, err := strconv.ParseFloat(text, 64)
 		if err != nil || n-n != 0 {
@@ -440,12 +458,12 @@ func (c request) member(v any, as string) (any, error) {
 		return expressions, nil
 	case as != "" && text == "":
 		return nil, nil
-	case as == "numbers":
-		var list []any
-		for item := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
-			n, err := wholeNumber(strings.TrimSpace(item))
+	case as == "ms list":
+		var list []int64
+		for _, item := range items(text) {
+			n, err := inUnit(item, as)
 			if err != nil {
-				return nil, errors.New("must be a list of whole numbers")
+				return nil, err
 			}
 			list = append(list, n)
 		}
@@ -463,7 +481,7 @@ func (c request) member(v any, as string) (any, error) {
 func wholeNumber(text string) (any, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return nil, errors.New("must be a whole number")
+		return nil, errNotWhole
 	}
 	return n, nil
 }

@@ -155,7 +155,7 @@ var readyCommand = plain("ready", func(c request, f *struct{ Wait time.Duration 
 	}
 	_, err := fmt.Fprintln(c.stdout, "ready")
 	return err
-}, (*app).addrFlag, (*app).caFlag)
+}, (*app).addrFlag, (*app).caFlag, (*app).contextFlag)
 
 func askReady(ctx context.Context, c *client.Client) error {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)

@@ -228,7 +228,7 @@ func exportHeads(c request, f *struct {
 		case errors.As(err, new(*replay.Difference)):
 			return &exitError{exitDifference, err}
 		case err != nil && (!f.Follow || last == nil):
-			return refusal(err)
+			return c.refusal(err)
 		case err != nil:
 			if c.ctx.Err() == nil {
 				fmt.Fprintln(c.stderr, "qlogd:", err, "(trying again)")
@@ -326,7 +326,7 @@ func verifyLog(c request, f *struct {
 		}
 		chain, _, err := f.chain(c)
 		if err != nil {
-			return refusal(err)
+			return c.refusal(err)
 		}
 		return c.compareHeads(chain, kept)
 	}
@@ -391,7 +391,7 @@ func (c request) compareHeads(chain replay.Chain, heads []wire.LogHead) error {
 	r, err := chain.Compare(c.ctx, heads)
 	diff, different := errors.AsType[*replay.Difference](err)
 	if err != nil && !different {
-		return refusal(err)
+		return c.refusal(err)
 	}
 	v := struct {
 		OK     bool               `json:"ok"`

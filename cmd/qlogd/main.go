@@ -15,6 +15,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/log"
@@ -69,6 +70,7 @@ type app struct {
 
 	output      string
 	reach       reach
+	setBy       map[string]string // the flag that sets a field of the request
 	yes, dryRun bool
 }
 
@@ -94,7 +96,7 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		return exitFailed
 	}
 	if msg := err.Error(); msg != "" {
-		fmt.Fprintln(stderr, "qlogd:", msg+rescue(err))
+		fmt.Fprintln(stderr, a.paint(stderr, text.FgRed, "qlogd:"), msg+rescue(err))
 	}
 	return code
 }
@@ -120,8 +122,11 @@ func (a *app) rootCmd() *cobra.Command {
 		taskCommands, attentionCommand, workersCommand, eventsCommand, webhookCommands,
 		applyCommand, exportCommands,
 		clusterCommands, readyCommand, benchCommand, tokenCommands, versionCommand,
+		workCommand, topCommand, contextCommands,
 	}, settleCommands)...)(a)
 	root.SilenceUsage, root.SilenceErrors = true, true
+	root.Version = build().String()
+	root.SetVersionTemplate("qlogd {{.Version}}\n")
 	root.RunE = func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usagef("%w; see %s --help", err, cmd.CommandPath())
@@ -145,6 +150,11 @@ type buildInfo struct {
 	Arch    string `json:"arch"`
 }
 
+func (b buildInfo) String() string {
+	return fmt.Sprintf("%s (commit %s, built %s, %s %s/%s)",
+		b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
+}
+
 func build() buildInfo {
 	info, _ := debug.ReadBuildInfo()
 	info = cmp.Or(info, &debug.BuildInfo{})
@@ -162,6 +172,5 @@ func build() buildInfo {
 
 var versionCommand = local("version", func(c request, _ *none) error {
 	b := build()
-	return c.say(b, "qlogd %s (commit %s, built %s, %s %s/%s)",
-		b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
+	return c.say(b, "qlogd %s", b)
 })

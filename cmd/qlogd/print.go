@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"io"
 	"iter"
 	"maps"
 	"os"
@@ -100,7 +101,8 @@ func (a *app) show(v any, err error, what, name string, rows [][]any) error {
 		return a.wire(v)
 	}
 	rows = slices.DeleteFunc(rows, func(r []any) bool { return r[1] == nil })
-	return a.render(table.Row{strings.ToUpper(what), name}, rows)
+	_, err = io.WriteString(a.stdout, a.layout(table.Row{strings.ToUpper(what), name}, rows))
+	return err
 }
 
 // optional returns nil, so that show leaves it out, if text is empty.
@@ -117,19 +119,34 @@ func onlyIf(set bool, v any) any {
 // table writes rows under a header, its columns separated by commas. Nothing is cut
 // without a terminal, so that awk and grep find what they look for.
 func (a *app) table(header string, rows [][]any) error {
+	_, err := io.WriteString(a.stdout, a.tableText(header, rows))
+	return err
+}
+
+func (a *app) tableText(header string, rows [][]any) string {
 	var names table.Row
 	for name := range strings.SplitSeq(strings.ToUpper(header), ",") {
 		names = append(names, name)
 	}
-	return a.render(names, rows)
+	return a.layout(names, rows)
 }
 
-func (a *app) render(header table.Row, rows [][]any) error {
+func (a *app) layout(header table.Row, rows [][]any) string {
 	t := table.NewWriter()
 	style := table.StyleDefault
 	style.Options = table.OptionsNoBordersAndSeparators
 	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
 	style.Format.Header = text.FormatDefault
+	if a.coloured(a.stdout) {
+		style.Color.Header = text.Colors{text.Bold}
+		for _, r := range rows {
+			for i, cell := range r {
+				if word, ok := cell.(string); ok && colours[word] != 0 {
+					r[i] = a.paint(a.stdout, colours[word], word)
+				}
+			}
+		}
+	}
 	t.SetStyle(style)
 	t.AppendHeader(header)
 	for _, r := range rows {
@@ -140,8 +157,28 @@ func (a *app) render(header table.Row, rows [][]any) error {
 			t.Style().Size.WidthMax = width
 		}
 	}
-	_, err := fmt.Fprintln(a.stdout, t.Render())
-	return err
+	return t.Render() + "\n"
+}
+
+// colours are those of the words that a reader of a table looks for.
+var colours = map[string]text.Color{
+	"acked": text.FgGreen, "completed": text.FgGreen, "leader": text.FgGreen,
+	"paused": text.FgYellow, "cancelled": text.FgYellow, "retried": text.FgYellow,
+	"lease_expired": text.FgYellow, "dead": text.FgRed, "dead_lettered": text.FgRed,
+	"discarded": text.FgRed, "rejected": text.FgRed, "failed": text.FgRed,
+}
+
+// coloured reports whether colours are wanted on a stream: on a terminal, without NO_COLOR.
+func (a *app) coloured(stream any) bool {
+	return terminal(stream) && a.getenv("NO_COLOR") == "" && a.getenv("TERM") != "dumb"
+}
+
+// paint colours text where colours are wanted.
+func (a *app) paint(stream any, c text.Color, s string) string {
+	if !a.coloured(stream) {
+		return s
+	}
+	return text.Colors{c}.Sprint(s)
 }
 
 // terminal reports whether a stream is one.
@@ -210,7 +247,7 @@ func (p *progress) set(done, total int64) {
 			progressbar.OptionSetWriter(p.a.stderr), progressbar.OptionSetDescription(p.label),
 			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionClearOnFinish(),
 			progressbar.OptionSetPredictTime(true), progressbar.OptionFullWidth(),
-			progressbar.OptionEnableColorCodes(p.a.getenv("NO_COLOR") == ""))
+			progressbar.OptionEnableColorCodes(p.a.coloured(p.a.stderr)))
 	}
 	p.bar.ChangeMax64(total)
 	_ = p.bar.Set64(min(done, total))

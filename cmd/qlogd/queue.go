@@ -3,10 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/dustin/go-humanize"
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -34,10 +36,18 @@ var queueCommands = group("queue",
 	remote("queue stats", func(c request, f *struct{ Minutes int }) error {
 		return c.queueStats(c.QueueStats(c.ctx, c.args[0], f.Minutes))
 	}),
-	remote("queue create", func(c request, f *policy) error {
+	remote("queue create", func(c request, f *struct {
+		policy
+		Replace bool
+	}) error {
 		var u wire.PolicyUpdate
 		if err := c.decode(f.Policy, f, &u); err != nil {
 			return err
+		}
+		if !f.Replace {
+			if err := c.unlessDifferent(c.args[0], u); err != nil {
+				return err
+			}
 		}
 		q, _, err := c.PutQueue(c.ctx, c.args[0], u)
 		return c.queue(q, err)
@@ -117,6 +127,41 @@ var queueCommands = group("queue",
 		return c.answer(x, err, "%s", text)
 	}, exclusive("key", "message")),
 )
+
+// unlessDifferent refuses to replace the policy of a queue that exists with another one.
+func (c request) unlessDifferent(name string, u wire.PolicyUpdate) error {
+	_, err := c.Queue(c.ctx, name)
+	if errors.Is(err, client.ErrQueueNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	def, err := wire.Marshal(wire.QueueDefinition{Name: name, PolicyUpdate: u})
+	if err != nil {
+		return err
+	}
+	changes, err := c.Define(c.ctx, wire.DefinitionsRequest{Queues: []jsontext.Value{def}}, true)
+	if err != nil {
+		if e, ok := errors.AsType[*client.Error](err); ok {
+			e.Problem.Field = strings.TrimPrefix(e.Problem.Field, "queues[0].")
+		}
+		return err
+	}
+	text := ""
+	for _, change := range changes {
+		for _, d := range change.Diff {
+			if change.Action == wire.ActionUpdate && change.Name == name {
+				text += fmt.Sprintf("\n  %s is %s, not %s", d.Path, shown(d.Before), shown(d.After))
+			}
+		}
+	}
+	if text == "" {
+		return nil
+	}
+	return fmt.Errorf("queue %q exists with another policy; --replace replaces it, "+
+		"`qlogd queue update` changes single fields:%s", name, text)
+}
 
 // pauseFlags are those of pause and resume.
 type pauseFlags struct {
@@ -215,35 +260,35 @@ func (a *app) queueStats(s *wire.QueueStats, err error) error {
 
 // policy is a wire.PolicyUpdate, of a file and flags.
 type policy struct {
-	Policy                     string
-	Ordering                   string `sets:"ordering"`
-	MaxAgeSeconds              string `sets:"retention.max_age_seconds" as:"int"`
-	MaxDepth                   string `sets:"retention.max_depth" as:"int"`
-	MaxBytes                   string `sets:"retention.max_bytes" as:"int"`
-	OnExpired                  string `sets:"retention.on_expired"`
-	LeaseMS                    string `sets:"delivery.lease_ms" as:"int"`
-	MaxAttempts                string `sets:"delivery.max_attempts" as:"int"`
-	InitialBackoffMS           string `sets:"delivery.initial_backoff_ms" as:"int"`
-	BackoffMultiplier          string `sets:"delivery.backoff_multiplier" as:"float"`
-	MaxBackoffMS               string `sets:"delivery.max_backoff_ms" as:"int"`
-	BackoffJitter              string `sets:"delivery.backoff_jitter" as:"float"`
-	BackoffScheduleMS          string `sets:"delivery.backoff_schedule_ms" as:"numbers"`
-	OnRetry                    string `sets:"delivery.on_retry"`
-	OnDead                     string `sets:"delivery.on_dead"`
-	DeadLetterQueue            string `sets:"delivery.dead_letter_queue" as:"text or null"`
-	LaneBatch                  string `sets:"delivery.lane_batch" as:"int"`
-	DefaultDelayMS             string `sets:"delivery.default_delay_ms" as:"int"`
-	MaxInFlight                string `sets:"delivery.max_in_flight" as:"int"`
-	RateLimitCount             string `sets:"delivery.rate_limit.count" as:"int"`
-	RateLimitPerMS             string `sets:"delivery.rate_limit.per_ms" as:"int"`
-	MaxInFlightPerKey          string `sets:"delivery.max_in_flight_per_key" as:"int"`
-	PriorityAgingMS            string `sets:"delivery.priority_aging_ms" as:"int"`
-	DeduplicationWindowSeconds string `sets:"deduplication.window_seconds" as:"int"`
-	DeduplicationBy            string `sets:"deduplication.by"`
-	DeduplicationUntil         string `sets:"deduplication.until"`
-	Namespace                  string `sets:"namespace"`
-	Description                string `sets:"description"`
-	MessageSchema              string `sets:"message_schema" as:"file"`
+	Policy              string
+	Ordering            string `sets:"ordering"`
+	MaxAge              string `sets:"retention.max_age_seconds" as:"s" was:"max-age-seconds"`
+	MaxDepth            string `sets:"retention.max_depth" as:"int"`
+	MaxBytes            string `sets:"retention.max_bytes" as:"int"`
+	OnExpired           string `sets:"retention.on_expired"`
+	Lease               string `sets:"delivery.lease_ms" as:"ms" was:"lease-ms"`
+	MaxAttempts         string `sets:"delivery.max_attempts" as:"int"`
+	InitialBackoff      string `sets:"delivery.initial_backoff_ms" as:"ms" was:"initial-backoff-ms"`
+	BackoffMultiplier   string `sets:"delivery.backoff_multiplier" as:"float"`
+	MaxBackoff          string `sets:"delivery.max_backoff_ms" as:"ms" was:"max-backoff-ms"`
+	BackoffJitter       string `sets:"delivery.backoff_jitter" as:"float"`
+	BackoffSchedule     string `sets:"delivery.backoff_schedule_ms" as:"ms list" was:"backoff-schedule-ms"`
+	OnRetry             string `sets:"delivery.on_retry"`
+	OnDead              string `sets:"delivery.on_dead"`
+	DeadLetterQueue     string `sets:"delivery.dead_letter_queue" as:"text or null"`
+	LaneBatch           string `sets:"delivery.lane_batch" as:"int"`
+	DefaultDelay        string `sets:"delivery.default_delay_ms" as:"ms" was:"default-delay-ms"`
+	MaxInFlight         string `sets:"delivery.max_in_flight" as:"int"`
+	RateLimitCount      string `sets:"delivery.rate_limit.count" as:"int"`
+	RateLimitPer        string `sets:"delivery.rate_limit.per_ms" as:"ms" was:"rate-limit-per-ms"`
+	MaxInFlightPerKey   string `sets:"delivery.max_in_flight_per_key" as:"int"`
+	PriorityAging       string `sets:"delivery.priority_aging_ms" as:"ms" was:"priority-aging-ms"`
+	DeduplicationWindow string `sets:"deduplication.window_seconds" as:"s" was:"deduplication-window-seconds"`
+	DeduplicationBy     string `sets:"deduplication.by"`
+	DeduplicationUntil  string `sets:"deduplication.until"`
+	Namespace           string `sets:"namespace"`
+	Description         string `sets:"description"`
+	MessageSchema       string `sets:"message_schema" as:"file"`
 }
 
 // erase counts what would be erased, asks, and starts the task.

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -60,11 +59,7 @@ var leaseCommand = remote("lease", func(c request, f *struct {
 		}
 	}
 }, func(_ *app, cmd *cobra.Command) {
-	host, err := os.Hostname()
-	if err != nil {
-		host = "qlogd-cli"
-	}
-	setDefault(cmd, "worker", host)
+	setDefault(cmd, "worker", hostname())
 })
 
 // ackAll acks leased messages.

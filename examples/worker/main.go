@@ -1,8 +1,9 @@
 // Command worker processes a queue until it is stopped, and then finishes
 // what it has begun:
 //
+//	qlogd queue create jobs
+//	qlogd enqueue jobs '{"say": "hello"}'
 //	go run ./examples/worker --addr http://127.0.0.1:7070 --queue jobs
-//	qlogd enqueue jobs --payload '{"say": "hello"}'
 package main
 
 import (
@@ -27,7 +28,7 @@ type greeting struct {
 
 func main() {
 	addr := flag.String("addr", "http://127.0.0.1:7070", "a node, or several, separated by commas")
-	queue := flag.String("queue", "jobs", "what to work off")
+	queue := flag.String("queue", "jobs", "the queue to process")
 	concurrency := flag.Int("concurrency", 4, "how many at once")
 	flag.Parse()
 

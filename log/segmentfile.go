@@ -25,7 +25,6 @@ func ParseSideFileName(name string) (first uint64, ok bool) { return firstIndex(
 // ScannedSegment is what ScanSegment has found.
 type ScannedSegment struct {
 	SegmentInfo // Size is where the whole blocks end; Sealed is not set
-	Blocks      int
 	// Side is the segment's side file, as it is once the segment is sealed and
 	// ends here; nil if it is wrong.
 	Side []byte
@@ -140,7 +139,7 @@ func ScanSegment(
 	s.check = (&verifier{ctx: ctx}).block
 	mem, err := s.index()
 	s.end(seg)
-	out.SegmentInfo, out.Blocks = seg.SegmentInfo, s.blocks
+	out.SegmentInfo = seg.SegmentInfo
 	if err == nil {
 		out.Side = encodeSide(seg, mem)
 	}

@@ -19,6 +19,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
@@ -47,27 +48,43 @@ func open(t *testing.T, who ...string) *browser {
 
 func openWith(t *testing.T, flags []string, who ...string) *browser {
 	t.Helper()
-	var file strings.Builder
+	o := cluster.Options{Flags: flags}
+	if len(who) > 0 {
+		o.Flags = append(o.Flags, "--auth-file", authFile(t, who...))
+		o.Token = token(strings.Fields(who[0])[0])
+	}
+	return browse(t, cluster.Start(t, o), o.Token)
+}
+
+// authFile writes one.
+func authFile(t *testing.T, who ...string) string {
+	t.Helper()
+	var text strings.Builder
 	for _, w := range who {
 		f := strings.Fields(w)
 		sum := sha256.Sum256([]byte(token(f[0])))
-		fmt.Fprintf(&file, "- name: %s\n  sha256: %s\n  roles: [%s]\n", f[0],
+		fmt.Fprintf(&text, "- name: %s\n  sha256: %s\n  roles: [%s]\n", f[0],
 			hex.EncodeToString(sum[:]), f[1])
 		if len(f) > 2 {
-			fmt.Fprintf(&file, "  queues: ['%s']\n", f[2])
+			fmt.Fprintf(&text, "  queues: ['%s']\n", f[2])
 		}
 	}
-	var opts []client.Option
-	admin := ""
-	if len(who) > 0 {
-		auth := filepath.Join(t.TempDir(), "auth.yaml")
-		require.NoError(t, os.WriteFile(auth, []byte(file.String()), 0o600))
-		flags = append(flags, "--auth-file", auth)
-		admin = token(strings.Fields(who[0])[0])
-		opts = append(opts, client.WithToken(admin))
-	}
-	n := cluster.Start(t, cluster.Options{Flags: flags, Token: admin})
-	b := &browser{T: t, node: n, api: n.Client(opts...)}
+	return write(t, text.String())
+}
+
+// write returns a file that only its owner may read.
+func write(t *testing.T, text string) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "file")
+	require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+	return file
+}
+
+// browse returns a browser that has not signed in, and the token of an admin, "" where none is
+// needed.
+func browse(t *testing.T, n *cluster.Node, admin string) *browser {
+	t.Helper()
+	b := &browser{T: t, node: n, api: n.Client(client.WithToken(admin))}
 	b.fresh()
 	return b
 }
@@ -289,6 +306,31 @@ func TestCSRF(t *testing.T) {
 	assert.Equal(t, b.do("GET", "", nil).StatusCode, 303, "signed out")
 }
 
+// The console of a follower works like the leader's, with the same session, and goes on for readers
+// when the leader has died.
+func TestFollower(t *testing.T) {
+	t.Parallel()
+	c := cluster.StartCluster(t, cluster.Options{Token: token("root"), Flags: []string{
+		"--auth-file", authFile(t, "root admin"),
+		"--cluster-secret-file", write(t, "a secret of all nodes"),
+	}})
+	leader := c.WaitLeader()
+	b := browse(t, c.Others(leader)[0], token("root"))
+	_, _, err := b.api.PutQueue(t.Context(), "jobs", wire.PolicyUpdate{})
+	require.NoError(t, err)
+	b.signIn("root")
+	assert.Equal(t, b.submit("queues/jobs/produce", "payload=1").StatusCode, 303)
+	assert.Contains(t, b.get("queues/jobs"), "Enqueued message")
+	b.node = leader // a cookie does not name a port
+	assert.Contains(t, b.get(""), ">jobs</a>")
+	b.node = c.Others(leader)[0]
+	leader.Kill9()
+	assert.Contains(t, b.get(""), ">jobs</a>")
+	assert.Contains(t, b.get("queues/jobs"), `id="m-`)
+	leader.Launch()
+	c.WaitReady()
+}
+
 // Who guesses tokens is slowed down.
 func TestSignInIsLimited(t *testing.T) {
 	t.Parallel()
@@ -322,6 +364,11 @@ func TestSubPath(t *testing.T) {
 	assert.Contains(t, cookieOf("X-Forwarded-Proto: https"), "Secure")
 	assert.Contains(t, cookieOf("Referer: https://evil.example.com/x/ui/"), "Path=/ui/")
 	assert.False(t, strings.Contains(cookieOf(), "Secure"), "over http")
+
+	b.fresh() // behind a proxy that replaces the Host, the first page's cookie does not come back
+	a := b.do("POST", "sign-in", form, "Referer: "+b.node.URL()+"/late/ui/sign-in")
+	require.Equal(t, a.StatusCode, 303, "%.300s", a.text)
+	assert.Contains(t, a.Header.Get("Set-Cookie"), "Path=/late/ui/")
 
 	public := openWith(t, []string{"--public-url", "https://ops.example.com/qlogd/"}, "root admin")
 	b = public

@@ -61,11 +61,12 @@ func (c *Console) newPage(w http.ResponseWriter, r *http.Request, ctx context.Co
 		r.URL.RawQuery = strings.TrimPrefix(p.Query("at", p.At), "?")
 	}
 	prefix, secure := p.published()
-	scheme := "http"
-	if secure {
-		scheme = "https"
+	p.base = "http://" + r.Host + prefix
+	if u := p.public(); u != nil {
+		p.base = u.Scheme + "://" + u.Host + prefix
+	} else if secure {
+		p.base = "https://" + r.Host + prefix
 	}
-	p.base = scheme + "://" + r.Host + prefix
 	p.identify()
 	p.readFlash()
 	h := w.Header()
@@ -256,21 +257,10 @@ func (p *page) fail(err error) {
 	default:
 		p.c.opts.Logger.Error("console page failed", "path", p.r.URL.Path, "error", err)
 	}
-	if p.fragment() {
-		p.r.Header.Set("HX-Request", p.whole())
-	}
-	p.r.URL.RawQuery = strings.TrimPrefix(p.Query(), "?") // without part
+	p.r.URL.RawQuery = strings.TrimPrefix(p.Query(), "?") // all of the error, not a part of it
 	if err := p.render(f.Status, "error", f.Title, f); err != nil {
 		http.Error(p.w, f.Title, f.Status)
 	}
-}
-
-// whole is the HX-Request header of an error's answer: a dialog shows it without the layout.
-func (p *page) whole() string {
-	if p.r.URL.Query().Has("part") {
-		return ""
-	}
-	return "true"
 }
 
 // redirect answers with a relative URL, which also works below the path of a proxy.

@@ -145,6 +145,9 @@ func (p *page) readForm() error {
 	if err := p.r.ParseForm(); err != nil {
 		return &failure{http.StatusBadRequest, "The form cannot be read", err.Error()}
 	}
+	if p.cookie == "" && p.r.URL.Path == "/ui/sign-in" {
+		return nil // the first page may have set it for another path, see public
+	}
 	sent := p.r.PostForm.Get("csrf")
 	if p.cookie == "" || !hmac.Equal([]byte(sent), []byte(p.CSRF())) {
 		return &failure{http.StatusForbidden, "The form is not valid any more",
@@ -218,6 +221,18 @@ func (p *page) put(name, value string, age time.Duration) {
 	})
 }
 
+// public returns the URL at which a proxy has published the page, nil if it came another way. Proxies
+// may replace the Host; then the browser's Referer names it, on all but the first page.
+func (p *page) public() *url.URL {
+	referer, err := url.Parse(p.r.Referer())
+	for _, u := range p.c.public {
+		if u.Host == p.r.Host || err == nil && u.Host == referer.Host {
+			return u
+		}
+	}
+	return nil
+}
+
 // published returns the path before /ui/ as the browser sees it, and whether it uses TLS.
 func (p *page) published() (prefix string, secure bool) {
 	secure = p.r.TLS != nil
@@ -225,18 +240,15 @@ func (p *page) published() (prefix string, secure bool) {
 	if trusted {
 		secure = secure || strings.EqualFold(p.r.Header.Get("X-Forwarded-Proto"), "https")
 	}
-	referer, _ := url.Parse(p.r.Referer())
-	for _, u := range p.c.public {
-		if u.Host == p.r.Host || referer != nil && u.Host == referer.Host || len(p.c.public) == 1 {
-			return strings.TrimSuffix(u.EscapedPath(), "/"), secure || u.Scheme == "https"
-		}
+	if u := p.public(); u != nil {
+		return strings.TrimSuffix(u.EscapedPath(), "/"), secure || u.Scheme == "https"
 	}
 	if forwarded := p.r.Header.Get("X-Forwarded-Prefix"); trusted && forwarded != "" &&
 		isPrefix(forwarded) {
 		return strings.TrimSuffix(forwarded, "/"), secure
 	}
 	// The guard has refused other origins, so the referer's path is that of a page of this node.
-	if referer != nil && referer.Host == p.r.Host {
+	if referer, err := url.Parse(p.r.Referer()); err == nil && referer.Host == p.r.Host {
 		if before, _, ok := strings.Cut(referer.EscapedPath(), "/ui/"); ok && isPrefix(before) {
 			return before, secure
 		}

@@ -89,8 +89,8 @@ func (q *request) deadFilter(in *wire.DeadFilter, prefix string) *dead.Filter {
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
-// died refuses a queue that does not exist, unless messages died in it before it was deleted.
-func died(st State, name string) error {
+// diedIn refuses a queue that does not exist, unless messages died in it before it was deleted.
+func diedIn(st State, name string) error {
 	if _, ok := st.Queue(name); !ok && st.DeadCount(name) == 0 {
 		return queueNotFound(name)
 	}
@@ -116,7 +116,7 @@ func (s *Server) listDead(q *request) error {
 		for i := range out.Dead {
 			withoutLarge(&out.Dead[i], most)
 		}
-	} else if q.err = died(st, name); q.err == nil {
+	} else if q.err = diedIn(st, name); q.err == nil {
 		search := &dead.Search{Queue: name, Filter: *f, After: after}
 		out.Dead, out.NextCursor, q.err = s.deadMessages(q.Context(), st, search, limit, most)
 	}
@@ -240,7 +240,7 @@ func (s *Server) deadGroups(q *request) error {
 	q.read(append([]string{"step", "limit", "at", "consistency"}, filterParams...)...)
 	name, limit, f, st := q.queue(), q.limit(100, 1000), q.queryFilter(), q.state()
 	step := get(q, q.step)
-	q.do(func() error { return died(st, name) })
+	q.do(func() error { return diedIn(st, name) })
 	out := get(q, func() (wire.DeadGroups, error) {
 		return s.deadLetters(st).Groups(q.Context(), name, f, limit, step)
 	})
@@ -336,7 +336,7 @@ func (s *Server) adminDead(q *request) error {
 	q.read("limit", "tenant_id")
 	name, limit := q.queue(), q.limit(1000, 10_000)
 	q.fresh()
-	q.do(func() error { return died(s.deps.State, name) })
+	q.do(func() error { return diedIn(s.deps.State, name) })
 	q.ofTenant(name)
 	if q.err != nil {
 		return q.err

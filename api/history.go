@@ -13,29 +13,33 @@ import (
 
 // messageHistory answers GET /v1/messages/{id}/history, through dead-letter queues and replays.
 func (s *Server) messageHistory(q *request) error {
-	history := q.pathHistory()
+	history, l := q.pathHistory()
 	out := wire.History{Events: eventsOf(q.visible(history))}
 	if q.err == nil {
-		out.HistoryBeginsAt = s.historyBegins(
-			event.RefOf(lifeOf(history, q.pathID("id")).first).Index)
+		out.HistoryBeginsAt = s.historyBegins(event.RefOf(l.first).Index)
 	}
 	return q.answer(http.StatusOK, &out)
 }
 
-// pathHistory returns the history of the message in the path, if there is one that may be read.
-func (q *request) pathHistory() []event.Event {
+// pathHistory returns the history of the message in the path and its life, if there is one that may
+// be read.
+func (q *request) pathHistory() (history []event.Event, l *life) {
 	q.read("at", "consistency")
 	id, st := q.pathID("id"), q.state()
-	return get(q, func() ([]event.Event, error) {
-		history, err := q.s.deps.Log.History(q.Context(), id)
+	q.do(func() (err error) {
+		history, err = q.s.deps.Log.History(q.Context(), id)
 		history = upTo(st, history)
-		if l := lifeOf(history, id); err == nil && l == nil {
+		if l = lifeOf(history, id); err == nil && l == nil {
 			err = q.noMessage(id)
 		} else if err == nil {
 			err = q.mayRead(id, l.queue())
 		}
-		return history, err
+		return err
 	})
+	if q.err != nil {
+		return nil, nil
+	}
+	return history, l
 }
 
 // life is one message id in history.

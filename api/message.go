@@ -316,12 +316,14 @@ func (s *Server) getMessage(q *request) error {
 		return err
 	}
 	history = upTo(st, history)
+	l := lifeOf(history, id)
 	var m wire.Message
-	if live {
+	switch {
+	case live:
 		m, err = s.message(&v)
-	} else if l := lifeOf(history, id); l != nil {
+	case l != nil:
 		m, v, err = s.pastMessage(l)
-	} else {
+	default:
 		return q.noMessage(id)
 	}
 	if err == nil {
@@ -333,7 +335,7 @@ func (s *Server) getMessage(q *request) error {
 	if media := q.accepts(webhook.CloudBatchType, webhook.CloudEventType); media != "" {
 		return q.answerEvent(media, &v)
 	}
-	if l := lifeOf(history, id); l != nil && l.set != nil {
+	if l != nil && l.set != nil {
 		m.Cause, m.CauseTruncated = textOf(l.set.Cause), l.set.CauseTruncated
 	}
 	visible := q.visible(history)

@@ -96,7 +96,7 @@ func UpdatePolicy(
 			"deduplication.window_seconds must be at most the history retention, %d", maxWindow)
 	}
 	if d.Value.DeadLetterQueue.Set && p.DeadLetterQueue == "auto" {
-		p.DeadLetterQueue, auto = name+".dlq", true
+		p.DeadLetterQueue, auto = event.AutoDeadLetterQueue(name), true
 	}
 	if u.MessageSchema.Set {
 		p.MessageSchema = bytes.TrimSpace(u.MessageSchema.Or(nil))

@@ -151,7 +151,7 @@ func (s *Server) creates(c *event.Command) int {
 	put := func(p *event.PutQueue) {
 		create(p.Name)
 		if p.DeadLetterAuto {
-			create(p.Name + ".dlq")
+			create(event.AutoDeadLetterQueue(p.Name))
 		}
 	}
 	switch {

@@ -225,7 +225,7 @@ func (m *movement) choose() error {
 	var err error
 	if m.spec.Filter == nil {
 		err = m.chooseNamed()
-	} else if err = died(st, m.queue); err == nil {
+	} else if err = diedIn(st, m.queue); err == nil {
 		search := &dead.Search{Queue: m.queue, Filter: *m.spec.Filter}
 		for v, err := range m.q.s.DeadLetters().Select(m.q.Context(), search) {
 			if err == nil {

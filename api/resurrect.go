@@ -166,7 +166,7 @@ func historyExpired(id event.ID) *event.Problem {
 
 // messageEdits answers GET /v1/messages/{id}/edits: what replays and resurrections changed.
 func (s *Server) messageEdits(q *request) error {
-	history := q.pathHistory()
+	history, _ := q.pathHistory()
 	var out wire.Edits
 	for i := range history {
 		if e := &history[i]; e.Edited && q.seesEvent(e) {

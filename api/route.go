@@ -22,7 +22,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// statusClientGone stands for a request whose client hung up.
+// statusClientGone is the status of a request whose client hung up.
 const statusClientGone = 499
 
 // handler answers a request, or returns an error to answer with.

@@ -284,3 +284,6 @@ func (p Policy) Clone() Policy {
 	p.Push = append([]byte(nil), p.Push...)
 	return p
 }
+
+// AutoDeadLetterQueue is the dead-letter queue of a queue whose policy says "auto".
+func AutoDeadLetterQueue(queue string) string { return queue + ".dlq" }

@@ -28,7 +28,7 @@ func (d *decision) checkQueue(c *event.PutQueue) *event.Problem {
 			was.Revision)
 	}
 	if c.DeadLetterAuto {
-		c.Policy.DeadLetterQueue = c.Name + ".dlq"
+		c.Policy.DeadLetterQueue = event.AutoDeadLetterQueue(c.Name)
 	}
 	return c.Policy.Validate(c.Name)
 }

@@ -46,8 +46,8 @@ func (s *Server) produced(q *request) (*batch, error) {
 	switch {
 	case q.media == "application/x-www-form-urlencoded" || strings.HasPrefix(q.media, "multipart/"):
 		return nil, event.Problemf(codeUnsupportedMedia, "Content-Type",
-			"Content-Type %s is a form's, probably a client's default; use curl --json, "+
-				"or name the payload's own type", q.media)
+			"Content-Type %s is a form's, probably a client's default: with curl, use --json in place "+
+				"of -d, or add -H 'Content-Type: application/json', or the payload's own type", q.media)
 	case q.isEvents():
 		return q.eventBatch()
 	case q.media == "" || q.media == typeJSON || isMsgpack(q.media):

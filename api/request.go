@@ -213,7 +213,8 @@ func (q *request) decode(v any, optional bool, also ...string) error {
 			want += " or " + typeMsgpack
 		}
 		return event.Problemf(codeUnsupportedMedia, "Content-Type",
-			"Content-Type must be %s", want)
+			"Content-Type must be %s: with curl, use --json in place of -d, or add "+
+				"-H 'Content-Type: application/json'", want)
 	}
 	b, err := q.bytes(q.s.opts.MaxRequest)
 	text := bytes.Trim(b, " \t\r\n")

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"bytes"
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	_ "embed"
@@ -11,6 +13,7 @@ import (
 	"net/url"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -252,7 +255,8 @@ func (s *Server) noRoute(q *request) error {
 		allow = append(allow, "HEAD")
 	}
 	q.w.Header().Set("Allow", strings.Join(allow, ", "))
-	return event.Problemf(codeMethodNotAllowed, "", "%s is not among the methods of this path: %s",
+	return event.Problemf(codeMethodNotAllowed, "",
+		"%s is not among the methods of this path: %s; /docs describes them",
 		echo(q.Method), strings.Join(allow, ", "))
 }
 
@@ -326,16 +330,74 @@ var docsPage []byte
 
 // openAPI returns the API's description as JSON, with the program's version.
 func openAPI(version string) []byte {
-	var doc map[string]any
-	if err := yaml.Unmarshal(openAPIYAML, &doc); err != nil {
+	text := bytes.Replace(openAPIYAML, []byte("version: dev"),
+		[]byte("version: "+strconv.Quote(version)), 1)
+	var doc yaml.Node
+	err := yaml.Unmarshal(text, &doc)
+	var b []byte
+	if err == nil {
+		b, err = appendJSON(nil, doc.Content[0])
+	}
+	if err != nil {
 		panic(fmt.Sprintf("api: openapi.yaml: %v", err)) // embedded, and tested
 	}
-	doc["info"].(map[string]any)["version"] = version
-	b, err := json.Marshal(doc, json.Deterministic(true))
-	if err != nil {
-		panic(fmt.Sprintf("api: openapi.yaml: %v", err))
-	}
 	return b
+}
+
+// appendJSON appends a YAML value as JSON, its members in their order.
+func appendJSON(b []byte, n *yaml.Node) (_ []byte, err error) {
+	switch n.Kind {
+	case yaml.AliasNode:
+		return appendJSON(b, n.Alias)
+	case yaml.SequenceNode:
+		b = append(b, '[')
+		for i := 0; i < len(n.Content) && err == nil; i++ {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b, err = appendJSON(b, n.Content[i])
+		}
+		return append(b, ']'), err
+	case yaml.MappingNode:
+		b = append(b, '{')
+		for i, pair := range members(n) {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			name, merr := json.Marshal(pair[0].Value)
+			b = append(append(b, name...), ':')
+			var verr error
+			b, verr = appendJSON(b, pair[1])
+			err = cmp.Or(err, merr, verr)
+		}
+		return append(b, '}'), err
+	}
+	var v any
+	if err := n.Decode(&v); err != nil {
+		return b, err
+	}
+	text, err := json.Marshal(v)
+	return append(b, text...), err
+}
+
+// members returns the names and values of a mapping, with those that it merges (<<).
+func members(n *yaml.Node) (all [][]*yaml.Node) {
+	own := map[string]bool{}
+	for pair := range slices.Chunk(n.Content, 2) {
+		own[pair[0].Value] = true
+	}
+	for pair := range slices.Chunk(n.Content, 2) {
+		if pair[0].Tag != "!!merge" {
+			all = append(all, pair)
+			continue
+		}
+		for _, merged := range members(pair[1].Alias) {
+			if !own[merged[0].Value] {
+				all = append(all, merged)
+			}
+		}
+	}
+	return all
 }
 
 // index answers GET /.

@@ -31,16 +31,27 @@ type metrics struct {
 	hookNames sync.Map               // webhooks that hooks has
 }
 
-// queueDescs describe the elements of a queueRow.
+// queueDescs describe the elements of a queueRow; the first queueCounters are counters.
 var queueDescs = [...]*prometheus.Desc{
+	queueDesc("enqueued_total", "Messages enqueued since the queue was created."),
+	queueDesc("acked_total", "Messages acked since the queue was created."),
+	queueDesc("dead_lettered_total", "Messages dead-lettered since the queue was created."),
+	queueDesc("discarded_total", "Messages discarded since the queue was created: purged, deleted, "+
+		"expired, or dead without a dead-letter queue."),
 	queueDesc("depth", "Messages that are ready, held ones included."),
 	queueDesc("in_flight", "Messages that are leased."),
 	queueDesc("scheduled", "Messages that wait for their time."),
 	queueDesc("dead", "Messages that died in the queue and are not replayed, purged or settled."),
 	queueDesc("held", "Messages that are ready and cannot be leased, because of an earlier message of "+
 		"their lane or of hold_key."),
+	queueDesc("bytes", "Size of the messages in the queue."),
 	queueDesc("oldest_age_seconds", "Age of the oldest message."),
 }
+
+const queueCounters = 4
+
+// oldest is the element of a queueRow that is not summed up.
+const oldest = len(queueDescs) - 1
 
 func queueDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("qlogd_queue_"+name, help, []string{"queue"}, nil)
@@ -169,26 +180,32 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	m.collectExpired(ch, queues)
 	emit := func(name string, r queueRow) {
 		for i, d := range queueDescs {
-			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, float64(r[i]), name)
+			kind := prometheus.GaugeValue
+			if i < queueCounters {
+				kind = prometheus.CounterValue
+			}
+			ch <- prometheus.MustNewConstMetric(d, kind, float64(r[i]), name)
 		}
 	}
 	var other queueRow
 	for i := range queues {
 		v := &queues[i]
 		r := queueRow{
+			v.Stats.Enqueued, v.Stats.Acked, v.Stats.DeadLettered, v.Stats.Discarded,
 			v.Stats.Ready, v.Stats.InFlight, v.Stats.Scheduled, st.DeadCount(v.Name), v.Stats.Held,
+			v.Stats.Bytes,
 		}
 		if v.Stats.Oldest > 0 {
-			r[5] = max(0, now-v.Stats.Oldest) / 1000
+			r[oldest] = max(0, now-v.Stats.Oldest) / 1000
 		}
 		if i < maxQueueSeries {
 			emit(v.Name, r)
 			continue
 		}
-		for j := range r[:5] {
+		for j := range r[:oldest] {
 			other[j] += r[j]
 		}
-		other[5] = max(other[5], r[5])
+		other[oldest] = max(other[oldest], r[oldest])
 	}
 	if len(queues) > maxQueueSeries {
 		emit("_other", other)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -25,6 +27,28 @@ import (
 func TestMain(m *testing.M) {
 	cluster.Plain()
 	cluster.Main(m)
+}
+
+// Rules and dashboard use metrics that a node has, or that it has once it pushes or archives.
+func TestMetricsExist(t *testing.T) {
+	n := cluster.Start(t, cluster.Options{})
+	c := n.Client()
+	_, _, err := c.PutQueue(t.Context(), "jobs", wire.PolicyUpdate{})
+	require.NoError(t, err)
+	_, text, err := c.Raw(t.Context(), http.MethodGet, "/metrics", nil, nil)
+	require.NoError(t, err)
+	known := string(text) + "# TYPE qlogd_push_breaker_open \n# TYPE qlogd_archive_failures_total "
+	for _, file := range []string{
+		"prometheus/alerts.yaml", "prometheus/alerts.test.yaml", "prometheus/grafana.json",
+	} {
+		b, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, name := range regexp.MustCompile("qlogd_[a-z_]+").FindAllString(string(b), -1) {
+			if !strings.Contains(known, "# TYPE "+strings.TrimSuffix(name, "_bucket")+" ") {
+				t.Errorf("%s: a node has no metric %s", file, name)
+			}
+		}
+	}
 }
 
 // help returns the flags that a command knows.

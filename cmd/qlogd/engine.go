@@ -144,6 +144,7 @@ func openEngine(n *node) (_ *engine, err error) {
 		Secrets: n.secrets, Forward: n.egress, Logger: e.logger, Registry: registry,
 		Tracer: n.tracer,
 	}, n.apiOptions())
+	e.exportNode(registry)
 	e.push.Lease, e.push.Settle = e.api.LeaseHere, e.api.SettleHere
 	for name, answer := range e.api.Answers() {
 		e.replica.HandleMembers(e.background, name, answer)

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"sync"
 
 	hashi "github.com/hashicorp/go-metrics"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/qlogd/qlogd/raft"
 )
@@ -59,6 +61,7 @@ func (m *metrics) AddSampleWithLabels(key []string, v float32, labels []hashi.La
 func (m *metrics) count(name string, n float64, labels []hashi.Label) {
 	v := vector(m, &m.counters, name, labels,
 		func(o prometheus.Opts, labels []string) *prometheus.CounterVec {
+			o.Name = strings.TrimSuffix(o.Name, "_total") + "_total"
 			return prometheus.NewCounterVec(prometheus.CounterOpts(o), labels)
 		})
 	if c, err := v.GetMetricWithLabelValues(values(labels)...); err == nil && n >= 0 {
@@ -105,12 +108,32 @@ func vector[V prometheus.Collector](m *metrics, known *sync.Map, name string, la
 		names = append(names, snakeCase(l.Name))
 	}
 	own := snakeCase(name)
-	help := strings.ReplaceAll(own, "_", " ") + "."
-	v, ok := known.LoadOrStore(name, make(prometheus.Opts{Name: "qlogd_" + own, Help: help}, names))
+	help, ok := helps[own]
 	if !ok {
+		help = "Reported by hashicorp/raft or raft-wal as " + name + "; times are in milliseconds."
+	}
+	v, loaded := known.LoadOrStore(name,
+		make(prometheus.Opts{Name: "qlogd_" + own, Help: help}, names))
+	if !loaded {
 		_ = m.registry.Register(v.(V))
 	}
 	return v.(V)
+}
+
+// helps describe what package raft measures.
+var helps = map[string]string{
+	"entry_seconds":           "Time to commit and apply an entry on the leader.",
+	"entry_commands":          "Commands in an entry.",
+	"forward_seconds":         "Time to forward a group of writes to the leader, answers included.",
+	"forwarded_groups":        "Groups of writes forwarded to the leader.",
+	"forwarded_commands":      "Writes forwarded to the leader.",
+	"no_leader":               "Writes refused because no leader was found in time.",
+	"checkpoint_seconds":      "Time to write a checkpoint.",
+	"checkpoint_hold_seconds": "Time for which a checkpoint delays entries.",
+	"witness_failures":        "Failures to write the high-water mark.",
+	"raft_diverged":           "Nodes that differ from others without a majority to decide.",
+	"raft_mark_index":         "Index of the newest comparison of the nodes' logs.",
+	"raft_unconfirmed":        "Voters that may know of newer entries than this node, which lost some.",
 }
 
 func values(labels []hashi.Label) (out []string) {
@@ -129,4 +152,57 @@ var (
 func snakeCase(name string) string {
 	words := strings.ToLower(upperCase.ReplaceAllString(name, "_$0"))
 	return strings.Trim(separators.ReplaceAllString(words, "_"), "_")
+}
+
+// exportNode exports the state of this node.
+func (e *engine) exportNode(r *prometheus.Registry) {
+	b := build()
+	promauto.With(r).NewGauge(prometheus.GaugeOpts{
+		Name: "qlogd_build_info", Help: "1, with the program's version, commit and Go version.",
+		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go": b.Go},
+	}).Set(1)
+	flag := func(set bool) float64 {
+		if set {
+			return 1
+		}
+		return 0
+	}
+	for _, g := range []struct {
+		name, help string
+		value      func() float64
+	}{
+		{"leader", "1 on the leader, else 0.", func() float64 { return flag(e.replica.Leader()) }},
+		{"ready", "1 if the node can serve, else 0.", func() float64 {
+			ok, _ := e.replica.Ready()
+			return flag(ok)
+		}},
+		{"applied_index", "Index of the newest entry that this node has applied.",
+			func() float64 { return float64(e.machine.Index()) }},
+		{"lag_seconds", "By how much the state of this node may be behind the cluster's; NaN: not known.",
+			func() float64 {
+				age, ok := e.replica.Age()
+				if !ok {
+					return math.NaN()
+				}
+				return max(age, 0).Seconds()
+			}},
+		{"disk_free_bytes", "Free space of the data directory's disk; NaN: not known.",
+			func() float64 {
+				free, err := freeBytes(e.c.DataDir)
+				if err != nil {
+					return math.NaN()
+				}
+				return float64(free)
+			}},
+		{"log_size_bytes", "Size of the event log's segments.", func() float64 {
+			total := int64(0)
+			for _, s := range e.logSegments().Segments {
+				total += s.Bytes
+			}
+			return float64(total)
+		}},
+	} {
+		promauto.With(r).NewGaugeFunc(
+			prometheus.GaugeOpts{Name: "qlogd_" + g.name, Help: g.help}, g.value)
+	}
 }

@@ -42,6 +42,24 @@ test: lint ## what CI runs: lint, and all tests with the race detector and a sma
 	cd client/qlogdotel && GORACE=atexit_sleep_ms=0 go test -race -vet=off -timeout 10m ./...
 	cd webhook/oracle && go vet . && go test -timeout 5m .
 	cd webhook/oracle/cloudevents && go test -timeout 5m ./...
+	$(MAKE) console-sample # where chromium is installed
+
+.PHONY: console-test
+console-test: build bin/axe.min.js ## the console in Debian's chromium: pages, actions, roles, keyboard, phone, proxy, cluster, axe-core
+	cd console/chromium && CONSOLE_TEST=1 QLOGD_BIN=$(CURDIR)/bin/qlogd go test -count=1 -timeout 20m .
+
+.PHONY: console-sample
+console-sample: build
+	cd console/chromium && go vet . && QLOGD_BIN=$(CURDIR)/bin/qlogd go test -count=1 -short -timeout 5m -run '^(TestSignIn|TestKeyboard)$$' .
+
+.PHONY: screenshots
+screenshots: build ## docs/images/*.png: a picture of each page of the console
+	cd console/chromium && CONSOLE_TEST=1 SCREENSHOTS=$(CURDIR)/docs/images QLOGD_BIN=$(CURDIR)/bin/qlogd \
+	  go test -count=1 -timeout 10m -run '^TestScreenshots$$' .
+
+AXE = axe-core-4.14.1
+bin/axe.min.js:
+	mkdir -p bin && cd bin && npm pack --silent $(subst core-,core@,$(AXE)) && tar xzf $(AXE).tgz --strip-components 1 package/axe.min.js && rm $(AXE).tgz
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck

@@ -18,8 +18,12 @@ help: ## show what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
 
 .PHONY: build
-build: ## bin/qlogd, with commit and date in it
-	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/qlogd ./cmd/qlogd
+build: ## bin/qlogd, with commit and date in it, without debug symbols
+	go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/qlogd ./cmd/qlogd
+
+.PHONY: symbols
+symbols: build ## bin/qlogd.debug: the same program with its debug symbols, for debuggers
+	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/qlogd.debug ./cmd/qlogd
 
 .PHONY: run
 run: build ## build and serve: one durable node in ./qlogd-data, on http://127.0.0.1:7070
@@ -31,7 +35,7 @@ cluster: ## build and run three nodes on this machine, until ctrl-C; tells how t
 
 .PHONY: install
 install: ## qlogd into GOBIN
-	go install -trimpath -ldflags '$(LDFLAGS)' ./cmd/qlogd
+	go install -trimpath -ldflags '-s -w $(LDFLAGS)' ./cmd/qlogd
 
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign

@@ -124,7 +124,7 @@ func seed(t *testing.T, n *cluster.Node, opts ...client.Option) *shop {
 		before: fmt.Sprintf("index:%d", head.Index)}
 	s.paths = []string{"", "queues/payments", "queues/payments/policy", "queues/emails/workers",
 		"queues/payments/produce", "queues/payments/pause", "queues/payments/purge",
-		"messages/" + s.message, "dead", "queues/payments/dead", "queues/emails/undo", "attention",
+		"messages/" + s.message, "dead", "queues/payments/dead", "queues/payments/dead/replay", "queues/emails/undo", "attention",
 		"tasks", "tasks/" + s.task, "webhooks", "webhooks/github", "cluster", "cluster/transfer",
 		"past/difference?from=start&to=now", "past/difference?from=start&to=now&queue=emails",
 		"?at=" + time.Now().UTC().Format(wire.TimeFormat)}

@@ -22,7 +22,7 @@ const flashFor = time.Minute
 var funcs = template.FuncMap{
 	"dict":     dict,
 	"list":     func(values ...field) []field { return values },
-	"list3":    func(values ...string) []string { return values },
+	"values":   func(values ...string) []string { return values },
 	"rate":     func(n *float64) string { return humanize.CommafWithDigits(*n, 1) },
 	"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 	"preview":  preview,

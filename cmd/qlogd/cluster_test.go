@@ -142,6 +142,7 @@ func TestHowCommandsReachTheServer(t *testing.T) {
 GET /v1/queues?at=index%3A3 -> 200 {"queues":[]}
 GET /v1/log/head?at=index%3A3 -> 200 {"index":3}
 GET /v1/events?from=start&limit=1000&to=index%3A3 -> 200 {"events":[]}
+GET /v1/events?from=start&limit=1&to=index%3A3 -> 200 {"events":[]}
 `))
 	defer srv.Close()
 	t.Setenv("QLOGD_ADDR", "http://127.0.0.1:1")

@@ -434,8 +434,8 @@ func TestMetrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{`qlogd_commit_seconds_count{class="settle"} `,
-		"qlogd_entry_seconds_count ", "qlogd_entry_commands_count ", "qlogd_raft_apply ",
-		"qlogd_raft_fsm_apply_batch_count ", `qlogd_raft_some_thing{peer_id="n2"} 1`} {
+		"qlogd_entry_seconds_count ", "qlogd_entry_commands_count ", "qlogd_raft_apply_total ",
+		"qlogd_raft_fsm_apply_batch_count ", `qlogd_raft_some_thing_total{peer_id="n2"} 1`} {
 		assert.True(t, bytes.Contains(b, []byte("\n"+want)), "/metrics lacks %s", want)
 	}
 	doc, err := os.ReadFile("../../docs/operations.md")

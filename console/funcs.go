@@ -114,7 +114,7 @@ func span(d time.Duration) string {
 	return strconv.FormatInt(ms/day/365, 10) + " years"
 }
 
-// short returns the end of an id, which tells neighbours apart.
+// short returns the end of an id, which differs between neighbours.
 func short(id string) string {
 	if len(id) <= 10 {
 		return id
@@ -142,7 +142,7 @@ func plural(n int64, noun string) string {
 	return humanize.Comma(n) + " " + noun
 }
 
-// glyphs tell states apart without colours.
+// glyphs distinguish states without colours.
 var glyphs = map[string]string{
 	"scheduled": "◷", "ready": "●", "leased": "▶", "acked": "✓", "dead_lettered": "✕", "dead": "✕",
 	"discarded": "⊘", "replayed": "↻", "held": "‖", "paused": "‖", "enqueued": "+",

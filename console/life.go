@@ -468,7 +468,7 @@ func inside(l *lane, s *stretch) int {
 	return (end - s.X1 - 22) / letter
 }
 
-// fine is a duration that tells short ones apart.
+// fine returns a duration in digits enough to compare short ones.
 func fine(ms wire.Time) string {
 	switch d := time.Duration(ms) * time.Millisecond; {
 	case d >= time.Minute || d < time.Second:

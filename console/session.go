@@ -40,8 +40,8 @@ const (
 
 // session is who has signed in. Its cookie is NAME|EXPIRY|SEALED: the token, encrypted with a key that
 // derives from the SHA-256 that the auth file has of it. So every node with the same auth file opens
-// it without state; whoever has the cookie does not have the token, and whoever can read the file
-// cannot make a cookie. A session ends when its token leaves the file.
+// it without state; the cookie does not give its holder the token, and a reader of the file cannot
+// make a cookie. A session ends when its token leaves the file.
 type session struct {
 	name    string
 	sum     [sha256.Size]byte
@@ -110,7 +110,7 @@ func (p *page) identify() {
 	}
 }
 
-// mustSignIn sends whoever has not signed in to the form, if there is an auth file.
+// mustSignIn sends a person who has not signed in to the form, if there is an auth file.
 func (p *page) mustSignIn() error {
 	if p.c.opts.Tokens == nil || p.session != nil {
 		return nil

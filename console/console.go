@@ -139,6 +139,10 @@ func (c *Console) serve(r route) http.Handler {
 // without a CSRF token.
 func (c *Console) page(rt route, check func(p *page) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodHead { // net/http drops the body; whatever is no POST changes nothing
+			r = r.WithContext(r.Context())
+			r.Method = http.MethodGet
+		}
 		ctx, cancel := context.WithTimeout(r.Context(), pageTimeout)
 		defer cancel()
 		p := c.newPage(w, r, ctx)

@@ -294,6 +294,13 @@ func TestCSRF(t *testing.T) {
 	for _, form := range []url.Values{{}, {"csrf": {""}}, {"csrf": {"0"}}} {
 		assert.Equal(t, b.do("POST", "sign-out", form).StatusCode, 403)
 	}
+	// A HEAD is a GET: it would show the form, and does nothing.
+	c, err := b.api.Cluster(t.Context())
+	require.NoError(t, err)
+	assert.Equal(t, b.do("HEAD", "cluster/nodes/"+c.Nodes[0].ID+"/verify", nil).StatusCode, 200)
+	tasks, err := b.api.TaskPage(t.Context(), "", "", 10)
+	require.NoError(t, err)
+	assert.Equal(t, len(tasks.Tasks), 0)
 	old := csrf.FindStringSubmatch(b.get(""))[1]
 	assert.Equal(t, b.do("POST", "sign-out", url.Values{"csrf": {old}},
 		"Origin: https://evil.example.com").StatusCode, 403)

@@ -101,9 +101,12 @@ func (d *deadOfData) Chosen(g *groupRow) bool { return g.Fingerprint == d.Filter
 func (d *deadOfData) Filtered() bool { return d.Filter != (wire.DeadFilter{}) }
 
 // deadFilter reads a filter from the parameters of a page or a form.
+// A duration before now becomes a time: what is done is what was previewed.
 func deadFilter(get func(name string) string) wire.DeadFilter {
+	now := time.Now()
 	f := wire.DeadFilter{
-		Reason: get("reason"), Error: get("error"), From: get("from"), To: get("to"),
+		Reason: get("reason"), Error: get("error"),
+		From: pastOf(get("from"), now), To: pastOf(get("to"), now),
 		Fingerprint: get("fingerprint"),
 	}
 	if key := get("key"); key != "" {

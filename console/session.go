@@ -36,6 +36,8 @@ const (
 	cookieName = "qlogd-console"
 	sessionFor = 12 * time.Hour
 	maxForm    = 8 << 20 // bytes of a form: a payload of 1 MiB, encoded as three bytes each
+
+	maxStranger = 16 << 10 // bytes of the form of a browser that has not signed in
 )
 
 // session is who has signed in. Its cookie is NAME|EXPIRY|SEALED: the token, encrypted with a key that
@@ -141,7 +143,11 @@ func (p *page) CSRF() string {
 
 // readForm reads the form of a POST, and refuses it without the right CSRF token.
 func (p *page) readForm() error {
-	p.r.Body = http.MaxBytesReader(p.w, p.r.Body, maxForm)
+	limit := int64(maxStranger)
+	if p.c.opts.Tokens == nil || p.session != nil {
+		limit = maxForm
+	}
+	p.r.Body = http.MaxBytesReader(p.w, p.r.Body, limit)
 	if err := p.r.ParseForm(); err != nil {
 		return &failure{http.StatusBadRequest, "The form cannot be read", err.Error()}
 	}

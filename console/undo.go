@@ -75,10 +75,11 @@ func (p *page) undoing() (*undoData, error) {
 	if err != nil {
 		return nil, err
 	}
-	v := p.values()
+	v, now := p.values(), time.Now() // before which a duration is: what is done is what was previewed
 	get := func(name string) string { return strings.TrimSpace(v.Get(name)) }
 	d := &undoData{
-		Queue: q, State: get("state"), From: get("from"), To: get("to"), Until: get("until"),
+		Queue: q, State: get("state"), From: pastOf(get("from"), now), To: pastOf(get("to"), now),
+		Until:  get("until"),
 		Worker: v.Get("worker"), Because: get("reason"), Key: v.Get("key"), Kind: v.Get("kind"),
 		Order: get("order"), Target: get("target"), Rate: get("rate"), Reason: v.Get("why"),
 		Seen: get("seen"),

@@ -137,7 +137,7 @@ powercut: ## cut the power under the real server, on ext4 in a loop device (need
 
 .PHONY: sim
 sim: ## thousands of clusters in simulated time, each with partitions, crashes, restarts (SIM_SEEDS=2000, SIM_SEED=first)
-	SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/simtest/sim
+	SIM_KEEP=$(CURDIR)/bin/sim SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/simtest/sim
 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node, of its event log and of Raft's stores, with every kind of loss (QLOGD_CRASH= a sample)

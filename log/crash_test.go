@@ -395,7 +395,11 @@ func TestAnySectorLost(t *testing.T) {
 		for i := range n {
 			var records []record
 			for range r.IntN(4) {
-				records = append(records, rec("m", strings.Repeat("x", r.IntN(300))))
+				one := rec("m", strings.Repeat("x", r.IntN(300)))
+				if r.IntN(4) == 0 { // longer than a sector
+					one.Header = []byte(strings.Repeat("h", r.IntN(1500)))
+				}
+				records = append(records, one)
 			}
 			appendAll(t, l, block(uint64(i+1), records...))
 			if i == synced {

@@ -221,7 +221,7 @@ func (s *Server) nodesNeeding(ctx context.Context) (items []wire.AttentionItem) 
 		case m.Status.Full:
 			add("full", 1, 0, 1, "its disk is nearly full, and takes no messages")
 		case limit > 0 && used >= limit/10*9:
-			add("almost_full", 2, 0, 1, "%s of its disk are used; from %s on it takes no messages",
+			add("almost_full", 2, 0, 1, "%s of its disk is used; from %s on it takes no messages",
 				humanize.IBytes(used), humanize.IBytes(limit))
 		}
 		switch behind, since := s.lag(ctx, &m, applied); {

@@ -446,10 +446,14 @@ func (q *request) mayEnd(lease event.ID) (bool, error) {
 // more).
 func (q *request) leasedEvent(lease event.ID) (*event.Event, error) {
 	log, ref := q.s.deps.Log, event.RefOf(lease)
-	if ref.Index > log.Head() { // this node may be behind
-		if err := q.s.barrier(q.Context()); err != nil || ref.Index > log.Head() {
+	if ref.Index > log.Head() && !q.level { // this node may be behind
+		if err := q.s.barrier(q.Context()); err != nil {
 			return nil, err
 		}
+		q.level = true // once is enough for all leases of the request
+	}
+	if ref.Index > log.Head() {
+		return nil, nil
 	}
 	switch e, err := log.Event(ref); {
 	case gone(err), notFound(err):

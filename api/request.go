@@ -36,6 +36,7 @@ type request struct {
 	who    *principal // nil: there is no auth file, everybody may do everything
 	span   trace.Span // nil: the request is not traced
 	idle   bool       // a lease that has found nothing
+	level  bool       // this node has caught up with what was committed before the request
 
 	err      error        // of reading the request; see params.go
 	status   int          // of the answer; 0: not answered yet

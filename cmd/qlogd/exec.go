@@ -105,6 +105,9 @@ func (f *execWorker) handle(ctx context.Context, m *client.Message) error {
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
 	cmd.WaitDelay = 5 * time.Second
 	err := cmd.Run()
+	if errors.Is(err, exec.ErrWaitDelay) {
+		err = nil // it exited with 0; what it left behind still has its output open
+	}
 	switch exit, _ := errors.AsType[*exec.ExitError](err); {
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -20,6 +20,7 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
+	"slices"
 	"strings"
 
 	"github.com/qlogd/qlogd/client"
@@ -89,11 +90,19 @@ func New(opts Options) (*Console, error) {
 	c.routes.Handle("GET /ui/sign-in", c.open((*page).signIn))
 	c.routes.Handle("POST /ui/sign-in", c.open((*page).signedIn))
 	c.routes.Handle("POST /ui/sign-out", c.open((*page).signOut))
-	for _, list := range pages {
-		for _, r := range list {
-			method, path, _ := strings.Cut(r.pattern, " ")
-			c.routes.Handle(method+" /ui/"+path, c.serve(r))
+	all := slices.Concat(pages...)
+	forms := map[string]bool{}
+	for _, r := range all {
+		method, path, _ := strings.Cut(r.pattern, " ")
+		forms[path] = forms[path] || method == http.MethodPost
+	}
+	for _, r := range all {
+		method, path, _ := strings.Cut(r.pattern, " ")
+		check := (*page).mustSignIn
+		if forms[path] {
+			check = (*page).mustBeAble
 		}
+		c.routes.Handle(method+" /ui/"+path, c.page(r, check))
 	}
 	c.routes.Handle("/ui/", c.open(func(p *page) error {
 		return &failure{http.StatusNotFound, "There is no such page", p.r.URL.Path}
@@ -128,11 +137,6 @@ func isBrowser(r *http.Request) bool {
 // open returns the handler of a page that needs no session.
 func (c *Console) open(handle func(p *page) error) http.Handler {
 	return c.page(route{handle: handle}, func(*page) error { return nil })
-}
-
-// serve returns the handler of a page that needs a session.
-func (c *Console) serve(r route) http.Handler {
-	return c.page(r, (*page).mustSignIn)
 }
 
 // page returns a handler that sets the headers of all pages, finds the session, and refuses a POST

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
@@ -160,9 +159,9 @@ func preview(m wire.Message) string {
 	case m.Damaged:
 		return "(damaged)"
 	case m.Payload != nil:
-		return clip(160, printable(string(m.Payload)))
+		return clip(160, oneLine(string(m.Payload)))
 	case m.PayloadBytes != nil && utf8.Valid(m.PayloadBytes):
-		return clip(160, printable(string(m.PayloadBytes)))
+		return clip(160, oneLine(string(m.PayloadBytes)))
 	case m.PayloadBytes != nil:
 		return "(binary " + m.ContentType + ")"
 	case m.Size > 0:
@@ -171,18 +170,8 @@ func preview(m wire.Message) string {
 	return ""
 }
 
-// printable replaces control characters, and those that change the direction of text.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t' || r == '\r':
-			return ' '
-		case unicode.IsControl(r) || unicode.Is(unicode.Cf, r):
-			return '\ufffd'
-		}
-		return r
-	}, s)
-}
+// oneLine returns a text of users on one line.
+func oneLine(s string) string { return strings.Join(strings.Fields(plain(s)), " ") }
 
 // progress is how much of a task is done.
 type progress struct{ Done, Total int64 }

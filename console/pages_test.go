@@ -153,7 +153,7 @@ func TestWebhook(t *testing.T) {
 	text := b.get("webhooks/github")
 	for _, want := range []string{"payload.n &gt; 1", "&#39;&lt;b&gt;&#39; &#43; string(payload.n)",
 		b.node.URL() + "/hook/github", "The body is not valid JSON.", "The filter is not true for it.",
-		`href="../../problems/invalid_json"`, "127.0.0.1", "not asked for"} {
+		`href="../../problems/invalid_json"`, "127.0.0.1", "not required"} {
 		assert.Contains(t, text, want)
 	}
 	resp := b.do("GET", "/problems/invalid_json", nil)

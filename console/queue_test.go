@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"html"
+	"net/url"
 	"strings"
 	"testing"
 	"time"
@@ -96,8 +97,9 @@ func TestQueueActions(t *testing.T) {
 			assert.Equal(t, strings.Contains(a.text, "queues/jobs/"+action), offered != "",
 				"%s is offered %s", who, action)
 		}
-		a = b.submit("queues/jobs/purge", "confirm=jobs")
-		assert.Equal(t, a.StatusCode, 403)
+		assert.Equal(t, b.do("GET", "queues/jobs/purge", nil).StatusCode, 403)
+		form := url.Values{"csrf": {csrf.FindStringSubmatch(a.text)[1]}, "confirm": {"jobs"}}
+		assert.Equal(t, b.do("POST", "queues/jobs/purge", form).StatusCode, 403)
 	}
 	assert.Equal(t, len(b.events("jobs", "queue_purged")), 1)
 }
@@ -120,6 +122,9 @@ func TestQueueInThePast(t *testing.T) {
 	then := b.get("queues/jobs" + at)
 	assert.Contains(t, then, "&#34;first&#34;")
 	assert.Contains(t, then, "read only")
+	for _, form := range []string{"produce", "pause", "purge"} {
+		assert.Equal(t, b.do("GET", "queues/jobs/"+form+"?at=start", nil).StatusCode, 409)
+	}
 	for _, no := range []string{"queues/jobs/purge", "hx-trigger=\"every", "data-chart",
 		`method="post"`} {
 		assert.False(t, strings.Contains(then, no), "the past has %s", no)

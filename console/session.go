@@ -129,6 +129,22 @@ func (p *page) mustSignIn() error {
 	return p.redirect(p.root + "sign-in")
 }
 
+// mustBeAble refuses a form that changes something: of a past, and to those that may not send it.
+func (p *page) mustBeAble() error {
+	produces := strings.HasSuffix(p.r.URL.Path, "/produce") &&
+		p.May("produce", p.r.PathValue("queue"))
+	switch err := p.mustSignIn(); {
+	case err != nil:
+		return err
+	case p.At != "":
+		return &failure{http.StatusConflict, "The past is read only",
+			"Go back to now to change something."}
+	case !produces && !p.May("admin", ""):
+		return &failure{http.StatusForbidden, "Not with this token", "It may not change this."}
+	}
+	return nil
+}
+
 // CSRF returns the token that each form sends back. A page of another site cannot read the cookie,
 // so it cannot compute it.
 func (p *page) CSRF() string {

@@ -19,8 +19,8 @@ import (
 // all are busy, the newcomer is closed. So clients that connect and stay silent, or send half a
 // request, cannot keep others out, nor use up the file descriptors that the log needs.
 //
-// A request takes no lock: it counts in its connection, and which is idle longest is looked up when
-// one must be closed.
+// A request takes no lock: it counts in its connection. The one that is idle longest is searched for
+// when one must be closed.
 type Conns struct {
 	max  int
 	uses atomic.Uint64 // a clock of conn.used

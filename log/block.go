@@ -197,9 +197,12 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 		s.offs = append(s.offs, uint32(at))
 		r := &s.block.Records[len(s.offs)-1]
 		head, body := raw[at:at+l.headerEnd], raw[at+l.headerEnd:at+l.size]
-		if reason := parseRecordHeader(head, l, r, s.trusted); reason != "" &&
-			report(&damage{from: s.off + at, to: s.off + at + l.headerEnd, reason: reason}) {
-			return chain, first
+		if reason := parseRecordHeader(head, l, r, s.trusted); reason != "" {
+			if report(&damage{from: s.off + at, to: s.off + at + l.headerEnd, reason: reason}) {
+				return chain, first
+			}
+			at = end // its extent is in the header, which is wrong
+			break
 		}
 		if chained {
 			s.sha.Write(head)

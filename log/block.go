@@ -184,26 +184,23 @@ func (s *scan) walk(raw []byte, h blockHeader, damaged func(*damage) bool) (chai
 		if end-at >= recordMinimum {
 			l = parseLayout(raw[at:])
 		}
-		if !l.ok || at+l.size > end {
+		var r *record
+		to, reason := min(at+recordMinimum, end), "wrong record header"
+		if l.ok && at+l.size <= end {
+			s.block.Records = append(s.block.Records, record{})
+			s.offs = append(s.offs, uint32(at))
+			r, to = &s.block.Records[len(s.offs)-1], at+l.headerEnd
+			reason = parseRecordHeader(raw[at:to], l, r, s.trusted)
+		}
+		if reason != "" {
 			// Its extent is not known, nor where the next one begins.
-			if report(&damage{from: s.off + at, to: s.off + min(at+recordMinimum, end),
-				reason: "wrong record header"}) {
+			if report(&damage{from: s.off + at, to: s.off + to, reason: reason}) {
 				return chain, first
 			}
 			at = end
 			break
 		}
-		s.block.Records = append(s.block.Records, record{})
-		s.offs = append(s.offs, uint32(at))
-		r := &s.block.Records[len(s.offs)-1]
-		head, body := raw[at:at+l.headerEnd], raw[at+l.headerEnd:at+l.size]
-		if reason := parseRecordHeader(head, l, r, s.trusted); reason != "" {
-			if report(&damage{from: s.off + at, to: s.off + at + l.headerEnd, reason: reason}) {
-				return chain, first
-			}
-			at = end // its extent is in the header, which is wrong
-			break
-		}
+		head, body := raw[at:to], raw[to:at+l.size]
 		if chained {
 			s.sha.Write(head)
 		}

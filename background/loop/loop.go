@@ -1,4 +1,4 @@
-// Package loop repeats background work until a node stops.
+// Package loop repeats background work until a node stops, and bounds how much it reads.
 package loop
 
 import (

@@ -55,7 +55,8 @@ type Scrubber struct {
 	mu      sync.Mutex
 	damaged map[string]datadir.Damage // by name
 	round   datadir.Round             // the last one
-	pace    pace                      // only Run uses it
+	pace    *loop.Pace
+	total   int64 // bytes read; only Run uses it
 
 	metrics struct {
 		damaged      *prometheus.GaugeVec
@@ -73,13 +74,16 @@ const (
 	// the time.
 	roundEvery  = 10 * time.Minute
 	repairAgain = 15 * time.Second
+	// burstsPerSecond says how much is read at once: more of them would be many short sleeps.
+	burstsPerSecond = 20
 )
 
 // New returns a Scrubber.
 func New(o Options) *Scrubber {
 	s := &Scrubber{
 		Options: o, repairs: loop.New(time.Hour, repairAgain),
-		damaged: map[string]datadir.Damage{}, pace: pace{rate: o.Rate, busy: o.Busy},
+		damaged: map[string]datadir.Damage{},
+		pace:    loop.NewPace(o.Rate, max(1, o.Rate/burstsPerSecond), o.Busy),
 	}
 	kind := []string{"kind"}
 	m := &s.metrics
@@ -169,7 +173,7 @@ func (s *Scrubber) Run(ctx context.Context) {
 
 // readAll reads all files once.
 func (s *Scrubber) readAll(ctx context.Context) error {
-	began, before := time.Now(), s.pace.read
+	began, before := time.Now(), s.total
 	if err := s.readCheckpoints(ctx); err != nil {
 		return err
 	}
@@ -197,7 +201,7 @@ func (s *Scrubber) readAll(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.round = datadir.Round{Ended: time.Now().UnixMilli(),
-		TookMS: time.Since(began).Milliseconds(), Bytes: s.pace.read - before}
+		TookMS: time.Since(began).Milliseconds(), Bytes: s.total - before}
 	s.metrics.ended.SetToCurrentTime()
 	return nil
 }
@@ -234,10 +238,11 @@ type reading func(n int) error
 
 func (r reading) Write(b []byte) (int, error) { return len(b), r(len(b)) }
 
-// read records that bytes were read, and sleeps as long as the pace requires.
+// read records that bytes were read, and sleeps as long as the pace requires, or until ctx ends.
 func (s *Scrubber) read(ctx context.Context, n int64) {
 	s.metrics.bytes.Add(float64(n))
-	s.pace.add(ctx, n)
+	s.total += n
+	_ = s.pace.Wait(ctx, n)
 }
 
 // repairAll repairs what it can. The newest first: those after a segment say what is erased in it.

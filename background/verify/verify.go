@@ -12,9 +12,8 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/time/rate"
-
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
@@ -25,6 +24,8 @@ import (
 
 // Rate is how many bytes of files are read in a second at most.
 const Rate = 50_000_000
+
+const atOnce = 1 << 20 // bytes that are read before the rate counts
 
 // Options are what a Verifier works with.
 type Options struct {
@@ -122,8 +123,7 @@ func (v *Verifier) verify(ctx context.Context, id event.ID) ([]byte, error) {
 	v.progress(datadir.Verifying{Task: id.String()})
 	defer v.progress(datadir.Verifying{})
 	head := v.o.Log.Head()
-	files := &paced{FS: v.o.FS, ctx: reading, busy: v.o.Busy,
-		rate: rate.NewLimiter(rate.Limit(v.o.Rate), atOnce)}
+	files := &paced{v.o.FS, reading, loop.NewPace(v.o.Rate, atOnce, v.o.Busy)}
 	report, err := replay.Verify(reading, files, v.o.DataDir, v.o.Node, func(done, total int64) {
 		v.progress(datadir.Verifying{Task: id.String(), Done: done / 2, Total: total / 2})
 	})
@@ -196,18 +196,13 @@ const checkEvery = time.Second
 func Watch(members func() []string) task.Run {
 	return func(ctx context.Context, t event.TaskView, _ []byte) (int64, []byte, error) {
 		of := t.Nodes[0].Node
-		tick := time.NewTicker(checkEvery)
-		defer tick.Stop()
-		for {
+		for ctx.Err() == nil {
 			if all := members(); len(all) > 0 && !slices.Contains(all, of) {
 				node, _, _ := strings.Cut(of, "/")
 				return 0, nil, failed("node %s, with that data directory, is no longer a member", node)
 			}
-			select {
-			case <-tick.C:
-			case <-ctx.Done():
-				return 0, nil, ctx.Err()
-			}
+			loop.Sleep(ctx, checkEvery)
 		}
+		return 0, nil, ctx.Err()
 	}
 }

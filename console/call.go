@@ -113,6 +113,16 @@ func (p *page) as(method, path, body string, cli ...string) *as {
 	return a
 }
 
+// withFlags appends the flags that have a value, pairs of a name and that.
+func withFlags(words []string, flags [][2]string) []string {
+	for _, flag := range flags {
+		if flag[1] != "" {
+			words = append(words, "--"+flag[0], flag[1])
+		}
+	}
+	return words
+}
+
 // quote returns a word for a POSIX shell.
 func quote(s string) string {
 	plain := func(r rune) bool {

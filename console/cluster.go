@@ -108,18 +108,17 @@ func (p *page) checkpoint() error {
 		Action: p.LinkNow("cluster", "checkpoint"), Back: p.LinkNow("cluster"),
 		As: p.as("POST", "/v1/cluster/snapshot", "", "cluster", "snapshot"),
 	}
-	if p.r.Method == http.MethodGet {
-		return p.ask(f, nil)
-	}
-	indexes, err := p.api.Snapshot(p.ctx)
-	if err != nil {
-		return p.ask(f, err)
-	}
-	var parts []string
-	for _, id := range slices.Sorted(maps.Keys(indexes)) {
-		parts = append(parts, fmt.Sprintf("%s at index %d", id, indexes[id]))
-	}
-	return p.done("Took checkpoints: "+strings.Join(parts, ", ")+".", "cluster")
+	return p.confirmed(f, func() error {
+		indexes, err := p.api.Snapshot(p.ctx)
+		if err != nil {
+			return err
+		}
+		var parts []string
+		for _, id := range slices.Sorted(maps.Keys(indexes)) {
+			parts = append(parts, fmt.Sprintf("%s at index %d", id, indexes[id]))
+		}
+		return p.done("Took checkpoints: "+strings.Join(parts, ", ")+".", "cluster")
+	})
 }
 
 // transfer makes another node the leader.
@@ -146,15 +145,14 @@ func (p *page) transfer() error {
 		Action: p.LinkNow("cluster", "transfer"), Back: p.LinkNow("cluster"),
 		As: p.as("POST", "/v1/cluster/transfer-leadership", body, cli...),
 	}
-	if p.r.Method == http.MethodGet {
-		return p.ask(f, nil)
-	}
-	to.Value = p.r.PostForm.Get("to")
-	leader, err := p.api.TransferLeadership(p.ctx, to.Value)
-	if err != nil {
-		return p.ask(f, err)
-	}
-	return p.done("The leader is "+orNone(leader)+".", "cluster")
+	return p.confirmed(f, func() error {
+		to.Value = p.r.PostForm.Get("to")
+		leader, err := p.api.TransferLeadership(p.ctx, to.Value)
+		if err != nil {
+			return err
+		}
+		return p.done("The leader is "+orNone(leader)+".", "cluster")
+	})
 }
 
 func orNone(id string) string {
@@ -174,14 +172,13 @@ func (p *page) verifyNode() error {
 		Action: p.LinkNow("cluster", "nodes", id, "verify"), Back: p.LinkNow("cluster"),
 		As: p.as("POST", "/v1/cluster/nodes/"+id+"/verify", "", "cluster", "verify", id),
 	}
-	if p.r.Method == http.MethodGet {
-		return p.ask(f, nil)
-	}
-	task, err := p.api.VerifyNode(p.ctx, id)
-	if err != nil {
-		return p.ask(f, err)
-	}
-	return p.done("Verifying "+id+".", "tasks", task.ID)
+	return p.confirmed(f, func() error {
+		task, err := p.api.VerifyNode(p.ctx, id)
+		if err != nil {
+			return err
+		}
+		return p.done("Verifying "+id+".", "tasks", task.ID)
+	})
 }
 
 // removeNode removes a node from the cluster.
@@ -209,14 +206,10 @@ func (p *page) removeNode() error {
 		Action: p.LinkNow("cluster", "nodes", id, "remove"), Back: p.LinkNow("cluster"),
 		As: p.as("DELETE", "/v1/cluster/nodes/"+id, "", "cluster", "remove", id, "--yes"),
 	}
-	if p.r.Method == http.MethodGet {
-		return p.ask(f, nil)
-	}
-	if err = p.confirmed(f); err == nil {
-		err = p.api.RemoveNode(p.ctx, id, p.r.PostForm.Get("force") == "yes")
-	}
-	if err != nil {
-		return p.ask(f, err)
-	}
-	return p.done("Removed node "+id+".", "cluster")
+	return p.confirmed(f, func() error {
+		if err := p.api.RemoveNode(p.ctx, id, p.r.PostForm.Get("force") == "yes"); err != nil {
+			return err
+		}
+		return p.done("Removed node "+id+".", "cluster")
+	})
 }

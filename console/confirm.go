@@ -22,12 +22,19 @@ type confirm struct {
 // errTyped says that what must be typed to confirm was not.
 var errTyped = errors.New("type it as it is shown: nothing was changed")
 
-// confirmed reads a confirm form that was sent: nil if it may be done.
-func (p *page) confirmed(f *confirm) error {
-	if f.Type != "" && strings.TrimSpace(p.r.PostForm.Get("typed")) != f.Type {
-		return errTyped
+// confirmed shows a confirm form and, once it is sent, does it: do answers with done.
+func (p *page) confirmed(f *confirm, do func() error) error {
+	if p.r.Method == http.MethodGet {
+		return p.ask(f, nil)
 	}
-	return nil
+	if f.Type != "" && strings.TrimSpace(p.r.PostForm.Get("typed")) != f.Type {
+		return p.ask(f, errTyped)
+	}
+	err := do()
+	if errors.Is(err, errAnswered) {
+		return err
+	}
+	return p.ask(f, err)
 }
 
 // ask shows a confirm form, or shows it again after a mistake in it.

@@ -56,21 +56,9 @@ type deadRow struct {
 // deaths returns a chart of how many messages died in each half hour of the last day, nil for a
 // past.
 func (p *page) deaths(queue string) *spark {
-	if p.At != "" {
-		return nil
-	}
-	stats, err := p.api.QueueStats(p.ctx, queue, dayMinutes, p.now())
-	if err != nil {
-		return nil // the counts are being made; the page is of use without them
-	}
-	steps, total := make([]float64, groupSteps), int64(0)
-	died := func(m *wire.Minute) uint64 { return m.DeadLettered }
-	for i, n := range perMinute(stats.Minutes, dayMinutes, died) {
-		steps[i*groupSteps/dayMinutes] += n
-		total += int64(n)
-	}
-	s := sparks(plural(total, "message")+" died in the last 24 h", steps)
-	return &s
+	return p.lately(queue, dayMinutes, dayMinutes/groupSteps,
+		func(m *wire.Minute) uint64 { return m.DeadLettered },
+		func(n int64) string { return plural(n, "message") + " died in the last 24 h" })
 }
 
 // deadOfData is what died in a queue: grouped by what went wrong, and message by message.
@@ -166,12 +154,7 @@ func (p *page) groups(data *deadOfData) error {
 	if err != nil || len(oldest.Dead) == 0 {
 		return err
 	}
-	now := time.Now()
-	if p.At != "" {
-		if head, err := p.api.LogHead(p.ctx, p.then()...); err == nil && head.Time != 0 {
-			now = head.Time.Time()
-		}
-	}
+	now := p.clock().Time()
 	begin := now
 	if d := oldest.Dead[0].Dead; d != nil {
 		begin = d.FailedAt.Time()

@@ -164,11 +164,16 @@ func (p *page) would(m *movement, r *wire.ReplayRequest) (*wire.DeadMoved, error
 	return would, err
 }
 
-func skippedBy(list []wire.Skipped) (out []skipped) {
+func skippedBy(list []wire.Skipped) []skipped {
 	n := map[string]int64{}
 	for _, s := range list {
 		n[s.Code]++
 	}
+	return skippedOf(n)
+}
+
+// skippedOf returns counts by reason, in the order of these.
+func skippedOf(n map[string]int64) (out []skipped) {
 	for code, count := range n {
 		out = append(out, skipped{code, count})
 	}
@@ -241,34 +246,23 @@ func seen(request any) string {
 
 // command returns how a script would do it.
 func (m *movement) command(p *page, r *wire.ReplayRequest) *as {
-	words := []string{"dead", m.Verb, m.Queue}
-	words = append(words, r.MessageIDs...)
-	flag := func(name, value string) {
-		if value != "" {
-			words = append(words, "--"+name, value)
-		}
-	}
+	words := append([]string{"dead", m.Verb, m.Queue}, r.MessageIDs...)
 	if f := r.Filter; f != nil {
 		if m.All() && f.To == "" {
 			words = append(words, "--all")
 		}
-		flag("reason", f.Reason)
-		flag("error", f.Error)
-		flag("key", deref(f.Key))
-		flag("kind", deref(f.Kind))
-		flag("from", f.From)
-		flag("to", f.To)
-		flag("fingerprint", f.Fingerprint)
+		words = withFlags(words, [][2]string{
+			{"reason", f.Reason}, {"error", f.Error}, {"key", deref(f.Key)}, {"kind", deref(f.Kind)},
+			{"from", f.From}, {"to", f.To}, {"fingerprint", f.Fingerprint},
+		})
 	}
 	var body any = r
 	if m.Verb == "purge" {
 		body = &wire.PurgeRequest{MessageIDs: r.MessageIDs, Filter: r.Filter}
 	} else {
-		flag("order", r.Order)
-		flag("to-queue", r.To)
-		flag("rate", m.Rate)
+		words = withFlags(words, [][2]string{{"order", r.Order}, {"to-queue", r.To}, {"rate", m.Rate}})
 		if r.MaxReplays != nil {
-			flag("max-replays", m.MaxReplays)
+			words = append(words, "--max-replays", m.MaxReplays)
 		}
 	}
 	text, err := wire.Marshal(body)

@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -92,12 +91,7 @@ func (p *page) messagePage() error {
 		return err
 	}
 	data := &messageData{Message: m}
-	now := wire.TimeOf(time.Now())
-	if p.At != "" {
-		if head, err := p.api.LogHead(p.ctx, p.then()...); err == nil && head.Time != 0 {
-			now = head.Time
-		}
-	}
+	now := p.clock()
 	if n := len(m.History); n > 0 {
 		now = max(now, m.History[n-1].Time)
 	}

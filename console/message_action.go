@@ -257,9 +257,8 @@ func editableOf(m *wire.Message) (e editable) {
 	case len(b) > maxEditable:
 		e.Why = "The payload is too long to be edited here."
 	case e.JSON:
-		v := jsontext.Value(b).Clone()
-		if e.Text = string(b); v.Indent(jsontext.WithIndent("  ")) == nil && len(v) < 2*maxEditable {
-			e.Text = string(v)
+		if e.Text = indented(b); len(e.Text) >= 2*maxEditable {
+			e.Text = string(b)
 		}
 	case utf8.Valid(b) && !strings.ContainsFunc(string(b), hidden):
 		e.Text = string(b)

@@ -76,20 +76,6 @@ func (d *overview) readQueues(p *page) error {
 
 // rate returns a chart of what was enqueued in each of the last minutes, nil for a past.
 func (p *page) rate(q *wire.Queue) *spark {
-	if p.At != "" {
-		return nil
-	}
-	stats, err := p.api.QueueStats(p.ctx, q.Name, sparkMinutes, p.now())
-	if err != nil {
-		return nil // the counts are being made; the page is of use without them
-	}
-	enqueued := perMinute(stats.Minutes, sparkMinutes, func(m *wire.Minute) uint64 {
-		return m.Enqueued
-	})
-	total := 0.0
-	for _, n := range enqueued {
-		total += n
-	}
-	s := sparks(fmt.Sprintf("%.0f enqueued in %d minutes", total, sparkMinutes), enqueued)
-	return &s
+	return p.lately(q.Name, sparkMinutes, 1, func(m *wire.Minute) uint64 { return m.Enqueued },
+		func(n int64) string { return fmt.Sprintf("%d enqueued in %d minutes", n, sparkMinutes) })
 }

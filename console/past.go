@@ -51,6 +51,16 @@ func (p *page) When() wire.Time {
 	return 0
 }
 
+// clock is the time of the log at the instant that is shown, or now.
+func (p *page) clock() wire.Time {
+	if p.At != "" {
+		if head, err := p.api.LogHead(p.ctx, p.then()...); err == nil && head.Time != 0 {
+			return head.Time
+		}
+	}
+	return wire.TimeOf(time.Now())
+}
+
 // timeBar answers with the slider over the history, for the page that asks.
 func (p *page) timeBar() error {
 	if !p.fragment() {

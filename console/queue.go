@@ -132,28 +132,41 @@ func (p *page) chart(queue, span string) (*chart, error) {
 		func(m *wire.Minute) uint64 { return m.Retried + m.LeaseExpired },
 		func(m *wire.Minute) uint64 { return m.DeadLettered },
 	} {
-		s := &c.Series[i]
-		s.Values = make([]float64, minutes/step)
-		for at, n := range perMinute(stats.Minutes, minutes, of) {
-			s.Values[at/step] += n
-			s.Total += int64(n)
-		}
+		c.Series[i].Values, c.Series[i].Total = counted(stats.Minutes, minutes, step, of)
 	}
 	return c, nil
 }
 
-// perMinute returns a value of each of the last n minutes, the oldest first. Minutes in which
-// nothing happened are not listed.
-func perMinute(minutes []wire.Minute, n int, of func(*wire.Minute) uint64) []float64 {
-	values := make([]float64, n)
+// counted sums up a value of the last minutes in steps of some, the oldest first, and in all.
+// Minutes in which nothing happened are not listed.
+func counted(list []wire.Minute, minutes, step int, of func(*wire.Minute) uint64) (
+	values []float64, total int64) {
+	values = make([]float64, minutes/step)
 	last := time.Now().Truncate(time.Minute)
-	for i := range minutes {
-		back := int(last.Sub(minutes[i].Start.Time()) / time.Minute)
-		if at := n - 1 - max(back, 0); at >= 0 { // the log's clock may be ahead
-			values[at] = float64(of(&minutes[i]))
+	for i := range list {
+		back := int(last.Sub(list[i].Start.Time()) / time.Minute)
+		if at := minutes - 1 - max(back, 0); at >= 0 { // the log's clock may be ahead
+			n := of(&list[i])
+			values[at/step] += float64(n)
+			total += int64(n)
 		}
 	}
-	return values
+	return values, total
+}
+
+// lately returns a chart of the last minutes of a queue, nil for a past. label names the sum.
+func (p *page) lately(queue string, minutes, step int, of func(*wire.Minute) uint64,
+	label func(total int64) string) *spark {
+	if p.At != "" {
+		return nil
+	}
+	stats, err := p.api.QueueStats(p.ctx, queue, minutes, p.now())
+	if err != nil {
+		return nil // the counts are being made; the page is of use without them
+	}
+	values, total := counted(stats.Minutes, minutes, step, of)
+	s := sparks(label(total), values)
+	return &s
 }
 
 // workers lists who leases from a queue.

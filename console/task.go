@@ -1,8 +1,8 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -70,12 +70,12 @@ func took(t *wire.Task) string {
 }
 
 // skipReasons lists why an undo skipped messages, the most first.
-func skipReasons(skipped map[string]int64) []string {
+func skipReasons(counts map[string]int64) []string {
+	all := skippedOf(counts)
+	slices.SortStableFunc(all, func(a, b skipped) int { return cmp.Compare(b.Count, a.Count) })
 	var out []string
-	for _, why := range slices.SortedFunc(maps.Keys(skipped), func(a, b string) int {
-		return int(skipped[b] - skipped[a])
-	}) {
-		out = append(out, humanize.Comma(skipped[why])+" "+strings.ReplaceAll(why, "_", " "))
+	for _, of := range all {
+		out = append(out, humanize.Comma(of.Count)+" "+strings.ReplaceAll(of.Code, "_", " "))
 	}
 	return out
 }
@@ -101,17 +101,17 @@ func (p *page) changeTask() error {
 		f.Text = "It has done " + so + ", and continues with the rest."
 		f.As = p.as("POST", "/v1/tasks/"+id+"/resume", "", "task", "resume", id)
 	}
-	if p.r.Method == "GET" {
-		return p.ask(f, nil)
-	}
-	if do == "cancel" {
-		err = p.api.CancelTask(p.ctx, id)
-	} else {
-		_, err = p.api.ResumeTask(p.ctx, id)
-	}
-	if err != nil {
-		return p.ask(f, err)
-	}
-	done := map[string]string{"cancel": "Cancelled: ", "resume": "Resumed: "}
-	return p.done(done[do]+what+".", "tasks", id)
+	return p.confirmed(f, func() (err error) {
+		said := "Cancelled: "
+		if do == "cancel" {
+			err = p.api.CancelTask(p.ctx, id)
+		} else {
+			said = "Resumed: "
+			_, err = p.api.ResumeTask(p.ctx, id)
+		}
+		if err != nil {
+			return err
+		}
+		return p.done(said+what+".", "tasks", id)
+	})
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -142,10 +141,7 @@ func (p *page) previewUndo(d *undoData, status int) (err error) {
 	if err != nil {
 		return p.undoFailed(d, err)
 	}
-	for code, n := range d.Would.Skipped {
-		d.Skipped = append(d.Skipped, skipped{code, n})
-	}
-	slices.SortFunc(d.Skipped, func(a, b skipped) int { return cmp.Compare(a.Code, b.Code) })
+	d.Skipped = skippedOf(d.Would.Skipped)
 	return p.showUndo(d, status)
 }
 
@@ -191,16 +187,11 @@ func (d *undoData) command(p *page, r *wire.UndoRequest) *as {
 	if err != nil {
 		return nil
 	}
-	words := []string{"undo", d.Queue.Name}
-	for _, flag := range [][2]string{
+	words := withFlags([]string{"undo", d.Queue.Name}, [][2]string{
 		{"state", d.State}, {"from", d.From}, {"to", r.Filter.To}, {"worker", d.Worker},
 		{"reason", d.Because}, {"key", d.Key}, {"kind", d.Kind}, {"order", d.Order},
 		{"to-queue", d.Target}, {"rate", d.Rate},
-	} {
-		if flag[1] != "" {
-			words = append(words, "--"+flag[0], flag[1])
-		}
-	}
+	})
 	return p.as("POST", "/v1/queues/"+d.Queue.Name+"/resurrect", string(body),
 		append(words, "--yes")...)
 }

@@ -1,9 +1,9 @@
 package console
 
 import (
-	"bytes"
-	"encoding/json"
 	"net/http"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -126,13 +126,13 @@ var refusals = map[string]string{
 	"duplicate":         "A request with the same idempotency key came before.",
 }
 
-// indented returns JSON with line breaks.
+// indented returns JSON with line breaks; what is not JSON stays as it is.
 func indented(raw []byte) string {
-	var b bytes.Buffer
-	if len(raw) == 0 || json.Indent(&b, raw, "", "  ") != nil {
+	v := jsontext.Value(raw).Clone()
+	if v.Indent(jsontext.WithIndent("  ")) != nil {
 		return string(raw)
 	}
-	return b.String()
+	return string(v)
 }
 
 // Problem is the link to the page that explains a code of the API.
@@ -151,15 +151,10 @@ func (p *page) deleteWebhook() error {
 		Action: p.LinkNow("webhooks", name, "delete"), Back: p.LinkNow("webhooks", name),
 		As: p.as("DELETE", "/v1/webhooks/"+name, "", "webhook", "delete", name, "--yes"),
 	}
-	if p.r.Method == http.MethodGet {
-		return p.ask(f, nil)
-	}
-	err := p.confirmed(f)
-	if err == nil {
-		err = p.api.DeleteWebhook(p.ctx, name)
-	}
-	if err != nil {
-		return p.ask(f, err)
-	}
-	return p.done("Deleted webhook "+name+".", "webhooks")
+	return p.confirmed(f, func() error {
+		if err := p.api.DeleteWebhook(p.ctx, name); err != nil {
+			return err
+		}
+		return p.done("Deleted webhook "+name+".", "webhooks")
+	})
 }

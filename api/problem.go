@@ -220,7 +220,8 @@ func clip(s string, n int) string {
 	return s
 }
 
-var problemNotFound = *event.Problemf(codeNotFound, "", "there is nothing at this path; /docs and /openapi.json list all paths")
+var problemNotFound = *event.Problemf(codeNotFound, "",
+	"there is nothing at this path; /docs and /openapi.json list all paths")
 
 // decodeProblem describes a decoding error: with syntaxCode, or invalid_argument for another shape.
 func decodeProblem(err error, syntaxCode string) error {

@@ -19,7 +19,7 @@ func queueNotFound(name string) *event.Problem {
 // maxName is how long a name may be, see event.Names.
 const maxName = 128
 
-// listQueues answers GET /v1/queues?namespace=&name=&limit=&cursor=&at=&consistency=.
+// listQueues answers GET /v1/queues?namespace=&name=&dead=&limit=&cursor=&at=&consistency=.
 func (s *Server) listQueues(q *request) error {
 	q.read("namespace", "name", "dead", "limit", "cursor", "at", "consistency")
 	limit, after, st := q.limit(1000, 1000), q.nameCursor(), q.state()

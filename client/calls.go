@@ -96,12 +96,14 @@ func (c *Client) ResumeQueue(ctx context.Context, name string, opts ...CallOptio
 
 // PauseKey stops leases of one key of an unordered or per_key queue, which may not have it yet.
 func (c *Client) PauseKey(ctx context.Context, queue, key string, opts ...CallOption) error {
-	return c.run(ctx, newCall(post, queuePath(queue, "/pause"), wire.PauseRequest{Key: wire.Some(key)}), opts)
+	body := wire.PauseRequest{Key: wire.Some(key)}
+	return c.run(ctx, newCall(post, queuePath(queue, "/pause"), body), opts)
 }
 
 // ResumeKey undoes PauseKey.
 func (c *Client) ResumeKey(ctx context.Context, queue, key string, opts ...CallOption) error {
-	return c.run(ctx, newCall(post, queuePath(queue, "/resume"), wire.PauseRequest{Key: wire.Some(key)}), opts)
+	body := wire.PauseRequest{Key: wire.Some(key)}
+	return c.run(ctx, newCall(post, queuePath(queue, "/resume"), body), opts)
 }
 
 // PurgeQueue discards all messages that are not leased and returns their number.

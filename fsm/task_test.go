@@ -78,6 +78,45 @@ func TestTasksAreForgotten(t *testing.T) {
 	b.refold()
 }
 
+// TestUndoKeepsHistory: an undo keeps the history that it may have to read until it ends, for a day at
+// most.
+func TestUndoKeepsHistory(t *testing.T) {
+	t.Parallel()
+	const day = 24 * 3600 * 1000
+	b := setup(t)
+	retain := func(before uint64) event.Result {
+		return b.one(&event.Command{Retain: &event.Retain{Before: before}})
+	}
+	pass := func() {
+		for end := b.index + 200; b.index < end; { // well away in the log
+			b.tick(0)
+		}
+	}
+	pass()
+	early := b.index
+	pass()
+	b.ok(retain(100))
+	undo := b.task(event.TaskUndo)
+	pass()
+	b.wantProblem(retain(early), event.CodeConflict, "")
+	b.ok(retain(100)) // deletes nothing more
+	b.restart()
+	b.tick(day - 1 - (b.now - b.wantTask(undo, event.TaskRunning, 0).CreatedAt))
+	b.wantProblem(retain(early), event.CodeConflict, "")
+	b.tick(1)
+	b.ok(retain(early))
+	b.wantProblem(retain(b.index), event.CodeConflict, "") // the task itself is kept as long as it runs
+	b.wantTask(undo, event.TaskRunning, 0)
+
+	second := b.task(event.TaskUndo)
+	pass()
+	b.ok(b.change(undo, event.TaskOpCancel))
+	b.wantProblem(retain(b.index), event.CodeConflict, "")
+	b.ok(b.change(second, event.TaskOpComplete))
+	b.ok(retain(b.index))
+	b.refold()
+}
+
 // TestVerifications: one of a node at a time, and none is resumed.
 func TestVerifications(t *testing.T) {
 	t.Parallel()

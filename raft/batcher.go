@@ -362,8 +362,7 @@ func (b *batcher) next() (*batch, time.Duration) {
 	return e, 0
 }
 
-// entryWaitLocked returns for how long this node, as the leader, proposes nothing unless
-// something changes.
+// entryWaitLocked returns how long this node, as the leader, proposes nothing if nothing changes.
 func (b *batcher) entryWaitLocked() time.Duration {
 	entries, _, bytes := b.underWayLocked()
 	if entries >= b.o.Limits.Entries || bytes >= b.o.Limits.Bytes {

@@ -15,8 +15,7 @@ import (
 	"github.com/qlogd/qlogd/internal/watchdog"
 )
 
-// logStore is the Raft log: raft-wal with checksums, under a watchdog, and with a cache of the
-// newest entries.
+// logStore is the Raft log: raft-wal with checksums, a watchdog, and a cache of the newest entries.
 type logStore struct {
 	o    *Options
 	disk *disk

@@ -194,10 +194,12 @@ func (v *MemberStatus) level() bool {
 
 // Members returns the members of the newest configuration, as far as this node knows them,
 // without asking any.
-func (r *Replica) Members() (out []MemberStatus) {
+func (r *Replica) Members() []MemberStatus { return r.members(r.servers()) }
+
+func (r *Replica) members(of []hraft.Server) (out []MemberStatus) {
 	_, leader := r.raft.LeaderWithID()
 	now, found := time.Now(), r.agreement.found.Load()
-	for _, s := range r.servers() {
+	for _, s := range of {
 		m := r.peers.answer(s.ID)
 		if s.ID == r.id {
 			p := r.fsm.progress()
@@ -216,7 +218,8 @@ func (r *Replica) Members() (out []MemberStatus) {
 
 // remotes are the members except this one.
 func (r *Replica) remotes() []MemberStatus {
-	return slices.DeleteFunc(r.Members(), func(m MemberStatus) bool { return m.serverID() == r.id })
+	here := func(s hraft.Server) bool { return s.ID == r.id }
+	return r.members(slices.DeleteFunc(slices.Clone(r.servers()), here))
 }
 
 // otherLeader returns the leader where that is another node; zero: none is known.

@@ -72,8 +72,7 @@ func (r *Replica) Barrier(ctx context.Context) error {
 	return err
 }
 
-// confirmed returns the index of a round that begins after the call. The error is an
-// *event.Problem.
+// confirmed returns the index of a round that begins after the call. Errors: *event.Problem.
 func (r *Replica) confirmed(ctx context.Context) (uint64, error) {
 	r.reads.mu.Lock()
 	if r.reads.next == nil {

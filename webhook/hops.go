@@ -18,8 +18,11 @@ func Hops(header http.Header) int { return hops(header.Get(HopsHeader)) }
 
 // hops reads a value of HopsHeader. What is no number counts as none.
 func hops(text string) int {
+	if text == "" {
+		return 0
+	}
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil && strings.Trim(text, "0123456789") == "" && text != "" {
+	if err != nil && strings.Trim(text, "0123456789") == "" {
 		return MaxHops + 1 // too large
 	}
 	return int(n)

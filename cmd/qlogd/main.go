@@ -13,6 +13,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -155,7 +156,7 @@ func (b buildInfo) String() string {
 		b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
 }
 
-func build() buildInfo {
+var build = sync.OnceValue(func() buildInfo {
 	info, _ := debug.ReadBuildInfo()
 	info = cmp.Or(info, &debug.BuildInfo{})
 	settings := map[string]string{}
@@ -168,7 +169,7 @@ func build() buildInfo {
 		Date:    cmp.Or(date, settings["vcs.time"], "unknown"),
 		Go:      runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 	}
-}
+})
 
 var versionCommand = local("version", func(c request, _ *none) error {
 	b := build()

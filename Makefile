@@ -40,7 +40,7 @@ install: ## qlogd into GOBIN
 .PHONY: test
 test: lint ## what CI runs: lint, and all tests with the race detector and a small sample of each campaign
 	GORACE=atexit_sleep_ms=0 CRASH_KILLS=$(CRASH_KILLS) go test -race -vet=off -p 3 -parallel 4 -timeout 15m \
-	  ./internal/simtest/cluster/... ./cmd/qlogd ./fsm ./log ./raft ./... # the longest first; they wait as much as they work
+	  ./internal/simtest/cluster/... ./cmd/qlogd ./server ./fsm ./log ./raft ./... # the longest first; they wait as much as they work
 	go test -count=1 -timeout 15m -run '^(TestSeeds|TestPlanted)$$' ./internal/simtest/sim # 100 seeds, for which the race detector is too slow
 	cd bench && GORACE=atexit_sleep_ms=0 go test -race -vet=off -timeout 10m ./...
 	cd client/qlogdotel && GORACE=atexit_sleep_ms=0 go test -race -vet=off -timeout 10m ./...
@@ -142,7 +142,7 @@ sim: ## thousands of clusters in simulated time, each with partitions, crashes, 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node, of its event log and of Raft's stores, with every kind of loss (QLOGD_CRASH= a sample)
 	QLOGD_CRASH=$(if $(filter undefined,$(origin QLOGD_CRASH)),full,$(QLOGD_CRASH)) go test -count=1 -v -timeout 4h \
-	  -run '^(Test.*CrashAnywhere|TestFailAnywhere|TestCrashAtEveryOperation)$$' ./log ./raft ./raft/fetch ./cmd/qlogd
+	  -run '^(Test.*CrashAnywhere|TestFailAnywhere|TestCrashAtEveryOperation)$$' ./log ./raft ./raft/fetch ./server
 
 .PHONY: model
 model: ## let random commands and replicas run beside a naive model, and read models beside the fold (MODEL_RUNS=n)

@@ -59,7 +59,7 @@ func (w walFS) OpenWriter(dir, name string) (waltypes.WritableFile, error) {
 }
 
 // repairLog repairs the Raft log's files before raft-wal opens them, because raft-wal v0.4.1
-// does not recover from every crash (TestCrashAnywhere of cmd/qlogd interrupts each write):
+// does not recover from every crash (TestCrashAnywhere of server interrupts each write):
 //
 //   - A segment is sealed in its file first and in the metadata after. A crash in between
 //     leaves a tail that refuses every append ("segment is sealed").

@@ -73,6 +73,22 @@ func (d *Dir) Chain() (c Chain, err error) {
 	return c, err
 }
 
+// Segments returns the files of a log.
+func Segments(l *log.Log, card *datadir.Node) wire.LogSegments {
+	out := wire.LogSegments{
+		ClusterID: card.ClusterID, NodeID: card.NodeID, Segments: []wire.LogSegment{},
+	}
+	for _, s := range l.Segments() {
+		out.Segments = append(out.Segments, wire.LogSegment{
+			Name: s.Name, FirstIndex: s.First, LastIndex: s.Last, Bytes: s.Size,
+			PreviousIndex: s.PrevIndex, PreviousChainHash: s.PrevChain.String(),
+			ChainHash: s.Chain.String(), LastTime: wire.Time(s.Clock),
+			Sealed: s.Sealed,
+		})
+	}
+	return out
+}
+
 // Compare compares heads that were kept elsewhere with the chain. The first thing wrong is a
 // *Difference, which says whether the log's end was cut off, its history was rewritten, or it is
 // another log.

@@ -136,6 +136,15 @@ func TestClusterCommands(t *testing.T) {
 	}
 }
 
+// mustRun runs a command, which must succeed.
+func mustRun(t *testing.T, args ...string) {
+	t.Helper()
+	var out, complaint bytes.Buffer
+	if code := run(t.Context(), args, nil, &out, &complaint); code != 0 {
+		t.Fatalf("%v: %d, %s%s", args, code, &out, &complaint)
+	}
+}
+
 // Each way of naming a server and a token reaches every kind of command.
 func TestHowCommandsReachTheServer(t *testing.T) {
 	srv := httptest.NewServer(canned(`GET /v1/queues -> 200 {"queues":[]}
@@ -146,9 +155,9 @@ GET /v1/events?from=start&limit=1&to=index%3A3 -> 200 {"events":[]}
 `))
 	defer srv.Close()
 	t.Setenv("QLOGD_ADDR", "http://127.0.0.1:1")
-	output(t, "queue", "list", "--addr", srv.URL, "--token", "qlogd_t")
-	output(t, "replay", "--to", "index:3", "--addr", srv.URL, "--token", "qlogd_t")
+	mustRun(t, "queue", "list", "--addr", srv.URL, "--token", "qlogd_t")
+	mustRun(t, "replay", "--to", "index:3", "--addr", srv.URL, "--token", "qlogd_t")
 	t.Setenv("QLOGD_ADDR", srv.URL)
 	t.Setenv("QLOGD_TOKEN", "qlogd_t")
-	output(t, "queue", "list")
+	mustRun(t, "queue", "list")
 }

@@ -8,6 +8,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -80,8 +81,7 @@ func drawnWebhook(t *rapid.T, name string) object {
 // What is exported applies back to no change, as YAML and as JSON.
 func TestExportApplies(t *testing.T) {
 	t.Parallel()
-	n := startTest(t, "")
-	defer n.stop()
+	n := cluster.Start(t, cluster.Options{}).Client()
 	define := func(t *rapid.T, name string, text []byte, dry bool) []wire.DefinitionChange {
 		d := definitions{}
 		require.NoError(t, d.read(name, text), "%s", text)
@@ -113,4 +113,11 @@ func TestExportApplies(t *testing.T) {
 			}
 		}
 	})
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }

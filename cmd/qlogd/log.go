@@ -135,21 +135,6 @@ func (s *logSource) open(c request) (*replay.Dir, error) {
 	return s.dir(false)
 }
 
-func segmentsOf(l *log.Log, card *datadir.Node) wire.LogSegments {
-	out := wire.LogSegments{
-		ClusterID: card.ClusterID, NodeID: card.NodeID, Segments: []wire.LogSegment{},
-	}
-	for _, s := range l.Segments() {
-		out.Segments = append(out.Segments, wire.LogSegment{
-			Name: s.Name, FirstIndex: s.First, LastIndex: s.Last, Bytes: s.Size,
-			PreviousIndex: s.PrevIndex, PreviousChainHash: s.PrevChain.String(),
-			ChainHash: s.Chain.String(), LastTime: wire.Time(s.Clock),
-			Sealed: s.Sealed,
-		})
-	}
-	return out
-}
-
 func (s *logSource) segments(c request) (out wire.LogSegments, err error) {
 	if !s.local() {
 		err := c.ask(func(c request) error {
@@ -164,7 +149,7 @@ func (s *logSource) segments(c request) (out wire.LogSegments, err error) {
 		return out, err
 	}
 	defer d.Close()
-	return segmentsOf(d.Log, d.Node), nil
+	return replay.Segments(d.Log, d.Node), nil
 }
 
 func archiveLog(c request, f *struct {

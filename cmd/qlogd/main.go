@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/log"
+	"github.com/qlogd/qlogd/server"
 )
 
 func main() {
@@ -91,6 +92,10 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 	code := exitFailed
 	if ee, ok := errors.AsType[*exitError](err); ok {
 		code = ee.code
+	} else if _, ok := errors.AsType[server.DirectoryError](err); ok {
+		code = exitDiverged
+	} else if _, ok := errors.AsType[server.SettingsError](err); ok {
+		code = exitUsage
 	} else if !a.parsed {
 		code = exitUsage
 	} else if errors.Is(err, context.Canceled) && ctx.Err() != nil {

@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	_ "net/http/pprof" // on the default mux
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 	"time"
 
@@ -15,6 +18,7 @@ import (
 	"github.com/qlogd/qlogd/internal/watchdog"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/raft"
+	"github.com/qlogd/qlogd/server"
 )
 
 var serveCommand = plain("serve", func(c request, s *config) error {
@@ -36,7 +40,7 @@ func (a *app) loadConfig() (*config, error) {
 
 // reload handles SIGHUP: each setting that can change is read again or, on a mistake,
 // stays as it was. One line of the log lists both.
-func (a *app) reload(n *node, level *slog.LevelVar) {
+func (a *app) reload(n *server.Node, logger *slog.Logger, level *slog.LevelVar) {
 	var read, kept []string
 	var errs []error
 	note := func(setting string, err error) {
@@ -52,13 +56,13 @@ func (a *app) reload(n *node, level *slog.LevelVar) {
 		next = c.level
 	}
 	note("log-level", err)
-	n.reloadSecrets(note)
+	n.Reload(note)
 	// Before the new level, which might hide it.
 	if len(errs) > 0 {
-		n.logger.Error("not all settings could be reloaded",
+		logger.Error("not all settings could be reloaded",
 			"old", kept, "new", read, "error", errors.Join(errs...))
 	} else {
-		n.logger.Info("settings reloaded", "settings", read, "log-level", next)
+		logger.Info("settings reloaded", "settings", read, "log-level", next)
 	}
 	level.Set(next)
 }
@@ -72,37 +76,50 @@ func (a *app) serve(ctx context.Context, c *config) error {
 	if c.LogFormat == "json" {
 		logger = slog.New(slog.NewJSONHandler(a.stderr, o))
 	}
-	for _, w := range c.warnings {
-		logger.Warn(w.text, w.name, w.addr)
-	}
+	b := build()
+	c.Version, c.Commit, c.Admin = b.Version, b.Commit, adminHandler()
 	// Before anything is started, so that no signal is lost.
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	defer signal.Stop(signals)
 
-	n, err := startNode(c, logger)
+	n, err := server.Start(&c.Config, logger)
 	if err != nil {
 		return advise(err)
 	}
-	go n.announce(a)
-	for {
+	for ready := n.Ready(); ; {
 		select {
+		case <-ready:
+			a.sdNotify("READY=1")
+			ready = nil
 		case <-ctx.Done():
-			return a.drain(n, signals, "context ended")
-		case err := <-n.broken:
+			return a.drain(n, logger, signals, "context ended")
+		case err := <-n.Broken():
 			// The files or the state cannot be trusted: nothing more is written, and the
 			// next start checks them.
 			a.sdNotify("STOPPING=1")
 			return failure(err)
 		case s := <-signals:
 			if s != syscall.SIGHUP {
-				return a.drain(n, signals, s.String())
+				return a.drain(n, logger, signals, s.String())
 			}
 			a.sdNotify("RELOADING=1")
-			a.reload(n, level)
+			a.reload(n, logger, level)
 			a.sdNotify("READY=1")
 		}
 	}
+}
+
+// adminHandler serves pprof and POST /debug/free.
+func adminHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.Handle("/debug/pprof/", http.DefaultServeMux)
+	// Returns free memory to the system: what is resident afterwards the node needs.
+	mux.HandleFunc("POST /debug/free", func(w http.ResponseWriter, _ *http.Request) {
+		debug.FreeOSMemory()
+		w.WriteHeader(http.StatusNoContent)
+	})
+	return mux
 }
 
 // failure is the error of a node that cannot continue, with what to do about its data directory.
@@ -142,27 +159,26 @@ func advise(err error) error {
 	return fmt.Errorf("%w; %s", err, advice)
 }
 
-const (
-	drainTime  = 8 * time.Second        // for open requests after the signal to end
-	sameSignal = 250 * time.Millisecond // in which a second signal is the first one again
-)
+// sameSignal is the time in which a second signal is the first one again.
+const sameSignal = 250 * time.Millisecond
 
 // drain stops a node gracefully; a second signal ends it at once.
-func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
-	n.logger.Info("draining", "why", why)
+func (a *app) drain(n *server.Node, logger *slog.Logger, signals <-chan os.Signal,
+	why string) error {
+	logger.Info("draining", "why", why)
 	a.sdNotify("STOPPING=1")
-	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	ctx, cancel := context.WithTimeout(context.Background(), server.DrainTime)
 	defer cancel()
 	began := time.Now() // timeout(1) signals the process and then its group
 	done := make(chan error, 1)
-	go func() { done <- n.stop(ctx) }()
+	go func() { done <- n.Stop(ctx) }()
 	for {
 		select {
 		case err := <-done:
 			if err != nil {
 				return err
 			}
-			n.logger.Info("stopped")
+			logger.Info("stopped")
 			return nil
 		case s := <-signals:
 			if s != syscall.SIGHUP && time.Since(began) > sameSignal {
@@ -170,31 +186,6 @@ func (a *app) drain(n *node, signals <-chan os.Signal, why string) error {
 			}
 		}
 	}
-}
-
-// announce logs once the node is ready, and notifies systemd.
-func (n *node) announce(a *app) {
-	n.logger.Info("listening", "http_addr", n.httpLis.Addr().String(), "raft_addr", n.peers.Addr())
-	for tries := 1; ; tries++ {
-		ready, reasons := false, []string{"there is nothing to serve from yet"}
-		if e := n.engine(); e != nil {
-			ready, reasons = e.replica.Ready()
-		}
-		if ready {
-			break
-		}
-		if tries%500 == 0 { // 10 s
-			n.logger.Warn("not ready yet", "reasons", reasons)
-		}
-		if pause(n.background, 20*time.Millisecond); n.background.Err() != nil {
-			return
-		}
-	}
-	self := n.peers.Self()
-	n.logger.Info("serving", "http", n.httpLis.Addr().String(), "raft", self.Raft,
-		"node", self.Node, "cluster", self.Cluster, "data-dir", n.c.DataDir,
-		"version", build().Version)
-	a.sdNotify("READY=1")
 }
 
 // sdNotify reports the server's state to systemd (Type=notify), if it runs under it.

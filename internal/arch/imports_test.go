@@ -36,6 +36,7 @@ var rooms = []string{
 	"background/erasure", "background/push", "background/retention", "background/scrub",
 	"replay", "background/verify",
 	"api",
+	"server",
 	"cmd/qlogd",
 	"deploy", "internal/arch",
 	"internal/simtest/assert", "internal/simtest/require", "internal/simtest/ports",
@@ -64,7 +65,7 @@ var owners = map[string][]string{
 	"github.com/hashicorp/raft-boltdb": {"raft"},
 	"go.etcd.io/bbolt":                 {"raft", "projections/store"},
 	"github.com/spf13/cobra":           {"cmd/qlogd"},
-	"go.opentelemetry.io/otel":         {"api", "cmd/qlogd"},
+	"go.opentelemetry.io/otel":         {"api", "server"},
 }
 
 // TestImports checks that imports run one way through the rooms.
@@ -86,13 +87,13 @@ func TestImports(t *testing.T) {
 }
 
 // TestListeners checks that clients reach the program only through api.HTTPServer, whose Guard
-// refuses web pages of other origins, and that node.listen opens every address of the settings.
+// refuses web pages of other origins, and that Node.listen opens every address of the settings.
 func TestListeners(t *testing.T) {
 	serves := regexp.MustCompile(`[^*.\w]http\.((ListenAnd)?Serve(TLS)?|Server)\b|` +
 		`[^.\w]net\.(Listen|ListenTCP|ListenUnix)\b|net\.ListenConfig|tls\.Listen`)
 	may := []string{"api/server.go", // HTTPServer
-		"cmd/qlogd/server.go", // node.listen
-		"raft/peer/net.go"}    // the nodes' own port, which expects a hello
+		"server/server.go", // Node.listen
+		"raft/peer/net.go"} // the nodes' own port, which expects a hello
 	found := []string{}
 	eachFile(t, func(name, room string) error {
 		text, err := os.ReadFile(name)
@@ -100,7 +101,7 @@ func TestListeners(t *testing.T) {
 		for _, use := range serves.FindAllString(comments.ReplaceAllString(string(text), ""), -1) {
 			found = append(found, file)
 			assert.True(t, slices.Contains(may, file) || strings.HasPrefix(room, "internal/simtest"),
-				"%s uses %s: serve with api.HTTPServer what node.listen opens", file, use)
+				"%s uses %s: serve with api.HTTPServer what Node.listen opens", file, use)
 		}
 		return err
 	})

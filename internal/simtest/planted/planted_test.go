@@ -25,7 +25,7 @@ var campaigns = map[string]struct{ env, args string }{
 		"-args -rapid.nofailfile"},
 	"sim": {"SIM_SEEDS=40", "-run ^TestSeeds$ ./internal/simtest/sim"},
 	"crashwalk": {"", "-run ^(Test.*CrashAnywhere|TestFailAnywhere|TestCrashAtEveryOperation)$ " +
-		"./log ./raft ./raft/fetch ./cmd/qlogd"},
+		"./log ./raft ./raft/fetch ./server"},
 	"flips": {"", "-run ^(TestEveryFlippedByte|TestFlippedByte|TestCutShort|TestAttacks)$ " +
 		"./log ./raft/fetch ./replay"},
 	"crash":    {"CRASH_KILLS=10", "-run ^TestCrash$ ./internal/simtest/cluster/crashtest"},

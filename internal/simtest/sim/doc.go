@@ -1,6 +1,6 @@
 // Package sim runs a whole cluster of three in simulated time: event log, state
 // machine, hashicorp/raft, the inside network, bootstrap and fetching are the real
-// ones, put together as cmd/qlogd does below HTTP; disks and network are in
+// ones, put together as server does below HTTP; disks and network are in
 // memory (memdisk.Disk forgets what was not synced, memnet is slow, cut and reset),
 // and time is a testing/synctest bubble's, so that a minute takes a fraction of
 // a second.

@@ -1,9 +1,11 @@
-package main
+package server
 
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"os/exec"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -49,14 +52,15 @@ func life(n *testNode) (ids []string) {
 	return ids
 }
 
-// output runs a command, which must succeed, and returns what it printed.
+// output runs a command of the program, which must succeed, and returns what it printed.
 func output(t *testing.T, args ...string) []byte {
 	t.Helper()
-	var out, complaint bytes.Buffer
-	if code := run(t.Context(), args, nil, &out, &complaint); code != 0 {
-		t.Fatalf("%v: %d, %s%s", args, code, &out, &complaint)
+	out, err := exec.CommandContext(t.Context(), cluster.Binary(t), args...).Output()
+	if e, ok := errors.AsType[*exec.ExitError](err); ok {
+		t.Fatalf("%v: %v, %s%s", args, err, out, e.Stderr)
 	}
-	return out.Bytes()
+	require.NoError(t, err)
+	return out
 }
 
 // lines runs a command and returns what it printed, line by line, as JSON.

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -38,23 +38,23 @@ func otlpEndpoint(getenv func(string) string) (*url.URL, error) {
 		return nil, nil
 	}
 	if exporter != "" && exporter != "otlp" {
-		return nil, usagef("OTEL_TRACES_EXPORTER must be otlp or none, not %.64q", exporter)
+		return nil, settingsf("OTEL_TRACES_EXPORTER must be otlp or none, not %.64q", exporter)
 	}
 	endpoint, err := url.Parse(v)
 	if err != nil || endpoint.Scheme != "http" && endpoint.Scheme != "https" ||
 		endpoint.Host == "" {
-		return nil, usagef("%s must be http://HOST:PORT or https://HOST:PORT, not %.64q", name, v)
+		return nil, settingsf("%s must be http://HOST:PORT or https://HOST:PORT, not %.64q", name, v)
 	}
 	name, v = of("PROTOCOL")
 	if v != "" && v != "http/protobuf" && v != "http/json" {
-		return nil, usagef("%s must be http/protobuf or http/json, not %.64q; collectors take "+
+		return nil, settingsf("%s must be http/protobuf or http/json, not %.64q; collectors take "+
 			"OTLP over HTTP at port 4318", name, v)
 	}
 	return endpoint, nil
 }
 
 // startTracing sets the node's tracer, unless endpoint is nil.
-func (n *node) startTracing(endpoint *url.URL) error {
+func (n *Node) startTracing(endpoint *url.URL) error {
 	if endpoint == nil {
 		return nil
 	}
@@ -66,18 +66,18 @@ func (n *node) startTracing(endpoint *url.URL) error {
 	}
 	// What the environment says of the service goes before what the program knows.
 	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithAttributes(
-		semconv.ServiceName("qlogd"), semconv.ServiceVersion(build().Version),
+		semconv.ServiceName("qlogd"), semconv.ServiceVersion(n.c.Version),
 		semconv.ServiceInstanceID(n.card.NodeID),
 	), resource.WithFromEnv())
 	if err != nil {
-		return usagef("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+		return settingsf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
 	}
 	provider := sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(exporter), // it drops spans where the collector is too slow
 		sdktrace.WithResource(about),
 	)
 	n.tracer = provider.Tracer("github.com/qlogd/qlogd",
-		trace.WithInstrumentationVersion(build().Version), trace.WithSchemaURL(semconv.SchemaURL))
+		trace.WithInstrumentationVersion(n.c.Version), trace.WithSchemaURL(semconv.SchemaURL))
 	n.closing(func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, flushTime)
 		defer cancel()

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"crypto/x509"
@@ -10,10 +10,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
-
-	"github.com/spf13/pflag"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -25,8 +24,8 @@ import (
 )
 
 // TestEveryListenerIsGuarded sends every listener what a browser sends for a page of another
-// origin, and for one that uses DNS rebinding. A listener has a flag ending in -addr, so one that
-// is added is tried too; internal/arch checks that nothing serves beside api.HTTPServer. Only the
+// origin, and for one that uses DNS rebinding. A listener has a setting ending in Addr, so one
+// that is added is tried too; internal/arch checks that nothing serves beside api.HTTPServer. Only the
 // nodes' own port is left out: who connects there must begin with a hello.
 func TestEveryListenerIsGuarded(t *testing.T) {
 	t.Parallel()
@@ -45,24 +44,27 @@ func TestEveryListenerIsGuarded(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		args  []string
+		set   with
 		first int // the first listener that checks the Host: with tokens the API does not
 	}{
-		{"alone", nil, 0},
-		{"TLS and tokens", []string{"--tls-cert", cert, "--tls-key", key, "--auth-file", tokens}, 1},
-		{"no cluster yet", []string{"--bootstrap-expect", "2", "--join", ports.Free(t)}, 0},
+		{"alone", func(*Config) {}, 0},
+		{"TLS and tokens", func(c *Config) { c.TLSCert, c.TLSKey, c.AuthFile = cert, key, tokens }, 1},
+		{"no cluster yet", func(c *Config) {
+			c.BootstrapExpect, c.Join = 2, []string{ports.Free(t)}
+		}, 0},
 	} {
-		args, addrs := c.args, []string{"http-addr"}
-		describeServe().VisitAll(func(f *pflag.Flag) {
-			if strings.HasSuffix(f.Name, "-addr") && f.Name != "raft-addr" && f.Name != "http-addr" {
-				addrs = append(addrs, f.Name)
+		var addrs []string
+		n := startTest(t, "", c.set, func(c *Config) {
+			c.HTTPAddr = ports.Free(t)
+			addrs = []string{c.HTTPAddr}
+			settings := reflect.ValueOf(c).Elem()
+			for _, f := range reflect.VisibleFields(settings.Type()) {
+				if strings.HasSuffix(f.Name, "Addr") && f.Name != "RaftAddr" && f.Name != "HTTPAddr" {
+					addrs = append(addrs, ports.Free(t))
+					settings.FieldByIndex(f.Index).SetString(addrs[len(addrs)-1])
+				}
 			}
 		})
-		for i, flag := range addrs {
-			addrs[i] = ports.Free(t)
-			args = append(args, "--"+flag, addrs[i])
-		}
-		n := startTest(t, "", args...)
 		require.True(t, len(addrs) >= 2, "listeners: %v", addrs)
 		for i, addr := range addrs {
 			url := "http://" + addr
@@ -97,9 +99,11 @@ func TestEveryListenerIsGuarded(t *testing.T) {
 // What a page of another origin asks for does not happen, and is counted.
 func TestPagesChangeNothing(t *testing.T) {
 	t.Parallel()
-	n := startTest(t, "", "--public-url", "https://ops.example.com/qlogd/",
-		"--allow-host", "q.example.com,v6.example.com", "--http-advertise", "a.example.com:1",
-		"--raft-advertise", "r.example.com:1")
+	n := startTest(t, "", func(c *Config) {
+		c.PublicURL = []string{"https://ops.example.com/qlogd/"}
+		c.AllowHost = []string{"q.example.com", "v6.example.com"}
+		c.HTTPAdvertise, c.RaftAdvertise = "a.example.com:1", "r.example.com:1"
+	})
 	defer n.stop()
 	n.put("jobs", `{}`)
 	n.produce("jobs", wire.NewMessage{Payload: []byte(`1`)})
@@ -128,12 +132,6 @@ func TestPagesChangeNothing(t *testing.T) {
 	for _, want := range []string{`status="403"} 8`, `status="421"} 4`} {
 		assert.Contains(t, string(b), `qlogd_http_requests_total{method="",route="other",`+want)
 	}
-}
-
-func describeServe() *pflag.FlagSet {
-	cmd := describe("serve")
-	new(config).flags(nil, cmd)
-	return cmd.Flags()
 }
 
 // send sends a request with headers "Name: value", and returns the answer's code, "" if it is no
@@ -170,20 +168,24 @@ func TestStrangersAreNotAdmitted(t *testing.T) {
 	}
 	tokens := file("tokens", "- name: shop\n  sha256: "+strings.Repeat("0", 64)+"\n  roles: [admin]\n")
 	secret := file("secret", "sixteen bytes, or more\n")
-	free := startTest(t, "", "--node-id", "free")
+	free := startTest(t, "", func(c *Config) { c.NodeID = "free" })
 	defer free.stop()
-	stranger := startTest(t, "", "--node-id", "stranger", "--join", free.peers.Self().Raft)
+	stranger := startTest(t, "", func(c *Config) {
+		c.NodeID, c.Join = "stranger", []string{free.peers.Self().Raft}
+	})
 	defer stranger.stop()
-	for what, guard := range map[string][]string{
-		"needs Raft TLS":               nil,
-		"the connecting node has none": {"--cluster-secret-file", secret},
+	for what, guard := range map[string]string{
+		"needs Raft TLS":               "",
+		"the connecting node has none": secret,
 	} {
-		n := startTest(t, "", append(guard, "--node-id", "n1", "--auth-file", tokens)...)
+		n := startTest(t, "", func(c *Config) {
+			c.NodeID, c.AuthFile, c.ClusterSecretFile = "n1", tokens, guard
+		})
 		_, _, err := stranger.peers.Call(t.Context(), peer.Target{Addr: n.peers.Addr()}, "ping", nil)
 		assert.True(t, err != nil && strings.Contains(err.Error(), what), "%s: %v", what, err)
 		err = n.engine().replica.AddMember(t.Context(), raft.Member{ID: "x", RaftAddr: "127.0.0.1:1"})
-		assert.Equal(t, err != nil, guard == nil, "announced at one that accepts nobody: %v", err)
-		n.reloadSecrets(func(setting string, err error) { assert.NoError(t, err, "%s", setting) })
+		assert.Equal(t, err != nil, guard == "", "announced at one that accepts nobody: %v", err)
+		n.Reload(func(setting string, err error) { assert.NoError(t, err, "%s", setting) })
 		n.stop()
 	}
 	ready := func(want bool, why string) {

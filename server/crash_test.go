@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -30,7 +30,7 @@ import (
 )
 
 // stack is what stores and decides of a node, on a disk in memory: event log,
-// state, checkpoints, Raft log; built as startNode builds it.
+// state, checkpoints, Raft log; built as Start builds it.
 type stack struct {
 	log     *log.Log
 	machine *fsm.Replica

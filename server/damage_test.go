@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bytes"
@@ -24,16 +24,14 @@ import (
 func TestDamageIsRepaired(t *testing.T) {
 	addrs := []string{ports.Free(t), ports.Free(t), ports.Free(t)}
 	start := func(i int, dir string) *testNode {
-		return startTest(t, dir, "--node-id", fmt.Sprintf("n%d", i+1), "--raft-addr", addrs[i],
-			"--bootstrap-expect", "3", "--join", strings.Join(addrs, ","),
-			"--log-segment-bytes", "65536")
-	}
-	ready := func(n *testNode) {
-		n.until("the node to be ready", func() bool { return askReady(t.Context(), n.Client) == nil })
+		return startTest(t, dir, func(c *Config) {
+			c.NodeID, c.RaftAddr = fmt.Sprintf("n%d", i+1), addrs[i]
+			c.BootstrapExpect, c.Join, c.LogSegmentBytes = 3, addrs, 65536
+		})
 	}
 	nodes := []*testNode{start(0, ""), start(1, ""), start(2, "")}
 	for _, n := range nodes {
-		ready(n)
+		<-n.Ready()
 	}
 	n := nodes[2]
 	n.put("q", "{}")
@@ -59,7 +57,7 @@ func TestDamageIsRepaired(t *testing.T) {
 	name := must(filepath.Glob(filepath.Join(n.dir, "log/*.seg")))[1]
 	files[name] = flipHeader(t, name)
 	n = start(2, n.dir)
-	ready(n)
+	<-n.Ready()
 	n.until("the first message", func() bool {
 		r := must(http.Get(n.addr + "/v1/messages/" + first))
 		defer r.Body.Close()
@@ -83,7 +81,7 @@ func TestDamageIsRepaired(t *testing.T) {
 	hurry, cancel := context.WithCancel(t.Context())
 	cancel()
 	for _, n := range []*testNode{nodes[0], nodes[1], n} {
-		_ = n.node.stop(hurry) // the last two have no majority to leave to
+		_ = n.Stop(hurry) // the last two have no majority to leave to
 	}
 }
 
@@ -100,7 +98,8 @@ func flipHeader(t *testing.T, name string) []byte {
 // TestDamageWithoutACopy flips a byte of a message in a sealed segment of a single node: events,
 // histories and pages are read past it. A wrong header hides nothing.
 func TestDamageWithoutACopy(t *testing.T) {
-	n := startTest(t, "", "--log-segment-bytes", "65536", "--scrub-rate", "0")
+	settings := func(c *Config) { c.LogSegmentBytes, c.ScrubRate = 65536, 0 }
+	n := startTest(t, "", settings)
 	n.put("q", "{}")
 	first := n.produce("q", wire.NewMessage{Payload: []byte(`"first"`)})[0]
 	text := `"` + strings.Repeat("x", 1000) + `"`
@@ -117,7 +116,7 @@ func TestDamageWithoutACopy(t *testing.T) {
 	b := must(os.ReadFile(name))
 	b[bytes.Index(b, []byte(`"first"`))+1] ^= 1
 	require.NoError(t, os.WriteFile(name, b, 0o600))
-	n = startTest(t, n.dir, "--log-segment-bytes", "65536", "--scrub-rate", "0")
+	n = startTest(t, n.dir, settings)
 	for path, also := range map[string]string{
 		"/v1/events?limit=1000":              last,
 		"/v1/messages/" + first + "/history": first,

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"fmt"
@@ -46,7 +46,7 @@ func limitConns() (l connLimits, err error) {
 	}
 	files := uint64(r.Cur)
 	if files < reservedFiles+leastConns {
-		return l, usagef("this process may open %d files, and needs at least %d: raise the limit "+
+		return l, settingsf("this process may open %d files, and needs at least %d: raise the limit "+
 			"(ulimit -n, LimitNOFILE of systemd, ulimits of a container)",
 			files, reservedFiles+leastConns)
 	}

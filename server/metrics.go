@@ -1,8 +1,9 @@
-package main
+package server
 
 import (
 	"math"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 
@@ -156,10 +157,10 @@ func snakeCase(name string) string {
 
 // exportNode exports the state of this node.
 func (e *engine) exportNode(r *prometheus.Registry) {
-	b := build()
 	promauto.With(r).NewGauge(prometheus.GaugeOpts{
 		Name: "qlogd_build_info", Help: "1, with the program's version, commit and Go version.",
-		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "go": b.Go},
+		ConstLabels: prometheus.Labels{"version": e.c.Version, "commit": e.c.Commit,
+			"go": runtime.Version()},
 	}).Set(1)
 	flag := func(set bool) float64 {
 		if set {

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"bytes"
@@ -25,6 +25,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/replay"
 )
@@ -32,28 +33,38 @@ import (
 // testNode is a node in this process, and a client of it.
 type testNode struct {
 	*testing.T
-	*node
+	*Node
 	*client.Client
 	dir, addr string
 }
 
+func TestMain(m *testing.M) {
+	cluster.Plain()
+	cluster.Main(m)
+}
+
+// with changes the settings of a node.
+type with = func(c *Config)
+
 // testConfig returns the settings of a node in this process.
-func testConfig(t *testing.T, dir string, args ...string) *config {
-	t.Helper()
-	args = append([]string{"serve", "--data-dir", dir,
-		"--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...)
-	a := &app{args: args, getenv: func(string) string { return "" }}
-	return must(a.loadConfig())
+func testConfig(dir string, changes ...with) *Config {
+	c := DefaultConfig()
+	c.DataDir, c.HTTPAddr, c.RaftAddr = dir, "127.0.0.1:0", "127.0.0.1:0"
+	c.Admin = http.NotFoundHandler()
+	for _, change := range changes {
+		change(&c)
+	}
+	return &c
 }
 
 // startTest starts a node. Without a directory it gets a new one.
-func startTest(t *testing.T, dir string, args ...string) *testNode {
+func startTest(t *testing.T, dir string, changes ...with) *testNode {
 	t.Helper()
 	if dir == "" {
 		dir = filepath.Join(t.TempDir(), "data")
 	}
-	n := must(startNode(testConfig(t, dir, args...), slog.New(slog.DiscardHandler)))
-	addr := "http://" + n.httpLis.Addr().String()
+	n := must(Start(testConfig(dir, changes...), slog.New(slog.DiscardHandler)))
+	addr := "http://" + n.HTTPAddr()
 	return &testNode{t, n, must(client.New(addr)), dir, addr}
 }
 
@@ -61,7 +72,7 @@ func (n *testNode) stop() {
 	n.Helper()
 	ctx, cancel := context.WithTimeout(n.Context(), 3*time.Minute)
 	defer cancel()
-	require.NoError(n, n.node.stop(ctx))
+	require.NoError(n, n.Stop(ctx))
 }
 
 // call sends a request, which must be successful, and decodes the answer into out.
@@ -105,15 +116,12 @@ func (n *testNode) die(m wire.LeasedMessage, why string) {
 }
 
 // into copies the node's past up to an index, and starts the copy.
-func (n *testNode) into(index uint64, args ...string) *testNode {
+func (n *testNode) into(index uint64, changes ...with) *testNode {
 	n.Helper()
-	d := must(replay.Open(n.dir))
-	defer d.Close()
 	target := filepath.Join(n.TempDir(), "then")
-	at := event.Instant{Kind: event.InstantIndex, Index: index}
-	assert.True(n, must(d.Into(n.Context(), at, target, seed, nil)).PushOff(),
-		"the copy's card lets it push")
-	return startTest(n.T, target, args...)
+	output(n.T, "replay", "--data-dir", n.dir, "--into", target, "--to", fmt.Sprint("index:", index))
+	assert.True(n, must(datadir.ReadNode(target)).PushOff(), "the copy's card lets it push")
+	return startTest(n.T, target, changes...)
 }
 
 // until waits for a condition that no event marks.
@@ -137,8 +145,9 @@ func must[T any](v T, err error) T {
 // History goes, but nothing that a live message or a kept checkpoint needs.
 func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	t.Parallel()
-	n := startTest(t, "", "--history-retention", "0", "--log-segment-bytes", "65536",
-		"--checkpoint-entries", "256")
+	n := startTest(t, "", func(c *Config) {
+		c.HistoryRetention, c.LogSegmentBytes, c.CheckpointEntries = 0, 65536, 256
+	})
 	ctx := t.Context()
 	n.put("jobs", `{"deduplication":{"window_seconds":0}}`)
 	old := n.produce("jobs", wire.NewMessage{Payload: []byte(`"kept"`), Kind: "old"})[0]
@@ -224,7 +233,7 @@ func TestDataDirectoryIsPrivate(t *testing.T) {
 	t.Parallel()
 	dir := ""
 	for range 2 {
-		n := startTest(t, dir, "--log-segment-bytes", "65536", "--checkpoint-entries", "1")
+		n := startTest(t, dir, func(c *Config) { c.LogSegmentBytes, c.CheckpointEntries = 65536, 1 })
 		dir = n.dir
 		n.put("jobs", `{}`)
 		n.produce("jobs", client.JSON(strings.Repeat("x", 60_000)), client.JSON(1))
@@ -245,7 +254,7 @@ func TestDataDirectoryIsPrivate(t *testing.T) {
 // What was seen live is what at= and a copy show.
 func TestPastEqualsLive(t *testing.T) {
 	t.Parallel()
-	n := startTest(t, "", "--checkpoint-entries", "20")
+	n := startTest(t, "", func(c *Config) { c.CheckpointEntries = 20 })
 	ctx := t.Context()
 	n.put("jobs", `{"delivery":{"dead_letter_queue":"auto","max_attempts":2,
 		"initial_backoff_ms":0,"lease_ms":60000}}`)
@@ -331,7 +340,7 @@ func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 	target := httptest.NewServer(http.HandlerFunc(
 		func(http.ResponseWriter, *http.Request) { pushed <- struct{}{} }))
 	defer target.Close()
-	n := startTest(t, "", "--push-allow-private")
+	n := startTest(t, "", func(c *Config) { c.PushAllowPrivate = true })
 	ctx := t.Context()
 	n.put("jobs", `{"delivery":{"dead_letter_queue":"auto"}}`)
 	n.call("PUT", "/v1/webhooks/pager",
@@ -361,7 +370,7 @@ func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 	}
 	require.NoError(t, n.ResumeQueue(ctx, "outbox"))
 	<-pushed
-	copied := n.into(index, "--push-allow-private")
+	copied := n.into(index, func(c *Config) { c.PushAllowPrivate = true })
 	n.stop()
 
 	ended := must(copied.WaitTask(ctx, task.ID))
@@ -391,7 +400,7 @@ func TestCopyHasTasksAndWebhooksAndPushesNothing(t *testing.T) {
 // A node stops with an admin listener and a long poll, and leaves a log that is whole.
 func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 	t.Parallel()
-	n := startTest(t, "", "--admin-addr", "127.0.0.1:0")
+	n := startTest(t, "", func(c *Config) { c.AdminAddr = "127.0.0.1:0" })
 	ctx := t.Context()
 	n.put("jobs", `{}`)
 	once := must(client.New(n.addr, client.WithRetry(client.Retry{Attempts: 1})))
@@ -438,7 +447,7 @@ func TestMetrics(t *testing.T) {
 		"qlogd_raft_fsm_apply_batch_count ", `qlogd_raft_some_thing_total{peer_id="n2"} 1`} {
 		assert.True(t, bytes.Contains(b, []byte("\n"+want)), "/metrics lacks %s", want)
 	}
-	doc, err := os.ReadFile("../../docs/operations.md")
+	doc, err := os.ReadFile("../docs/operations.md")
 	require.NoError(t, err)
 	for _, m := range regexp.MustCompile(`(?m)^# HELP (qlogd_\w+)`).FindAllSubmatch(b, -1) {
 		name := string(m[1])
@@ -484,7 +493,7 @@ func TestBulkChangesAreInTheHistoryOnceAnswered(t *testing.T) {
 // messages would have no payload.
 func TestLostBeginningIsRefused(t *testing.T) {
 	t.Parallel()
-	n := startTest(t, "", "--log-segment-bytes", "65536")
+	n := startTest(t, "", func(c *Config) { c.LogSegmentBytes = 65536 })
 	n.put("q", `{}`)
 	for range 20 {
 		n.produce("q", client.JSON(strings.Repeat("x", 10_000)))
@@ -495,7 +504,7 @@ func TestLostBeginningIsRefused(t *testing.T) {
 	require.True(t, len(files) >= 3, "%v", files)
 	index := strings.TrimSuffix(files[0], ".seg") + ".idx"
 	require.NoError(t, errors.Join(os.Remove(files[0]), os.Remove(index)))
-	_, err := startNode(testConfig(t, n.dir), slog.New(slog.DiscardHandler))
+	_, err := Start(testConfig(n.dir), slog.New(slog.DiscardHandler))
 	if err == nil || !strings.Contains(err.Error(), "first segments are lost") {
 		t.Errorf("%v", err)
 	}

@@ -1,11 +1,12 @@
-package main
+package server
 
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -15,6 +16,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/ports"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
@@ -44,7 +46,7 @@ func (n *testNode) harm() (file string, right []byte) {
 
 // TestVerifyNode verifies a single node's files: while it serves, and with a byte that is wrong.
 func TestVerifyNode(t *testing.T) {
-	n := startTest(t, "", "--node-id", "n1", "--log-segment-bytes", "65536", "--scrub-rate", "0")
+	n := startTest(t, "", func(c *Config) { c.NodeID, c.LogSegmentBytes, c.ScrubRate = "n1", 65536, 0 })
 	n.fill()
 	verify := []string{"cluster", "verify", "n1", "--wait", "--addr", n.addr}
 	grows, stop := context.WithCancel(t.Context())
@@ -66,12 +68,13 @@ func TestVerifyNode(t *testing.T) {
 
 	file, _ := n.harm()
 	for _, args := range [][]string{verify, {"replay", "--verify", "--data-dir", n.dir}} {
-		var out, complaint bytes.Buffer
-		code := run(t.Context(), args, nil, &out, &complaint)
-		assert.True(t, code == exitDifference && strings.Contains(complaint.String(),
-			"verification found a difference (first wrong: index:") &&
-			strings.Contains(complaint.String(), filepath.Base(file)+", offset "),
-			"%v: %d %s%s", args, code, &out, &complaint)
+		_, err := exec.CommandContext(t.Context(), cluster.Binary(t), args...).Output()
+		e, _ := errors.AsType[*exec.ExitError](err)
+		require.True(t, e != nil, "%v: %v", args, err)
+		assert.True(t, e.ExitCode() == 3 && bytes.Contains(e.Stderr,
+			[]byte("verification found a difference (first wrong: index:")) &&
+			bytes.Contains(e.Stderr, []byte(filepath.Base(file)+", offset ")),
+			"%v: %v %s", args, err, e.Stderr)
 	}
 	found := must(n.Tasks(t.Context(), wire.TaskCompleted))[0].Verified
 	assert.True(t, !found.OK && found.Segment == filepath.Base(file) && *found.Offset > 0 &&
@@ -88,27 +91,20 @@ func TestVerifyNode(t *testing.T) {
 func TestVerifyNodes(t *testing.T) {
 	addrs := []string{ports.Free(t), ports.Free(t), ports.Free(t)}
 	start := func(i int, dir string, rate int64) *testNode {
-		if dir == "" {
-			dir = filepath.Join(t.TempDir(), "data")
-		}
-		c := testConfig(t, dir, "--node-id", fmt.Sprintf("n%d", i+1), "--raft-addr", addrs[i],
-			"--bootstrap-expect", "3", "--join", strings.Join(addrs, ","),
-			"--log-segment-bytes", "65536", "--scrub-rate", "0")
-		if rate > 0 {
-			c.verifyRate = rate
-		}
-		n := must(startNode(c, slog.New(slog.DiscardHandler)))
-		addr := "http://" + n.httpLis.Addr().String()
-		return &testNode{t, n, must(client.New(addr)), dir, addr}
+		return startTest(t, dir, func(c *Config) {
+			c.NodeID, c.RaftAddr = fmt.Sprintf("n%d", i+1), addrs[i]
+			c.BootstrapExpect, c.Join = 3, addrs
+			c.LogSegmentBytes, c.ScrubRate = 65536, 0
+			if rate > 0 {
+				c.verifyRate = rate
+			}
+		})
 	}
 	const never = 1 // byte a second
 	ctx := t.Context()
 	n1, n2, n3 := start(0, "", 0), start(1, "", never), start(2, "", never)
-	ready := func(n *testNode) {
-		n.until("the node to be ready", func() bool { return askReady(ctx, n.Client) == nil })
-	}
 	for _, n := range []*testNode{n1, n2, n3} {
-		ready(n)
+		<-n.Ready()
 	}
 	n1.fill()
 	begin := func(at *testNode, node string) string {
@@ -145,7 +141,7 @@ func TestVerifyNodes(t *testing.T) {
 	_, err := n2.VerifyNode(ctx, "n3")
 	assert.ErrorIs(t, err, client.ErrNodeUnreachable)
 	n3 = start(2, n3.dir, 0)
-	ready(n3)
+	<-n3.Ready()
 	ends(id, wire.TaskFailed, "node n3 was ") // stopped; restarted, if it could not say so
 
 	file, right := n3.harm()
@@ -159,6 +155,6 @@ func TestVerifyNodes(t *testing.T) {
 	hurry, cancel := context.WithCancel(ctx)
 	cancel()
 	for _, n := range []*testNode{n1, n2, n3} {
-		_ = n.node.stop(hurry) // the last two have no majority to leave to
+		_ = n.Stop(hurry) // the last two have no majority to leave to
 	}
 }

@@ -1,4 +1,5 @@
-package main
+// Package server puts a node together: its listeners, and the engine on its data directory.
+package server
 
 import (
 	"context"
@@ -7,10 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	_ "net/http/pprof" // on the default mux
 	"net/netip"
-	"os"
-	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -31,9 +29,9 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// node is a running server: the listeners, the lock on the data directory, and the engine on it.
-type node struct {
-	c      *config
+// Node is a running server: the listeners, the lock on the data directory, and the engine on it.
+type Node struct {
+	c      *Config
 	logger *slog.Logger
 	cardMu sync.Mutex    // held to change the card
 	card   *datadir.Node // the identity of this directory
@@ -57,8 +55,8 @@ type node struct {
 	reopens    chan change
 	endKeeping func()
 
-	// broken receives the reason why the node cannot continue.
 	broken chan error
+	ready  chan struct{}
 
 	lifetime
 }
@@ -104,23 +102,30 @@ func (l *lifetime) closeAfter(err *error) {
 	}
 }
 
-// startNode starts a node, and returns when it serves or, if its cluster is still to be formed or
+// Start starts a node, and returns when it serves or, if its cluster is still to be formed or
 // found, when it has begun to look for it. On an error everything that was opened is closed, and
-// nothing on disk has been harmed.
-func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
-	n := &node{c: c, logger: logger, broken: make(chan error, 8), reopens: make(chan change, 1)}
+// nothing on disk has been harmed. c must not change afterwards.
+func Start(c *Config, logger *slog.Logger) (_ *Node, err error) {
+	if err := c.Check(); err != nil {
+		return nil, err
+	}
+	for _, w := range c.warnings {
+		logger.Warn(w.text, w.name, w.addr)
+	}
+	n := &Node{c: c, logger: logger, broken: make(chan error, 8), ready: make(chan struct{}),
+		reopens: make(chan change, 1)}
 	if n.limits, err = limitConns(); err != nil {
 		return nil, err
 	}
 	n.begin()
 	n.conns = api.NewConns(n.limits.clients)
-	n.egress = webhook.NewClient(c.PushAllowPrivate, "qlogd/"+build().Version, n.limits.egress)
+	n.egress = webhook.NewClient(c.PushAllowPrivate, "qlogd/"+c.Version, n.limits.egress)
 	defer n.closeAfter(&err)
 	// Files and addresses first: a mistake in them must be found before anything is created.
 	if err := n.readSecrets(); err != nil {
 		return nil, err
 	}
-	endpoint, err := otlpEndpoint(os.Getenv)
+	endpoint, err := otlpEndpoint(c.Getenv)
 	if err != nil {
 		return nil, err
 	}
@@ -178,11 +183,50 @@ func startNode(c *config, logger *slog.Logger) (_ *node, err error) {
 	keeping, stop := context.WithCancel(context.Background())
 	n.endKeeping = func() { stop(); kept.Wait() }
 	kept.Go(func() { n.keepEngine(keeping) })
+	n.work.Go(n.announce)
 	return n, nil
 }
 
+// HTTPAddr returns the address that the node listens on.
+func (n *Node) HTTPAddr() string { return n.httpLis.Addr().String() }
+
+// Ready is closed when the node is ready for the first time.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// Broken receives the reason why the node cannot continue. It is not to be stopped then, for its
+// files or its state cannot be trusted: the process ends, and the next start checks them.
+func (n *Node) Broken() <-chan error { return n.broken }
+
+// announce logs that the node listens and, once it is ready, that it serves.
+func (n *Node) announce() {
+	n.logger.Info("listening", "http_addr", n.HTTPAddr(), "raft_addr", n.peers.Addr())
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for tries := 1; ; tries++ {
+		ready, reasons := false, []string{"there is nothing to serve from yet"}
+		if e := n.engine(); e != nil {
+			ready, reasons = e.replica.Ready()
+		}
+		if ready {
+			break
+		}
+		if tries%500 == 0 { // 10 s
+			n.logger.Warn("not ready yet", "reasons", reasons)
+		}
+		select {
+		case <-tick.C:
+		case <-n.background.Done():
+			return
+		}
+	}
+	self := n.peers.Self()
+	n.logger.Info("serving", "http", n.HTTPAddr(), "raft", self.Raft, "node", self.Node,
+		"cluster", self.Cluster, "data-dir", n.c.DataDir, "version", n.c.Version)
+	close(n.ready)
+}
+
 // listen listens on an address of the settings. What serves there may close it first.
-func (n *node) listen(setting, addr string) (net.Listener, error) {
+func (n *Node) listen(setting, addr string) (net.Listener, error) {
 	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", setting, err)
@@ -192,38 +236,38 @@ func (n *node) listen(setting, addr string) (net.Listener, error) {
 }
 
 // readSecrets reads certificates and tokens.
-func (n *node) readSecrets() (err error) {
+func (n *Node) readSecrets() (err error) {
 	c := n.c
 	if c.AuthFile != "" {
 		if n.auth, err = api.LoadAuth(c.AuthFile); err != nil {
-			return usagef("auth-file: %w", err)
+			return settingsf("auth-file: %w", err)
 		}
 	}
 	if c.TLSCert != "" {
 		if n.certs, err = certs.Load(c.TLSCert, c.TLSKey, "", n.logger); err != nil {
-			return usagef("tls-cert: %w", err)
+			return settingsf("tls-cert: %w", err)
 		}
 	}
 	if c.RaftTLSCert != "" {
 		n.peerCerts, err = certs.Load(c.RaftTLSCert, c.RaftTLSKey, c.RaftTLSCA, n.logger)
 		if err != nil {
-			return usagef("raft-tls-cert: %w", err)
+			return settingsf("raft-tls-cert: %w", err)
 		}
 	}
 	if c.ClusterSecretFile != "" {
 		if n.shared, err = sharedsecret.Load(c.ClusterSecretFile); err != nil {
-			return usagef("cluster-secret-file: %w", err)
+			return settingsf("cluster-secret-file: %w", err)
 		}
 	}
-	if n.secrets, err = webhook.NewSecrets(os.Getenv, c.SecretsDir); err != nil {
-		return usagef("secrets-dir: %w", err)
+	if n.secrets, err = webhook.NewSecrets(c.Getenv, c.SecretsDir); err != nil {
+		return settingsf("secrets-dir: %w", err)
 	}
 	return nil
 }
 
-// reloadSecrets reads them again, and calls done for each setting. What has a mistake stays as it
-// was.
-func (n *node) reloadSecrets(done func(setting string, err error)) {
+// Reload reads certificates and tokens again, and calls done for each setting. What has a mistake
+// stays as it was.
+func (n *Node) Reload(done func(setting string, err error)) {
 	if n.auth != nil {
 		done("auth-file", n.auth.Reload())
 	}
@@ -242,7 +286,7 @@ func (n *node) reloadSecrets(done func(setting string, err error)) {
 }
 
 // serveAPI begins to serve HTTP.
-func (n *node) serveAPI() error {
+func (n *Node) serveAPI() error {
 	handler, err := n.handler()
 	if err != nil {
 		return err
@@ -265,14 +309,14 @@ func (n *node) serveAPI() error {
 }
 
 // handler returns what clients reach: the API and, unless it is turned off, the console.
-func (n *node) handler() (http.Handler, error) {
+func (n *Node) handler() (http.Handler, error) {
 	served := http.HandlerFunc(n.serveHTTP)
 	if n.c.NoConsole {
 		return served, nil
 	}
 	o := console.Options{
 		API: served, PublicURLs: n.c.PublicURL, Proxies: n.c.proxies,
-		Source: n.source, Version: build().Version, Logger: n.logger,
+		Source: n.source, Version: n.c.Version, Logger: n.logger,
 	}
 	if n.auth != nil { // else o.Tokens would not be nil
 		o.Tokens = n.auth
@@ -281,18 +325,18 @@ func (n *node) handler() (http.Handler, error) {
 }
 
 // source returns the address that a request comes from.
-func (n *node) source(r *http.Request) netip.Addr {
+func (n *Node) source(r *http.Request) netip.Addr {
 	remote, _ := netip.ParseAddrPort(r.RemoteAddr) // net/http has set it
 	return webhook.Source(remote.Addr(), r.Header["X-Forwarded-For"], n.c.proxies)
 }
 
 // guard returns the Guard of a listener whose requests need no token.
-func (n *node) guard() api.Guard {
+func (n *Node) guard() api.Guard {
 	return api.Guard{Origins: n.c.origins, Hosts: n.c.hosts, Refuse: n.refuse}
 }
 
 // refuse answers what a Guard refuses.
-func (n *node) refuse(w http.ResponseWriter, r *http.Request, p *event.Problem) {
+func (n *Node) refuse(w http.ResponseWriter, r *http.Request, p *event.Problem) {
 	var s *api.Server
 	if e := n.engine(); e != nil {
 		s = e.api
@@ -300,9 +344,8 @@ func (n *node) refuse(w http.ResponseWriter, r *http.Request, p *event.Problem) 
 	s.Refuse(w, r, p)
 }
 
-// serveAdmin serves pprof and POST /debug/free on an address of its own, if one is set: never where
-// clients are.
-func (n *node) serveAdmin() error {
+// serveAdmin serves c.Admin on an address of its own, if one is set: never where clients are.
+func (n *Node) serveAdmin() error {
 	if n.c.AdminAddr == "" {
 		return nil
 	}
@@ -310,14 +353,7 @@ func (n *node) serveAdmin() error {
 	if err != nil {
 		return err
 	}
-	mux := http.NewServeMux()
-	mux.Handle("/debug/pprof/", http.DefaultServeMux)
-	// Returns free memory to the system: what is resident afterwards the node needs.
-	mux.HandleFunc("POST /debug/free", func(w http.ResponseWriter, _ *http.Request) {
-		debug.FreeOSMemory()
-		w.WriteHeader(http.StatusNoContent)
-	})
-	admin := api.HTTPServer(mux, n.guard(), n.apiOptions(), n.logger)
+	admin := api.HTTPServer(n.c.Admin, n.guard(), n.apiOptions(), n.logger)
 	admin.WriteTimeout = 0 // a profile takes as long as it is asked to
 	n.release(admin.Close)
 	n.logger.Info("serving profiles", "admin", l.Addr().String())
@@ -329,9 +365,12 @@ func (n *node) serveAdmin() error {
 	return nil
 }
 
-// stop ends a node in the opposite order. ctx bounds how long requests may take; an unanswered one
+// DrainTime is how long requests get to end when a node stops.
+const DrainTime = 8 * time.Second
+
+// Stop ends a node in the opposite order. ctx bounds how long requests may take; an unanswered one
 // then has an unknown outcome, as after a crash.
-func (n *node) stop(ctx context.Context) error {
+func (n *Node) Stop(ctx context.Context) error {
 	n.endKeeping() // the engine is not exchanged any more
 	e := n.engine()
 	if e != nil {
@@ -358,20 +397,20 @@ func (n *node) stop(ctx context.Context) error {
 }
 
 // fail ends the node; the first reason counts.
-func (n *node) fail(err error) {
+func (n *Node) fail(err error) {
 	select {
 	case n.broken <- err:
 	default:
 	}
 }
 
-func (n *node) apiOptions() api.Options {
+func (n *Node) apiOptions() api.Options {
 	return api.Options{
 		MaxPayload: n.c.MaxPayloadBytes, MaxRequest: n.c.MaxRequestBytes,
 		HistoryRetention: n.c.HistoryRetention, AutoCreateQueues: n.c.AutoCreateQueues,
 		MaxQueues: n.c.MaxQueues,
 		Auth:      n.auth, OpenMetrics: n.c.OpenMetrics, TrustedProxies: n.c.proxies,
-		Console: !n.c.NoConsole, Version: build().Version, Conns: n.conns,
+		Console: !n.c.NoConsole, Version: n.c.Version, Conns: n.conns,
 	}
 }
 
@@ -382,7 +421,7 @@ type serving struct {
 	open    sync.RWMutex // held for reading by requests, and for ever once it is retired
 }
 
-func (n *node) serveHTTP(w http.ResponseWriter, r *http.Request) {
+func (n *Node) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	s := n.now.Load()
 	for !s.open.TryRLock() {
 		s = n.now.Load() // the one that has taken its place
@@ -392,12 +431,12 @@ func (n *node) serveHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // serveNothing answers requests while there is no engine.
-func (n *node) serveNothing(why string) *serving {
+func (n *Node) serveNothing(why string) *serving {
 	return n.now.Swap(&serving{handler: api.Unready(why)})
 }
 
 // engine returns the one that serves now, nil if there is none.
-func (n *node) engine() *engine {
+func (n *Node) engine() *engine {
 	if s := n.now.Load(); s != nil {
 		return s.engine
 	}
@@ -405,7 +444,7 @@ func (n *node) engine() *engine {
 }
 
 // open opens an engine and lets it serve.
-func (n *node) open() error {
+func (n *Node) open() error {
 	// A crash may have interrupted an installation.
 	if _, err := fetch.Install(vfs.OS{}, n.c.DataDir, nil, n.logger); err != nil {
 		return err
@@ -419,7 +458,7 @@ func (n *node) open() error {
 		e, err = openEngine(n)
 	}
 	if errors.Is(err, raft.ErrOlder) {
-		return exitf(exitDiverged, "%w: entries that were acknowledged are missing in %s; "+
+		return directoryf("%w: entries that were acknowledged are missing in %s; "+
 			"put the newest copy of the whole directory back, or give them up with "+
 			"--accept-older-data", err, n.c.DataDir)
 	}
@@ -439,7 +478,7 @@ type change struct {
 
 // requestReopen requests that the engine is opened again. A second request while one waits is the
 // same one.
-func (n *node) requestReopen(c change) {
+func (n *Node) requestReopen(c change) {
 	select {
 	case n.reopens <- c:
 	default:
@@ -448,7 +487,7 @@ func (n *node) requestReopen(c change) {
 
 // keepEngine forms or finds the cluster if that is still to be done, and opens the engine again
 // when it is asked to.
-func (n *node) keepEngine(ctx context.Context) {
+func (n *Node) keepEngine(ctx context.Context) {
 	if n.card.Blank() {
 		err := raft.Bootstrap(ctx, raft.BootstrapOptions{
 			Net: n.peers, Card: n.card, Logger: n.logger,
@@ -456,7 +495,7 @@ func (n *node) keepEngine(ctx context.Context) {
 			Save: func() error { return n.card.Write(n.c.DataDir) },
 		})
 		if _, ok := errors.AsType[raft.SettingsError](err); ok {
-			err = usagef("%w", err)
+			err = settingsf("%w", err)
 		}
 		if err == nil {
 			err = n.open()
@@ -482,13 +521,13 @@ func (n *node) keepEngine(ctx context.Context) {
 }
 
 // reopen exchanges the engine. Open requests end before; new ones are asked to try again.
-func (n *node) reopen(c change) error {
+func (n *Node) reopen(c change) error {
 	n.logger.Info("reopening the data directory", "why", c.why)
 	began := time.Now()
 	old := n.serveNothing(c.why)
 	old.api.Drain()
 	old.open.Lock() // all requests have ended, and none begins
-	ctx, cancel := context.WithTimeout(context.Background(), drainTime)
+	ctx, cancel := context.WithTimeout(context.Background(), DrainTime)
 	defer cancel()
 	if err := old.close(ctx); err != nil {
 		// As after a crash: the start repairs it.

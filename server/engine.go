@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"context"
@@ -39,7 +39,7 @@ import (
 // engine is everything on a data directory: the event log, the state that it folds to, Raft, the
 // read models, and the API on top. A node opens it again when the directory was exchanged.
 type engine struct {
-	*node
+	*Node
 
 	log     *log.Log
 	machine *fsm.Replica
@@ -63,9 +63,9 @@ type engine struct {
 
 // openEngine opens what is on disk. On an error everything that was opened is closed, and nothing
 // on disk has been harmed.
-func openEngine(n *node) (_ *engine, err error) {
+func openEngine(n *Node) (_ *engine, err error) {
 	c, card, logger := n.c, n.card, n.logger
-	e := &engine{node: n, follows: loop.New(followEvery, followAgain)}
+	e := &engine{Node: n, follows: loop.New(followEvery, followAgain)}
 	e.begin()
 	defer e.closeAfter(&err)
 	registry := prometheus.NewRegistry()
@@ -229,7 +229,7 @@ func (e *engine) raftOptions(sink raft.Metrics) raft.Options {
 func (e *engine) health() datadir.Health {
 	h := e.scrubber.Health()
 	h.Verifying = e.verifier.Verifying()
-	h.Version = build().Version
+	h.Version = e.c.Version
 	h.FreeBytes, h.SizeBytes, _ = diskSpace(e.c.DataDir) // zeros: not known
 	return h
 }
@@ -435,7 +435,7 @@ func (e *engine) openPast(ctx context.Context) (*log.Log, func(), error) {
 }
 
 func (e *engine) logSegments() wire.LogSegments {
-	out := segmentsOf(e.log, e.card)
+	out := replay.Segments(e.log, e.card)
 	for i := range out.Segments {
 		s := &out.Segments[i]
 		s.Archived = s.Sealed && e.archiver.Has(s.LastIndex)

@@ -1,4 +1,4 @@
-package main
+package server
 
 import (
 	"cmp"
@@ -27,7 +27,7 @@ import (
 
 // openCard reads node.json, or makes it in a new directory. It refuses a directory whose parts do
 // not belong together.
-func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
+func openCard(c *Config, logger *slog.Logger) (*datadir.Node, error) {
 	segments, err := datadir.HasSegments(c.DataDir)
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 		return nil, err
 	}
 	if c.NodeID != "" && c.NodeID != card.NodeID {
-		return nil, usagef("node-id is %s, but data directory %s belongs to node %s",
+		return nil, settingsf("node-id is %s, but data directory %s belongs to node %s",
 			c.NodeID, c.DataDir, card.NodeID)
 	}
 	if segments && !card.HasOthers() {
@@ -77,9 +77,9 @@ func openCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
 	return card, nil
 }
 
-func newCard(c *config, logger *slog.Logger) (*datadir.Node, error) {
+func newCard(c *Config, logger *slog.Logger) (*datadir.Node, error) {
 	if _, err := os.Stat(c.witnessFile()); err == nil {
-		return nil, exitf(exitDiverged, "data directory %s is new, but witness file %s is of an "+
+		return nil, directoryf("data directory %s is new, but witness file %s is of an "+
 			"earlier one: is its disk mounted? To begin with an empty directory, remove the file",
 			c.DataDir, c.witnessFile())
 	}
@@ -120,7 +120,7 @@ func diskSpace(dir string) (free, size uint64, err error) {
 }
 
 // openPeers starts to listen for the other nodes.
-func (n *node) openPeers(l net.Listener) (*peer.Net, error) {
+func (n *Node) openPeers(l net.Listener) (*peer.Net, error) {
 	self := peer.Identity{
 		Cluster: n.card.ClusterID, Node: n.card.NodeID, Incarnation: n.card.Incarnation,
 		Raft: cmp.Or(n.c.RaftAdvertise, l.Addr().String()),
@@ -153,7 +153,7 @@ const (
 // would write where nobody looks. So a node that is alone in its cluster ends if a join address
 // belongs to another one, unless another node of its own answers too. A node with others
 // acknowledges nothing without them.
-func (n *node) checkJoin(addrs []string) (err error) {
+func (n *Node) checkJoin(addrs []string) (err error) {
 	ctx, cancel := context.WithTimeout(n.background, joinCheckTimeout)
 	defer cancel()
 	there := make([]peer.Identity, len(addrs))
@@ -178,7 +178,7 @@ func (n *node) checkJoin(addrs []string) (err error) {
 	}
 	e := n.engine()
 	if err != nil && alone && e != nil && len(e.replica.Members()) == 1 {
-		return exitf(exitDiverged, "%w: it belongs elsewhere; "+
+		return directoryf("%w: it belongs elsewhere; "+
 			"start with the right data directory, or with an empty one", err)
 	}
 	if err != nil {
@@ -186,7 +186,9 @@ func (n *node) checkJoin(addrs []string) (err error) {
 	}
 	if len(left) > 0 {
 		n.work.Go(func() {
-			if pause(n.background, joinCheckEvery); n.background.Err() != nil {
+			select {
+			case <-time.After(joinCheckEvery):
+			case <-n.background.Done():
 				return
 			}
 			if err := n.checkJoin(left); err != nil {
@@ -198,12 +200,12 @@ func (n *node) checkJoin(addrs []string) (err error) {
 }
 
 // replicaFailed is called when the replica cannot continue.
-func (n *node) replicaFailed(why error) {
+func (n *Node) replicaFailed(why error) {
 	switch {
 	case errors.Is(why, raft.ErrRolledBack):
 		n.requestReopen(change{"the data directory was rolled back", n.reincarnate})
 	case errors.Is(why, raft.ErrRemoved):
-		n.fail(exitf(exitDiverged, "this data directory of node %s is no member of cluster %s "+
+		n.fail(directoryf("this data directory of node %s is no member of cluster %s "+
 			"any more: the node was removed, or has come with a newer directory; "+
 			"to bring it back, start it with an empty one and --join",
 			n.card.NodeID, n.card.ClusterID))
@@ -213,7 +215,7 @@ func (n *node) replicaFailed(why error) {
 }
 
 // changeCard changes this directory's identity, durably, before anybody hears of it.
-func (n *node) changeCard(change func(card *datadir.Node)) error {
+func (n *Node) changeCard(change func(card *datadir.Node)) error {
 	n.cardMu.Lock()
 	defer n.cardMu.Unlock()
 	change(n.card)
@@ -221,7 +223,7 @@ func (n *node) changeCard(change func(card *datadir.Node)) error {
 }
 
 // reincarnate makes this directory another member of its cluster, one that has promised nothing.
-func (n *node) reincarnate() error {
+func (n *Node) reincarnate() error {
 	n.logger.Warn("data directory is older than the others know it; " +
 		"rejoining as a new member, without a vote until it has caught up")
 	// First the mark, which a crash may lose: that of another incarnation would be refused.

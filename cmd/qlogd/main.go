@@ -128,7 +128,7 @@ func (a *app) rootCmd() *cobra.Command {
 		taskCommands, attentionCommand, workersCommand, eventsCommand, webhookCommands,
 		applyCommand, exportCommands,
 		clusterCommands, readyCommand, benchCommand, tokenCommands, versionCommand,
-		workCommand, topCommand, contextCommands,
+		workCommand, topCommand, contextCommands, tlsCommands,
 	}, settleCommands)...)(a)
 	root.SilenceUsage, root.SilenceErrors = true, true
 	root.Version = build().String()

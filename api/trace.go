@@ -15,7 +15,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Spans of messaging calls (docs/tracing.md). Without Deps.Tracer nothing here runs but sender.
+// Spans of messaging calls (docs/reference/tracing.md). Without Deps.Tracer nothing here runs but
+// sender.
 
 // The types of messaging operations, with which the names of their spans begin.
 const (

@@ -201,9 +201,9 @@ const (
 	ForwardTimeout = 30 * time.Second
 )
 
-// hook answers POST /hook/{name}. The order of the checks matters (docs/webhooks.md): nothing of a
-// definition is disclosed, and next to nothing spent, before the sender has proved that it has the
-// secret.
+// hook answers POST /hook/{name}. The order of the checks matters
+// (docs/reference/webhooks.md): nothing of a definition is disclosed, and next to nothing spent,
+// before the sender has proved that it has the secret.
 func (s *Server) hook(q *request) error {
 	q.write = true
 	at := time.Now()

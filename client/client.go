@@ -13,7 +13,7 @@
 //
 // Requests and answers are the types of package wire. Every write but a lease carries
 // an Idempotency-Key, so that the client can safely repeat a write with an unknown
-// outcome, as often as its Retry allows. docs/go-client.md lists the guarantees, the
+// outcome, as often as its Retry allows. docs/reference/go-client.md lists the guarantees, the
 // order of messages, and the rules of repetition.
 package client
 

@@ -356,7 +356,7 @@ func TestFlagsInWords(t *testing.T) {
 		"system", "home-dir", "shell", "now"} {
 		known[f] = true // of other programs
 	}
-	for _, name := range []string{"../docs/cluster.md", "../scripts/cluster", "README.md",
+	for _, name := range []string{"../docs/operations/cluster.md", "../scripts/cluster", "README.md",
 		"compose.yaml", "systemd/qlogd.service", "systemd/qlogd.yaml",
 		"kubernetes/kustomization.yaml", "kubernetes/secrets.example.yaml",
 		"kubernetes/statefulset.yaml", "Dockerfile"} {

@@ -96,7 +96,7 @@ func (c *Command) Weight() int {
 // KeepAnswersMS is how long a write with an Idempotency-Key can be repeated.
 const KeepAnswersMS = 24 * 3600 * 1000
 
-// Request makes a write safe to repeat (docs/http-api.md).
+// Request makes a write safe to repeat (docs/reference/http-api.md).
 type Request struct {
 	Key Hash // of principal, method, path and Idempotency-Key
 	// Body is a hash of query and body, and the body's length.

@@ -8,7 +8,7 @@ import (
 // Type says what happened. The numbers are frozen in the log.
 type Type uint8
 
-// The event types. Their numbers are in the log (docs/formats.md).
+// The event types. Their numbers are in the log (docs/reference/formats.md).
 const (
 	TypeNone Type = iota
 	QueueCreated

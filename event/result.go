@@ -9,7 +9,7 @@ import (
 )
 
 // Problem is a user's mistake or a refusal: an answer, not an error. Code is one that
-// docs/http-api.md lists.
+// docs/reference/http-api.md lists.
 type Problem struct {
 	Code         string
 	Detail       string

@@ -16,7 +16,7 @@ import (
 	"pgregory.net/rapid"
 )
 
-// The naive model: what docs/http-api.md promises, with
+// The naive model: what docs/reference/http-api.md promises, with
 // plain slices and maps, everything looked for from the start. It runs behind
 // the machine: it foretells every event and every answer, and takes from the
 // machine only what that leaves open (ids, jitter within its bounds,
@@ -751,7 +751,7 @@ func (w *model) putQueue(c *event.PutQueue, got event.Result) {
 	}
 	if p.DeadLetterQueue != "" && !there {
 		dlq := event.DefaultPolicy()
-		dlq.MaxAttempts = 0 // docs/http-api.md: dead letters are not thrown away
+		dlq.MaxAttempts = 0 // docs/reference/http-api.md: dead letters are not thrown away
 		w.createQueue(p.DeadLetterQueue, dlq)
 	}
 	if got.Problem != nil || got.Created == exists {

@@ -13,8 +13,8 @@ import (
 )
 
 // An erasure overwrites in place, so a crash can leave a content half erased, which is damage like
-// any other. Therefore the contents to erase are first listed in a file (docs/formats.md draws its
-// bytes), which Open completes before it reads anything else.
+// any other. Therefore the contents to erase are first listed in a file
+// (docs/reference/formats.md draws its bytes), which Open completes before it reads anything else.
 
 const (
 	eraseList  = "erasing.list"

@@ -1,8 +1,8 @@
 package log
 
-// The bytes of a segment, format version 1, as docs/formats.md draws them; testdata/v1.seg holds an
-// example. Numbers are little-endian, all checksums are CRC-32C. A segment is its header and
-// blocks; a block is its header, records and a trailer.
+// The bytes of a segment, format version 1, as docs/reference/formats.md draws them; testdata/v1.seg
+// holds an example. Numbers are little-endian, all checksums are CRC-32C. A segment is its header
+// and blocks; a block is its header, records and a trailer.
 //
 // The checksums of a block begin with the segment's salt, which makes the block recognisable as one
 // of this very segment: a copy of a log inside a message's content is never taken for a part of the

@@ -5,7 +5,7 @@
 // a record: a header (bytes), a content (bytes, erasable), an id that rises, and
 // two keys to find it by; only event.go and history.go know what is in it. Blocks
 // are chained by SHA-256, are kept in segments of equal size, and are byte for byte
-// the same on every node. docs/formats.md draws the bytes, format.go writes them.
+// the same on every node. docs/reference/formats.md draws the bytes, format.go writes them.
 //
 // Append does not wait for the disk. What was appended since the last Sync can
 // be lost by a power cut; Open then cuts the log at its last whole block, and

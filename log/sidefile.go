@@ -1,9 +1,9 @@
 package log
 
 // A side file is the index of a sealed segment, computed from the segment alone and made again when
-// missing or wrong. docs/formats.md draws its bytes; testdata/v1.idx holds an example. Behind its
-// header are the tables of marks, subjects and aliases: rows of pages of entries, each page with a
-// checksum.
+// missing or wrong. docs/reference/formats.md draws its bytes; testdata/v1.idx holds an example.
+// Behind its header are the tables of marks, subjects and aliases: rows of pages of entries, each
+// page with a checksum.
 
 import (
 	"bytes"

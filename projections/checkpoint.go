@@ -67,7 +67,7 @@ func (f *Frozen) Release() {
 	s.raised.slab.thaw()
 }
 
-// WriteTo writes the state's bytes (docs/formats-checkpoint.md, body), in small pieces.
+// WriteTo writes the state's bytes (docs/reference/formats-checkpoint.md, body), in small pieces.
 func (f *Frozen) WriteTo(out io.Writer) (int64, error) {
 	w := &counter{w: out}
 	// the library allocates for each byte that it writes without

@@ -430,8 +430,8 @@ func TestShutdownEndsLongPollsAndKeepsEverything(t *testing.T) {
 }
 
 // Raft's metrics and the api's have names of their own: whichever comes first must not keep
-// the other from being registered, nor the node from starting. docs/operations.md lists all but
-// those that the libraries name.
+// the other from being registered, nor the node from starting. docs/reference/metrics.md lists
+// all but those that the libraries name.
 func TestMetrics(t *testing.T) {
 	n := startTest(t, "")
 	defer n.stop()
@@ -447,13 +447,13 @@ func TestMetrics(t *testing.T) {
 		"qlogd_raft_fsm_apply_batch_count ", `qlogd_raft_some_thing_total{peer_id="n2"} 1`} {
 		assert.True(t, bytes.Contains(b, []byte("\n"+want)), "/metrics lacks %s", want)
 	}
-	doc, err := os.ReadFile("../docs/operations.md")
+	doc, err := os.ReadFile("../docs/reference/metrics.md")
 	require.NoError(t, err)
 	for _, m := range regexp.MustCompile(`(?m)^# HELP (qlogd_\w+)`).FindAllSubmatch(b, -1) {
 		name := string(m[1])
 		documented := regexp.MustCompile("`" + name + "[`{]").Match(doc)
 		assert.True(t, documented || strings.HasPrefix(name, "qlogd_raft_"),
-			"docs/operations.md lacks %s", name)
+			"docs/reference/metrics.md lacks %s", name)
 	}
 }
 

@@ -143,7 +143,7 @@ func advise(err error) error {
 	case errors.Is(err, pages.ErrDamaged):
 		advice = "keep the data directory for examination; a member of a cluster starts with an " +
 			"empty one and fetches everything, a single node continues its log with " +
-			"qlogd replay --data-dir OLD --into NEW (docs/operations.md#a-damaged-raft-store)"
+			"qlogd replay --data-dir OLD --into NEW (docs/operations/damage.md#a-damaged-raft-store)"
 	case log.IsDamage(err): // main adds the commands
 		advice = "a member of a cluster starts with an empty data directory and fetches " +
 			"everything, a single node continues its log in a new one"
@@ -152,7 +152,7 @@ func advise(err error) error {
 	case errors.Is(err, watchdog.ErrStalled), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):
 		advice = "check the disk; if it is sound, start the node again, else replace it: a member " +
 			"of a cluster starts with an empty data directory and fetches everything, " +
-			"a single node needs a backup (docs/operations.md#a-disk-that-fails)"
+			"a single node needs a backup (docs/operations/damage.md#a-disk-that-fails)"
 	default:
 		return err
 	}

@@ -2,7 +2,7 @@
 // disk. A checkpoint is at the same time Raft's snapshot: there is one copy, in
 // the data directory's checkpoints/. raft writes them, replay reads them.
 //
-// docs/formats-checkpoint.md draws the bytes.
+// docs/reference/formats-checkpoint.md draws the bytes.
 package checkpoint
 
 import (

@@ -10,10 +10,10 @@ import (
 	"github.com/vmihailenco/msgpack/v5"
 )
 
-// A checkpoint file, as docs/formats-checkpoint.md draws it: a head with a Meta in MessagePack, the
-// body in chunks, and a trailer. Numbers are big-endian. Each part has a CRC-32C that goes on
-// from the part before it: a chunk that is lost, repeated or out of place does not verify, and
-// neither does one from another file.
+// A checkpoint file, as docs/reference/formats-checkpoint.md draws it: a head with a Meta in
+// MessagePack, the body in chunks, and a trailer. Numbers are big-endian. Each part has a CRC-32C
+// that goes on from the part before it: a chunk that is lost, repeated or out of place does not
+// verify, and neither does one from another file.
 const (
 	magic    = "qlogchkp"
 	endMagic = "pkhcgolq"

@@ -13,12 +13,12 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// TestWebhooksGuide runs the commands of docs/webhooks.md as they are there (but
+// TestWebhooksGuide runs the commands of docs/reference/webhooks.md as they are there (but
 // for the server's address), and compares what they print with what it says: … is
 // whatever it is.
 func TestWebhooksGuide(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/webhooks.md")
+	text, err := os.ReadFile("../../../docs/reference/webhooks.md")
 	require.NoError(t, err)
 	env := []string{"GITHUB_WEBHOOK_SECRET=It's a Secret to Everybody",
 		"PAGERDUTY_WEBHOOK_SECRET=pd-0123456789abcdef"}

@@ -7,9 +7,11 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptrace"
+	"net/url"
 	"strings"
 	"time"
 
+	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
@@ -90,8 +92,9 @@ func (p *page) then() []client.CallOption {
 // as is how a script would do what a form does. No secret is in it.
 type as struct{ Curl, CLI string }
 
-// as returns the curl and the qlogd command of a call. body is JSON or "".
-func (p *page) as(method, path, body string, cli ...string) *as {
+// as returns a call as a curl and a qlogd command, nil where it cannot be written. body is what its
+// JSON is made of, nil for none; flags are pairs of a name and a value, "" for none.
+func (p *page) as(method, path string, body any, words []string, flags ...string) *as {
 	curl := "curl"
 	if method != http.MethodGet {
 		curl += " -X " + method
@@ -99,32 +102,66 @@ func (p *page) as(method, path, body string, cli ...string) *as {
 	if p.c.opts.Tokens != nil {
 		curl += ` -H "Authorization: Bearer $QLOGD_TOKEN"`
 	}
-	if body != "" {
-		curl += " --json " + quote(body)
+	if body != nil {
+		text, err := wire.Marshal(body)
+		if err != nil {
+			return nil // it is not UTF-8 somewhere
+		}
+		if string(text) != "{}" {
+			curl += " --json " + quote(string(text))
+		}
 	}
 	a := &as{Curl: curl + " " + quote(p.base+path)}
-	if len(cli) > 0 {
-		words := []string{"qlogd"}
-		for _, w := range cli {
-			words = append(words, quote(w))
+	if len(words) > 0 {
+		for i := 0; i+1 < len(flags); i += 2 {
+			if flags[i+1] != "" {
+				words = append(words, "--"+flags[i], flags[i+1])
+			}
 		}
-		a.CLI = strings.Join(append(words, "--addr", quote(p.base)), " ")
+		a.CLI = "qlogd"
+		for _, word := range append(words, "--addr", p.base) {
+			a.CLI += " " + quote(word)
+		}
 	}
 	return a
 }
 
-// withFlags appends the flags that have a value, pairs of a name and that.
-func withFlags(words []string, flags [][2]string) []string {
-	for _, flag := range flags {
-		if flag[1] != "" {
-			words = append(words, "--"+flag[0], flag[1])
-		}
+// v1 returns a path of the API.
+func v1(parts ...string) string {
+	path := "/v1"
+	for _, part := range parts {
+		path += "/" + url.PathEscape(part)
 	}
-	return words
+	return path
 }
 
-// quote returns a word for a POSIX shell.
+// query returns pairs of a name and a value as the query of a URL, without those that are "".
+func query(pairs ...string) string {
+	q := url.Values{}
+	for i := 0; i+1 < len(pairs); i += 2 {
+		if pairs[i+1] != "" {
+			q.Set(pairs[i], pairs[i+1])
+		}
+	}
+	if len(q) == 0 {
+		return ""
+	}
+	return "?" + q.Encode()
+}
+
+// quote returns a word for a POSIX shell. What would not be seen in it is written by its bytes.
 func quote(s string) string {
+	if strings.ContainsFunc(s, hidden) {
+		word := ""
+		for _, b := range []byte(s) {
+			if b < 0x20 || b > 0x7e || strings.IndexByte(`'\%`, b) >= 0 {
+				word += fmt.Sprintf("\\%03o", b)
+			} else {
+				word += string(rune(b))
+			}
+		}
+		return `"$(printf '` + word + `')"`
+	}
 	plain := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < 'A' || r > 'Z') && (r < '0' || r > '9') &&
 			!strings.ContainsRune("-_./:=@,+", r)

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,13 +13,9 @@ import (
 
 var clusterPages = []route{
 	{"GET cluster", "cluster", (*page).cluster},
-	{"GET cluster/checkpoint", "cluster", (*page).checkpoint},
 	{"POST cluster/checkpoint", "cluster", (*page).checkpoint},
-	{"GET cluster/transfer", "cluster", (*page).transfer},
 	{"POST cluster/transfer", "cluster", (*page).transfer},
-	{"GET cluster/nodes/{id}/verify", "cluster", (*page).verifyNode},
 	{"POST cluster/nodes/{id}/verify", "cluster", (*page).verifyNode},
-	{"GET cluster/nodes/{id}/remove", "cluster", (*page).removeNode},
 	{"POST cluster/nodes/{id}/remove", "cluster", (*page).removeNode},
 }
 
@@ -99,17 +96,21 @@ func compareChain(n *wire.Node, all []wire.Node) chain {
 	return chain{"", "no other node is at this block now"}
 }
 
+// clusterForm returns a form that changes the cluster.
+func (p *page) clusterForm(title, submit, text string, fields ...field) *form {
+	f := p.newForm(title, submit, p.LinkNow("cluster"), fields...)
+	f.Text = text
+	return f
+}
+
 // checkpoint lets every node take a checkpoint.
 func (p *page) checkpoint() error {
-	f := &confirm{
-		Title: "Take a checkpoint", Submit: "Take a checkpoint on every node",
-		Text: "Every node that can be reached writes its state to its disk. A start then folds only " +
-			"what comes after it. Nodes do this by themselves, too.",
-		Action: p.LinkNow("cluster", "checkpoint"), Back: p.LinkNow("cluster"),
-		As: p.as("POST", "/v1/cluster/snapshot", "", "cluster", "snapshot"),
-	}
-	return p.confirmed(f, func() error {
-		indexes, err := p.api.Snapshot(p.ctx)
+	f := p.clusterForm("Take a checkpoint", "Take a checkpoint on every node", "Every node that can be "+
+		"reached writes its state to its disk. A start then folds only what comes after it. Nodes do "+
+		"this by themselves, too.")
+	f.As = p.as("POST", "/v1/cluster/snapshot", nil, []string{"cluster", "snapshot"})
+	return p.send(f, func() error {
+		indexes, err := p.api.Snapshot(p.ctx, p.once())
 		if err != nil {
 			return err
 		}
@@ -127,53 +128,36 @@ func (p *page) transfer() error {
 	if err != nil {
 		return err
 	}
-	to := field{Name: "to", Label: "To", Value: p.Param("to"), Options: []string{""}}
+	to := field{Name: "to", Label: "To", None: "whichever is furthest"}
 	for _, n := range c.Nodes {
 		if n.Voter && n.ID != c.LeaderID {
 			to.Options = append(to.Options, n.ID)
 		}
 	}
-	body := ""
-	cli := []string{"cluster", "transfer"}
-	if to.Value != "" {
-		body, cli = `{"to":"`+to.Value+`"}`, append(cli, to.Value)
-	}
-	f := &confirm{
-		Title: "Transfer leadership", Submit: "Transfer leadership", Choice: &to,
-		Text: fmt.Sprintf("The leader is %s. Writes wait for a moment while another voter takes over; "+
-			"none is lost.", orNone(c.LeaderID)),
-		Action: p.LinkNow("cluster", "transfer"), Back: p.LinkNow("cluster"),
-		As: p.as("POST", "/v1/cluster/transfer-leadership", body, cli...),
-	}
-	return p.confirmed(f, func() error {
-		to.Value = p.r.PostForm.Get("to")
-		leader, err := p.api.TransferLeadership(p.ctx, to.Value)
+	f := p.clusterForm("Transfer leadership", "Transfer leadership", "The leader is "+
+		cmp.Or(c.LeaderID, "not known yet")+". Writes wait for a moment while another voter takes over; "+
+		"none is lost.", to)
+	next := f.get("to")
+	f.As = p.as("POST", "/v1/cluster/transfer-leadership", wire.TransferRequest{To: optional(next)},
+		append([]string{"cluster", "transfer"}, strings.Fields(next)...))
+	return p.send(f, func() error {
+		leader, err := p.api.TransferLeadership(p.ctx, next, p.once())
 		if err != nil {
 			return err
 		}
-		return p.done("The leader is "+orNone(leader)+".", "cluster")
+		return p.done("The leader is "+cmp.Or(leader, "not known yet")+".", "cluster")
 	})
-}
-
-func orNone(id string) string {
-	if id == "" {
-		return "not known yet"
-	}
-	return id
 }
 
 // verifyNode begins to verify the files of a node.
 func (p *page) verifyNode() error {
 	id := p.r.PathValue("id")
-	f := &confirm{
-		Title: "Verify node " + id, Submit: "Verify " + id,
-		Text: "The node reads every byte of its event log and checkpoints, folds the log, and compares. " +
-			"It serves meanwhile, and reads at most 50 MB a second. The task can be cancelled.",
-		Action: p.LinkNow("cluster", "nodes", id, "verify"), Back: p.LinkNow("cluster"),
-		As: p.as("POST", "/v1/cluster/nodes/"+id+"/verify", "", "cluster", "verify", id),
-	}
-	return p.confirmed(f, func() error {
-		task, err := p.api.VerifyNode(p.ctx, id)
+	f := p.clusterForm("Verify node "+id, "Verify "+id, "The node reads every byte of its event log and "+
+		"checkpoints, folds the log, and compares. It serves meanwhile, and reads at most 50 MB a "+
+		"second. The task can be cancelled.")
+	f.As = p.as("POST", v1("cluster", "nodes", id, "verify"), nil, []string{"cluster", "verify", id})
+	return p.send(f, func() error {
+		task, err := p.api.VerifyNode(p.ctx, id, p.once())
 		if err != nil {
 			return err
 		}
@@ -192,22 +176,23 @@ func (p *page) removeNode() error {
 	if at < 0 {
 		return &failure{http.StatusNotFound, "There is no such node", id}
 	}
-	voters := 0
+	voters := int64(0)
 	for i, n := range c.Nodes {
 		if n.Voter && i != at {
 			voters++
 		}
 	}
-	f := &confirm{
-		Title: "Remove node " + id, Submit: "Remove " + id + " for ever", Danger: true, Type: id,
-		Text: fmt.Sprintf("%s leaves the cluster for ever, and its data directory cannot come back. "+
-			"%s remain.", id, plural(int64(voters), "voter")),
-		Check: "force", Checked: "Also if the remaining voters have no reachable majority",
-		Action: p.LinkNow("cluster", "nodes", id, "remove"), Back: p.LinkNow("cluster"),
-		As: p.as("DELETE", "/v1/cluster/nodes/"+id, "", "cluster", "remove", id, "--yes"),
+	f := p.clusterForm("Remove node "+id, "Remove "+id+" for ever", id+" leaves the cluster for ever, and "+
+		"its data directory cannot come back. "+plural(voters, "voter")+" remain.", field{Name: "force",
+		Kind: "checkbox", Label: "Also if the remaining voters have no reachable majority"})
+	f.Danger, f.Type = true, id
+	cli, force := []string{"cluster", "remove", id, "--yes"}, f.get("force")
+	if force != "" {
+		cli = append(cli, "--force")
 	}
-	return p.confirmed(f, func() error {
-		if err := p.api.RemoveNode(p.ctx, id, p.r.PostForm.Get("force") == "yes"); err != nil {
+	f.As = p.as("DELETE", v1("cluster", "nodes", id)+query("force", force), nil, cli)
+	return p.send(f, func() error {
+		if err := p.api.RemoveNode(p.ctx, id, force != "", p.once()); err != nil {
 			return err
 		}
 		return p.done("Removed node "+id+".", "cluster")

@@ -58,7 +58,7 @@ var pages = [][]route{
 
 // route is one page, part of a page or action.
 type route struct {
-	pattern string // such as "GET queues/{queue}"
+	pattern string // such as "GET queues/{queue}"; a form, which is a POST, is also a GET
 	nav     string // the entry of the navigation that is current
 	handle  func(p *page) error
 }
@@ -90,19 +90,14 @@ func New(opts Options) (*Console, error) {
 	c.routes.Handle("GET /ui/sign-in", c.open((*page).signIn))
 	c.routes.Handle("POST /ui/sign-in", c.open((*page).signedIn))
 	c.routes.Handle("POST /ui/sign-out", c.open((*page).signOut))
-	all := slices.Concat(pages...)
-	forms := map[string]bool{}
-	for _, r := range all {
-		method, path, _ := strings.Cut(r.pattern, " ")
-		forms[path] = forms[path] || method == http.MethodPost
-	}
-	for _, r := range all {
+	for _, r := range slices.Concat(pages...) {
 		method, path, _ := strings.Cut(r.pattern, " ")
 		check := (*page).mustSignIn
-		if forms[path] {
+		if method == http.MethodPost {
 			check = (*page).mustBeAble
+			c.routes.Handle("POST /ui/"+path, c.page(r, check))
 		}
-		c.routes.Handle(method+" /ui/"+path, c.page(r, check))
+		c.routes.Handle("GET /ui/"+path, c.page(r, check))
 	}
 	c.routes.Handle("/ui/", c.open(func(p *page) error {
 		return &failure{http.StatusNotFound, "There is no such page", p.r.URL.Path}

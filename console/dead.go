@@ -11,11 +11,8 @@ import (
 var deadPages = []route{
 	{"GET dead", "dead", (*page).dead},
 	{"GET queues/{queue}/dead", "dead", (*page).deadOf},
-	{"GET queues/{queue}/dead/replay", "dead", (*page).replayForm},
 	{"POST queues/{queue}/dead/replay", "dead", (*page).replay},
-	{"GET queues/{queue}/dead/purge", "dead", (*page).purgeDeadForm},
 	{"POST queues/{queue}/dead/purge", "dead", (*page).purgeDead},
-	{"GET queues/{queue}/undo", "dead", (*page).undoForm},
 	{"POST queues/{queue}/undo", "dead", (*page).undo},
 }
 
@@ -92,18 +89,11 @@ func (d *deadOfData) Filtered() bool { return d.Filter != (wire.DeadFilter{}) }
 // A duration before now becomes a time: what is done is what was previewed.
 func deadFilter(get func(name string) string) wire.DeadFilter {
 	now := time.Now()
-	f := wire.DeadFilter{
+	return wire.DeadFilter{
 		Reason: get("reason"), Error: get("error"),
 		From: pastOf(get("from"), now), To: pastOf(get("to"), now),
-		Fingerprint: get("fingerprint"),
+		Fingerprint: get("fingerprint"), Key: optional(get("key")), Kind: optional(get("kind")),
 	}
-	if key := get("key"); key != "" {
-		f.Key = &key
-	}
-	if kind := get("kind"); kind != "" {
-		f.Kind = &kind
-	}
-	return f
 }
 
 // params is the inverse of deadFilter.

@@ -148,7 +148,7 @@ func TestReplay(t *testing.T) {
 	path := "queues/jobs/dead/replay?error=bank"
 	p := b.plan(path, b.get(path))
 	assert.Contains(t, p.text, "3 messages would be enqueued again in jobs")
-	assert.Contains(t, p.text, "qlogd dead replay jobs --error bank")
+	assert.Contains(t, p.text, "qlogd dead replay jobs --yes --error bank")
 	a := b.send(p, "target=idle")
 	assert.Equal(t, a.StatusCode, 200)
 	assert.Contains(t, read(a.text), "nothing has changed yet")
@@ -238,7 +238,7 @@ func TestUndo(t *testing.T) {
 	a := b.send(p, "state=acked", "from=start", "worker=v2", "preview=1")
 	require.Equal(t, a.StatusCode, 200, "%.2000s", a.text)
 	assert.Contains(t, read(a.text), "2 messages matched. 2 messages would be enqueued again")
-	assert.Contains(t, read(a.text), "qlogd undo jobs --state acked --from start")
+	assert.Contains(t, read(a.text), "qlogd undo jobs --yes --state acked --from start")
 	assert.Equal(t, b.depth("jobs"), int64(0))
 
 	p = b.plan("queues/jobs/undo", a.text)

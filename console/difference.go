@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -277,13 +276,4 @@ func (p *page) messageAt(id string, t *instant) (*wire.Message, error) {
 		return nil, nil
 	}
 	return m, err
-}
-
-// jsonText is a JSON value on a page: text without quotes, "–" for null.
-func jsonText(raw []byte) string {
-	s := string(raw)
-	if s == "null" {
-		return "–"
-	}
-	return strings.Trim(s, `"`)
 }

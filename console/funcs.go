@@ -10,6 +10,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
+	"github.com/dustin/go-humanize/english"
 
 	"github.com/qlogd/qlogd/api/wire"
 )
@@ -23,7 +24,6 @@ var funcs = template.FuncMap{
 	"list":     func(values ...field) []field { return values },
 	"values":   func(values ...string) []string { return values },
 	"rate":     func(n *float64) string { return humanize.CommafWithDigits(*n, 1) },
-	"title":    func(s string) string { return strings.ToUpper(s[:1]) + s[1:] },
 	"preview":  preview,
 	"errorOf":  func(m wire.Message) string { return cmp.Or(m.Dead, &wire.Dead{}).Error },
 	"int64":    func(n int) int64 { return int64(n) },
@@ -37,15 +37,15 @@ var funcs = template.FuncMap{
 	"plain":    plain,
 	"moment":   func(t wire.Time) string { return t.Time().Format("2006-01-02 15:04:05.000") },
 	"clip":     clip,
-	"words":    func(s string) string { return strings.ReplaceAll(s, "_", " ") },
+	"words":    words,
 	"deref":    deref,
 	"plural":   plural,
 	"took":     took,
-	"json":     jsonText,
-	"skipped":  skipReasons,
+	"setting":  func(path string, value []byte) string { return settingText(path, string(value)) },
+	"skipped":  skippedOf,
 	"sparks":   sparks,
 	"glyph":    func(state string) string { return glyphs[state] },
-	"field":    func(name, label, value string, options ...string) field { return field{name, label, value, options} },
+	"field":    filterField,
 	"progress": func(done, total int64) progress { return progress{done, max(total, done, 1)} },
 }
 
@@ -56,6 +56,20 @@ func deref(s *string) string {
 	}
 	return *s
 }
+
+// optional is the inverse of deref.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}
+
+// words writes a name of the API as words.
+func words(s string) string { return strings.ReplaceAll(s, "_", " ") }
+
+// capital begins a text with a capital letter.
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
 
 // dict returns a map of pairs, for components that take several values.
 func dict(pairs ...any) (map[string]any, error) {
@@ -121,24 +135,18 @@ func short(id string) string {
 	return "…" + id[len(id)-8:]
 }
 
-// clip cuts a text to n characters.
+// clip cuts a text of users to n characters, all of which are seen.
 func clip(n int, s string) string {
-	runes := []rune(s)
+	runes := []rune(plain(s))
 	if len(runes) <= n {
-		return s
+		return string(runes)
 	}
 	return string(runes[:n-1]) + "…"
 }
 
 // plural returns a number with its noun: plural 3 "message" is "3 messages".
 func plural(n int64, noun string) string {
-	if n != 1 {
-		if strings.HasSuffix(noun, "y") && !strings.HasSuffix(noun, "ey") {
-			noun = strings.TrimSuffix(noun, "y") + "ie"
-		}
-		noun += "s"
-	}
-	return humanize.Comma(n) + " " + noun
+	return humanize.Comma(n) + " " + english.PluralWord(int(n), noun, "")
 }
 
 // glyphs distinguish states without colours.
@@ -179,10 +187,9 @@ type progress struct{ Done, Total int64 }
 // Percent is from 0 to 100.
 func (p progress) Percent() int64 { return p.Done * 100 / p.Total }
 
-// field is an input of a filter bar; with options it is a choice.
-type field struct {
-	Name, Label, Value string
-	Options            []string
+// filterField is a field of a filter bar; with options it is a choice.
+func filterField(name, label, value string, options ...string) field {
+	return field{Name: name, Label: label, Value: value, None: "any", Options: options}
 }
 
 // pager is the end of a page of a list. First and Next are queries; "" is none.

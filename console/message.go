@@ -3,7 +3,6 @@ package console
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -15,13 +14,9 @@ import (
 var messagePages = []route{
 	{"GET messages/{id}", "overview", (*page).messagePage},
 	{"GET messages/{id}/payload", "overview", (*page).download},
-	{"GET messages/{id}/delete", "overview", (*page).deleteForm},
 	{"POST messages/{id}/delete", "overview", (*page).deleteMessage},
-	{"GET messages/{id}/resurrect", "overview", (*page).resurrectForm},
 	{"POST messages/{id}/resurrect", "overview", (*page).resurrect},
-	{"GET messages/{id}/reschedule", "overview", (*page).rescheduleForm},
 	{"POST messages/{id}/reschedule", "overview", (*page).reschedule},
-	{"GET messages/{id}/erase", "overview", (*page).eraseForm},
 	{"POST messages/{id}/erase", "overview", (*page).erase},
 }
 
@@ -180,12 +175,8 @@ func (p *page) content(data *messageData) error {
 		}
 		data.Changes = edits
 	}
-	path := "/v1/messages/" + m.ID
-	read := []string{"message", "show", m.ID}
-	if p.At != "" {
-		path, read = path+"?at="+p.Param("at"), append(read, "--at", p.At)
-	}
-	data.Read = p.as("GET", path, "", read...)
+	data.Read = p.as("GET", v1("messages", m.ID)+query("at", p.At), nil,
+		[]string{"message", "show", m.ID}, "at", p.At)
 	b, media := bytesOf(m)
 	if m.Erased || m.Damaged || len(b) == 0 && m.HistoryTruncated ||
 		m.HistoryTruncated && m.Size == 0 {
@@ -216,8 +207,9 @@ func (p *page) content(data *messageData) error {
 	if err != nil {
 		return nil // not UTF-8 somewhere: there is no such command
 	}
-	data.Again = p.as("POST", "/v1/queues/"+m.Queue+"/messages", string(body),
-		"enqueue", m.Queue, "--as", "message", string(body))
+	data.Again = p.as("POST", v1("queues", m.Queue, "messages"),
+		wire.ProduceRequest{Messages: []wire.NewMessage{again}},
+		[]string{"enqueue", m.Queue, "--as", "message", string(body)})
 	return nil
 }
 
@@ -303,6 +295,3 @@ func (r *kinRow) Word() string {
 		"resurrect": "resurrected as",
 	}[r.By]
 }
-
-// about names a message for a title.
-func about(m *wire.Message) string { return fmt.Sprintf("message %s of %s", short(m.ID), m.Queue) }

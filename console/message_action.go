@@ -1,138 +1,79 @@
 package console
 
 import (
-	"errors"
-	"net/http"
-	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
 
+	"github.com/dustin/go-humanize"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 )
 
-// actionData is a form that changes one message, as it was filled in.
-type actionData struct {
-	*wire.Message
-	Reason, Error string
-	As            *as
-
-	// Of a resurrection.
-	Queue   string // the target; "" is where it was
-	Content editable
-
-	// Of another time.
-	When, Delay, NewPriority string
-
-	// Of an erasure.
-	Would         *wire.Erasable
-	Typed, Wanted string
-}
-
-// action returns the form of an action on the message in the path.
-func (p *page) action() (*actionData, error) {
+// messageForm returns the message in the path, and a form that changes it.
+func (p *page) messageForm(verb, submit string, fields ...field) (*wire.Message, *form, error) {
 	m, err := p.message(p.r.PathValue("id"))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	f := p.r.PostForm
-	return &actionData{Message: m, Reason: f.Get("reason"), Queue: f.Get("queue")}, nil
+	for i := range fields {
+		if fields[i].Name == "payload" {
+			fields[i] = editable(m)
+		}
+	}
+	title := verb + " message " + short(m.ID) + " of " + m.Queue
+	return m, p.newForm(title, submit, p.LinkNow("messages", m.ID), fields...), nil
 }
 
-// sent reads what was sent for one action, carries it out, and goes back to a page or shows the
-// form again.
-func (p *page) sent(
-	show func(status int, d *actionData) error, carryOut func(d *actionData) error,
-) error {
-	d, err := p.action()
-	if err != nil {
-		return err
-	}
-	if err = carryOut(d); err == nil || errors.Is(err, errAnswered) {
-		return err
-	}
-	return p.wrong(err, func(status int, text string) error {
-		d.Error = text
-		return show(status, d)
-	})
-}
-
-// wrong shows a form again after a mistake in it: one that is found here, a queue named in it that
-// does not exist, or what the API refuses. Other errors are returned.
-func (p *page) wrong(err error, show func(status int, text string) error) error {
-	if m, ok := errors.AsType[mistake](err); ok {
-		return show(http.StatusBadRequest, string(m))
-	}
-	e, ok := errors.AsType[*client.Error](err)
-	if ok && e.Problem.Status == http.StatusNotFound &&
-		(e.Problem.Field == "to" || e.Problem.Field == "queue") {
-		return show(http.StatusNotFound, errText(err))
-	}
-	return p.again(err, func(status int) error { return show(status, errText(err)) })
-}
-
-// mistake is what is wrong in a form, before the API is asked.
-type mistake string
-
-func (m mistake) Error() string { return string(m) }
-
-// form shows the form of an action.
-func (p *page) form(show func(status int, d *actionData) error) error {
-	d, err := p.action()
-	if err != nil {
-		return err
-	}
-	return show(http.StatusOK, d)
-}
-
-// LeaseNote says what a deletion means to the worker that has the message.
-func (d *actionData) LeaseNote() string {
-	if d.State == "leased" {
-		return ": the worker loses its lease"
-	}
-	return ""
-}
-
-func (p *page) deleteForm() error { return p.form(p.showDelete) }
-
-func (p *page) showDelete(status int, d *actionData) error {
-	d.As = p.as("DELETE", "/v1/messages/"+d.ID, "", "message", "delete", d.ID, "--yes")
-	return p.render(status, "message-delete", "Delete "+about(d.Message), d)
-}
-
+// deleteMessage discards a message.
 func (p *page) deleteMessage() error {
-	return p.sent(p.showDelete, func(d *actionData) error {
-		if err := p.api.DeleteMessage(p.ctx, d.ID, client.Reason(d.Reason)); err != nil {
+	m, f, err := p.messageForm("Delete", "Delete 1 message", reason)
+	if err != nil {
+		return err
+	}
+	lease := ""
+	if m.State == "leased" {
+		lease = ": the worker loses its lease"
+	}
+	f.Danger, f.Text = true, "Discards 1 message of "+m.Queue+", which is "+words(m.State)+" now"+lease+
+		". Undo brings it back for as long as history keeps it."
+	why := f.get("reason")
+	f.As = p.as("DELETE", v1("messages", m.ID)+query("reason", why), nil,
+		[]string{"message", "delete", m.ID, "--yes"}, "reason", why)
+	return p.send(f, func() error {
+		if err := p.api.DeleteMessage(p.ctx, m.ID, client.Reason(why), p.once()); err != nil {
 			return err
 		}
-		return p.done("Deleted the message from "+d.Message.Queue+".", "messages", d.ID)
+		return p.done("Deleted the message from "+m.Queue+".", "messages", m.ID)
 	})
 }
 
-func (p *page) resurrectForm() error {
-	return p.form(func(status int, d *actionData) error {
-		d.Content = editableOf(d.Message)
-		return p.showResurrect(status, d)
-	})
-}
-
-func (p *page) showResurrect(status int, d *actionData) error {
-	d.As = p.as("POST", "/v1/messages/"+d.ID+"/resurrect", "", "message", "resurrect", d.ID)
-	return p.render(status, "message-resurrect", "Resurrect "+about(d.Message), d)
-}
-
+// resurrect enqueues a message that has left once more.
 func (p *page) resurrect() error {
-	return p.sent(p.showResurrect, func(d *actionData) (err error) {
-		r := wire.ResurrectRequest{Queue: d.Queue, Reason: d.Reason}
-		d.Content = editableOf(d.Message)
-		if r.Edit, err = d.Content.edit(p.r.PostForm); err != nil {
-			return err
+	to := field{Name: "queue", Label: "Queue", Hint: "empty: where it was, or had died", Wide: true}
+	m, f, err := p.messageForm("Resurrect", "Resurrect 1 message", to, field{Name: "payload"}, reason)
+	if err != nil {
+		return err
+	}
+	f.Text = "Enqueues 1 message again that was " + words(m.State) + ". It gets a new id, keeps its " +
+		"history, and its attempts start over."
+	r := wire.ResurrectRequest{Queue: f.get("queue"), Reason: f.get("reason")}
+	edit, wrong := p.edit(m)
+	cli, payload := []string{"message", "resurrect", m.ID}, ""
+	if r.Edit = edit; edit != nil {
+		if payload = string(edit.Payload); payload == "" {
+			cli = nil // qlogd takes JSON
 		}
-		to, err := p.api.Resurrect(p.ctx, d.ID, r)
+	}
+	f.As = p.as("POST", v1("messages", m.ID, "resurrect"), r, cli,
+		"queue", r.Queue, "payload", payload, "reason", r.Reason)
+	return p.send(f, func() error {
+		if wrong != nil {
+			return wrong
+		}
+		to, err := p.api.Resurrect(p.ctx, m.ID, r, p.once())
 		if err != nil {
 			return err
 		}
@@ -141,26 +82,27 @@ func (p *page) resurrect() error {
 	})
 }
 
-func (p *page) rescheduleForm() error { return p.form(p.showReschedule) }
-
-func (p *page) showReschedule(status int, d *actionData) error {
-	d.As = p.as("PATCH", "/v1/messages/"+d.ID, `{"delay_ms":0}`,
-		"message", "reschedule", d.ID, "--delay", "0s")
-	if d.NewPriority == "" {
-		d.NewPriority = strconv.FormatInt(d.Priority, 10)
-	}
-	return p.render(status, "message-reschedule", "Reschedule "+about(d.Message), d)
-}
-
+// reschedule gives a message another time or priority.
 func (p *page) reschedule() error {
-	return p.sent(p.showReschedule, func(d *actionData) error {
-		f := p.r.PostForm
-		d.When, d.Delay, d.NewPriority = f.Get("when"), f.Get("delay"), f.Get("priority")
-		r, err := d.rescheduled()
-		if err != nil {
-			return err
+	m, f, err := p.messageForm("Reschedule", "Reschedule 1 message",
+		field{Name: "delay", Label: "After a delay", Hint: "0s is at once", Placeholder: "10m"},
+		field{Name: "when", Label: "Or not before", Hint: "UTC", Placeholder: "2027-01-31T06:00:00Z"},
+		field{Name: "priority", Label: "Priority", Hint: "1 goes first", Kind: "number"})
+	if err != nil {
+		return err
+	}
+	f.Text = "Gives 1 message of " + m.Queue + " another time or priority. It is " + words(m.State) +
+		" now, with priority " + humanize.Comma(m.Priority) + "."
+	r, wrong := rescheduled(f)
+	if wrong == nil {
+		f.As = p.as("PATCH", v1("messages", m.ID), r, []string{"message", "reschedule", m.ID},
+			"delay", f.get("delay"), "at", f.get("when"), "priority", f.get("priority"))
+	}
+	return p.send(f, func() error {
+		if wrong != nil {
+			return wrong
 		}
-		m, err := p.api.Reschedule(p.ctx, d.ID, r)
+		m, err := p.api.Reschedule(p.ctx, m.ID, r, p.once())
 		if err != nil {
 			return err
 		}
@@ -168,66 +110,68 @@ func (p *page) reschedule() error {
 		if m.AvailableAt != 0 {
 			text = "Rescheduled: it is delivered from " + m.AvailableAt.String() + " on."
 		}
-		return p.done(text, "messages", d.ID)
+		return p.done(text, "messages", m.ID)
 	})
 }
 
 // rescheduled is what the form asks for.
-func (d *actionData) rescheduled() (r wire.Reschedule, err error) {
-	if d.Delay != "" {
-		after, err := time.ParseDuration(strings.ReplaceAll(d.Delay, " ", ""))
-		if err != nil {
-			return r, mistake("The delay must be a duration such as 0s, 90s, 10m or 2h.")
-		}
-		r.DelayMS = new(after.Milliseconds())
-	}
-	if d.When != "" {
-		at, err := time.Parse(time.RFC3339, d.When)
+func rescheduled(f *form) (r wire.Reschedule, err error) {
+	if when := strings.TrimSpace(f.get("when")); when != "" {
+		at, err := time.Parse(time.RFC3339, when)
 		if err != nil {
 			return r, mistake("The time must be like 2027-01-31T06:00:00Z.")
 		}
 		r.DeliverAt = new(wire.TimeOf(at))
 	}
-	n, err := strconv.ParseInt(d.NewPriority, 10, 64)
-	if err != nil {
-		return r, mistake("The priority must be a number from 1 to 10.")
+	if r.DelayMS, err = f.delay(); err != nil {
+		return r, err
 	}
-	if n != d.Priority {
-		r.Priority = &n
+	if r.Priority, err = f.number("priority"); err == nil && r == (wire.Reschedule{}) {
+		err = mistake("Give another time, a delay or another priority.")
 	}
-	if r == (wire.Reschedule{}) {
-		return r, mistake("Give another time, a delay or another priority.")
-	}
-	return r, nil
+	return r, err
 }
 
-func (p *page) eraseForm() error { return p.form(p.showErase) }
+// delay returns the milliseconds in the field of that name, nil if it is empty.
+func (f *form) delay() (*int64, error) {
+	text := strings.ReplaceAll(f.get("delay"), " ", "")
+	if text == "" {
+		return nil, nil
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return nil, mistake("The delay must be a duration such as 0s, 90s, 10m, 2h or 3d.")
+	}
+	return new(d.Milliseconds()), nil
+}
 
-// showErase shows what an erasure is about, and asks to type the end of the id.
-func (p *page) showErase(status int, d *actionData) (err error) {
-	d.Would, _, err = p.api.EraseMessage(p.ctx, d.ID, wire.EraseRequest{DryRun: true})
+// erase overwrites what users wrote in a message. The end of its id is typed to confirm.
+func (p *page) erase() error {
+	m, f, err := p.messageForm("Erase", "Erase for good", reason)
 	if err != nil {
 		return err
 	}
-	d.Wanted = wanted(d.Message)
-	d.As = p.as("POST", "/v1/messages/"+d.ID+"/erase", `{"reason":"request 4711"}`,
-		"message", "erase", d.ID, "--reason", "request 4711", "--yes")
-	return p.render(status, "message-erase", "Erase "+about(d.Message), d)
-}
-
-// wanted is what must be typed to confirm what cannot be undone.
-func wanted(m *wire.Message) string { return m.ID[len(m.ID)-6:] }
-
-func (p *page) erase() error {
-	return p.sent(p.showErase, func(d *actionData) error {
-		d.Typed = strings.TrimSpace(p.r.PostForm.Get("typed"))
-		switch {
-		case !strings.EqualFold(d.Typed, wanted(d.Message)):
-			return mistake("Type " + wanted(d.Message) + ", the end of the id, to confirm.")
-		case d.Reason == "":
+	would, _, err := p.api.EraseMessage(p.ctx, m.ID, wire.EraseRequest{DryRun: true})
+	if err != nil {
+		return err
+	}
+	f.Danger, f.Type = true, m.ID[len(m.ID)-6:]
+	f.Warning = "This cannot be undone. Payload, header values, errors and results are overwritten in " +
+		"the logs of all nodes and in the archive."
+	f.Facts = [][2]string{
+		{"Contents overwritten", humanize.Comma(would.Contents)},
+		{"Messages", humanize.Comma(would.Messages) + ", each with all ids that it had"},
+		{"Discarded from queues", humanize.Comma(would.Live)},
+		{"Not erased", words(strings.Join(would.NotErased, ", "))},
+	}
+	r := wire.EraseRequest{Reason: f.get("reason")}
+	f.As = p.as("POST", v1("messages", m.ID, "erase"), r, []string{"message", "erase", m.ID, "--yes"},
+		"reason", r.Reason)
+	return p.send(f, func() error {
+		if r.Reason == "" {
 			return mistake("A reason is needed: it is kept when the content is gone.")
 		}
-		_, task, err := p.api.EraseMessage(p.ctx, d.ID, wire.EraseRequest{Reason: d.Reason})
+		_, task, err := p.api.EraseMessage(p.ctx, m.ID, r, p.once())
 		if err != nil {
 			return err
 		}
@@ -235,58 +179,46 @@ func (p *page) erase() error {
 	})
 }
 
-// editable is a payload that can be edited in a form.
-type editable struct {
-	Text string // as it is in the form
-	Why  string // it cannot be edited; "" it can
-	JSON bool
-	Type string // media type of bytes
-	old  string
-}
-
 // maxEditable is how long a payload may be to be edited in a form.
 const maxEditable = 256 << 10
 
-// editableOf returns the payload of a message for a form.
-func editableOf(m *wire.Message) (e editable) {
-	b, media := bytesOf(m)
-	e.Type, e.JSON = media, m.PayloadBytes == nil
+// editable returns the payload of a message as a field, or a note that says why it cannot be edited.
+func editable(m *wire.Message) field {
+	b, _ := bytesOf(m)
+	f := field{Name: "payload", Label: "Payload", Rows: 10, Wide: true,
+		Hint: "unchanged it stays as it was, byte for byte; the old one stays in the log"}
 	switch {
 	case m.Erased || m.Damaged:
-		e.JSON = true
 	case len(b) > maxEditable:
-		e.Why = "The payload is too long to be edited here."
-	case e.JSON:
-		if e.Text = indented(b); len(e.Text) >= 2*maxEditable {
-			e.Text = string(b)
+		return field{Kind: "note", Value: "The payload is too long to be edited here."}
+	case m.PayloadBytes == nil:
+		if f.Value = indented(b); len(f.Value) >= 2*maxEditable {
+			f.Value = string(b)
 		}
 	case utf8.Valid(b) && !strings.ContainsFunc(string(b), hidden):
-		e.Text = string(b)
+		f.Value = string(b)
 	default:
-		e.Why = "The payload is binary: it cannot be edited here."
+		return field{Kind: "note", Value: "The payload is binary: it cannot be edited here."}
 	}
-	e.old = e.Text
-	return e
+	return f
 }
 
-// edit returns what was changed in a form that was sent, nil for nothing.
-func (e *editable) edit(form url.Values) (*wire.ReplayEdit, error) {
-	if e.Why != "" || !form.Has("payload") {
+// edit returns how a form that was sent changes the payload of a message, nil for not at all.
+func (p *page) edit(m *wire.Message) (*wire.ReplayEdit, error) {
+	if m == nil || !p.r.PostForm.Has("payload") {
 		return nil, nil
 	}
-	e.Text = form.Get("payload")
-	text := strings.ReplaceAll(e.Text, "\r\n", "\n") // forms send lines so
+	was := editable(m)
+	text := strings.ReplaceAll(p.r.PostForm.Get("payload"), "\r\n", "\n") // forms send lines so
 	switch {
-	case text == strings.ReplaceAll(e.old, "\r\n", "\n"):
+	case was.Kind != "" || text == strings.ReplaceAll(was.Value, "\r\n", "\n"):
 		return nil, nil
-	case !e.JSON:
-		return &wire.ReplayEdit{PayloadBytes: []byte(text), ContentType: e.Type}, nil
-	case !jsontext.Value(text).IsValid():
-		return nil, mistake("The payload is not JSON.")
+	case m.PayloadBytes != nil && !m.Erased && !m.Damaged:
+		return &wire.ReplayEdit{PayloadBytes: []byte(text), ContentType: m.ContentType}, nil
 	}
 	v := jsontext.Value(text)
-	if err := v.Compact(); err != nil {
-		return nil, err
+	if v.Compact() != nil {
+		return nil, mistake("The payload is not JSON.")
 	}
 	return &wire.ReplayEdit{Payload: v}, nil
 }

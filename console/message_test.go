@@ -142,7 +142,7 @@ func TestMessageActions(t *testing.T) {
 	assert.Equal(t, m.State, "scheduled")
 	assert.Equal(t, m.Priority, int64(2))
 	for _, wrong := range []string{"delay=soon", "when=tomorrow", "delay=-1s", "priority=99"} {
-		a = b.submit(page+"/reschedule", "priority=2", wrong)
+		a = b.submit(page+"/reschedule", wrong)
 		assert.Equal(t, a.StatusCode, 400, "%s", wrong)
 		assert.Contains(t, a.text, `role="alert"`)
 	}

@@ -215,24 +215,6 @@ func (p *page) show(name, title string, data any) error {
 	return p.render(http.StatusOK, name, title, data)
 }
 
-// again shows a form again after a mistake in it, with the API's status. Other errors are returned.
-func (p *page) again(err error, show func(status int) error) error {
-	e, ok := errors.AsType[*client.Error](err)
-	if !ok || e.Problem.Status < 400 || e.Problem.Status > 499 ||
-		e.Problem.Status == http.StatusUnauthorized || e.Problem.Status == http.StatusNotFound {
-		return err
-	}
-	return show(e.Problem.Status)
-}
-
-// errText is what a form says about an error.
-func errText(err error) string {
-	if e, ok := errors.AsType[*client.Error](err); ok {
-		return e.Problem.Detail
-	}
-	return err.Error()
-}
-
 // fail answers with an error.
 func (p *page) fail(err error) {
 	f := &failure{Status: http.StatusInternalServerError, Title: "Something went wrong"}

@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
 	"strings"
 	"time"
 
@@ -17,13 +16,9 @@ var queuePages = []route{
 	{"GET queues/{queue}/policy", "overview", (*page).policy},
 	{"GET queues/{queue}/workers", "overview", (*page).workers},
 	{"GET queues/{queue}/explain", "overview", (*page).explain},
-	{"GET queues/{queue}/produce", "overview", (*page).produceForm},
 	{"POST queues/{queue}/produce", "overview", (*page).produce},
-	{"GET queues/{queue}/pause", "overview", (*page).pauseForm},
 	{"POST queues/{queue}/pause", "overview", (*page).pause},
-	{"GET queues/{queue}/resume", "overview", (*page).pauseForm},
 	{"POST queues/{queue}/resume", "overview", (*page).pause},
-	{"GET queues/{queue}/purge", "overview", (*page).purgeForm},
 	{"POST queues/{queue}/purge", "overview", (*page).purge},
 }
 
@@ -75,12 +70,7 @@ type queueData struct {
 func (p *page) messageQuery() client.MessageQuery {
 	q := client.MessageQuery{
 		State: p.Param("state"), Limit: messagesPerPage, After: p.Param("after"),
-	}
-	if key := p.Param("key"); key != "" {
-		q.Key = &key
-	}
-	if kind := p.Param("kind"); kind != "" {
-		q.Kind = &kind
+		Key: optional(p.Param("key")), Kind: optional(p.Param("kind")),
 	}
 	if name, value, ok := strings.Cut(p.Param("header"), "="); ok {
 		q.Headers = map[string]string{strings.TrimSpace(name): strings.TrimSpace(value)}
@@ -187,9 +177,9 @@ type workersData struct {
 // explain says why a message, or the first of a key, is not being delivered.
 func (p *page) explain() error {
 	name, id := p.r.PathValue("queue"), strings.TrimSpace(p.Param("message_id"))
-	var key *string
-	if k := p.Param("key"); k != "" && id == "" {
-		key = &k
+	key := optional(p.Param("key"))
+	if id != "" {
+		key = nil
 	}
 	e, err := p.api.Explain(p.ctx, name, id, key, p.then()...)
 	if err != nil {
@@ -197,8 +187,8 @@ func (p *page) explain() error {
 	}
 	return p.show("queue-explain", "Why "+name+" waits", explainData{
 		Queue: name, Explanation: e,
-		As: p.as("GET", fmt.Sprintf("/v1/queues/%s/explain?%s", name, p.explained(id, key)), "",
-			append([]string{"queue", "explain", name}, explainFlags(id, key)...)...),
+		As: p.as("GET", v1("queues", name, "explain")+query("message_id", id, "key", deref(key), "at", p.At),
+			nil, []string{"queue", "explain", name}, "message", id, "key", deref(key), "at", p.At),
 	})
 }
 

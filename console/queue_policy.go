@@ -2,6 +2,8 @@ package console
 
 import (
 	"bytes"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -26,7 +28,7 @@ func (p *page) policy() error {
 		return err
 	}
 	data := policyData{Queue: q, Groups: groupsOf(settingsOf(&q.Policy))}
-	data.As = p.as("GET", "/v1/queues/"+name, "", "queue", "show", name)
+	data.As = p.as("GET", v1("queues", name), nil, []string{"queue", "show", name})
 	if p.part("changes") && p.fragment() { // the log is read: after the rest of the page
 		found, err := p.api.Events(p.ctx, client.EventQuery{
 			From: "start", To: p.At, Queue: name, Types: changeTypes, Limit: maxChanges,
@@ -56,10 +58,8 @@ type policyData struct {
 // policyChange is an event of a queue, with the settings that it changed.
 type policyChange struct {
 	wire.Event
-	Settings []settingChange
+	Settings []wire.Difference
 }
-
-type settingChange struct{ Path, Before, After string }
 
 // setting is one value of a policy.
 type setting struct {
@@ -75,18 +75,14 @@ func (s setting) Text() string { return settingText(s.Path, s.Value) }
 
 // settingText writes a value with its unit, which is in the name.
 func settingText(path, value string) string {
-	var n int64
-	for _, digit := range value {
-		if digit < '0' || digit > '9' || len(value) > 15 {
-			if text, err := jsontext.AppendUnquote(nil, value); err == nil && value[0] == '"' {
-				return string(text)
-			}
-			return value
-		}
-		n = n*10 + int64(digit-'0')
-	}
+	n, err := strconv.ParseInt(value, 10, 64)
 	switch {
-	case n == 0:
+	case value == "null":
+		return "–"
+	case strings.HasPrefix(value, `"`):
+		text, _ := jsontext.AppendUnquote(nil, value) // an error: it was read from JSON
+		return string(text)
+	case err != nil || n == 0:
 		return value
 	case strings.HasSuffix(path, "_ms"):
 		return span(time.Duration(n) * time.Millisecond)
@@ -135,19 +131,11 @@ func groupsOf(settings []setting) (out []group) {
 		if !nested {
 			name = "queue"
 		}
-		if len(out) == 0 || out[len(out)-1].Name != name {
-			i := 0
-			for i < len(out) && out[i].Name != name {
-				i++
-			}
-			if i < len(out) {
-				out[i].Settings = append(out[i].Settings, s)
-				continue
-			}
-			out = append(out, group{Name: name})
+		i := slices.IndexFunc(out, func(g group) bool { return g.Name == name })
+		if i < 0 {
+			i, out = len(out), append(out, group{Name: name})
 		}
-		last := &out[len(out)-1]
-		last.Settings = append(last.Settings, s)
+		out[i].Settings = append(out[i].Settings, s)
 	}
 	return out
 }
@@ -155,21 +143,13 @@ func groupsOf(settings []setting) (out []group) {
 // changesOf returns events, the newest first, with what each has changed since the one before.
 func changesOf(events []wire.Event) []policyChange {
 	out := make([]policyChange, len(events))
-	before := map[string]string{}
+	var before []byte
 	for i, e := range events {
 		c := policyChange{Event: e}
 		if e.Policy != nil {
-			now := map[string]string{}
-			for _, s := range settingsOf(e.Policy) {
-				now[s.Path] = s.Value
-				old, known := before[s.Path]
-				if len(before) > 0 && old != s.Value {
-					change := settingChange{Path: s.Path, After: s.Text(), Before: "–"}
-					if known {
-						change.Before = settingText(s.Path, old)
-					}
-					c.Settings = append(c.Settings, change)
-				}
+			now, _ := wire.Marshal(e.Policy) // an error: it was read from JSON
+			if before != nil {
+				c.Settings = wire.Differences(before, now)
 			}
 			before = now
 		}

@@ -40,7 +40,7 @@ func TestQueueActions(t *testing.T) {
 	require.NoError(t, err)
 	b.signIn("root")
 	a := b.submit("queues/jobs/produce", `payload={"a":1}`, "key=k", "kind=test", "priority=2",
-		"delay=3600", "headers=X-One: 1\nx-two: 2")
+		"delay=1h", "headers=X-One: 1\nx-two: 2")
 	require.Equal(t, a.StatusCode, 303, "%.500s", a.text)
 	assert.Equal(t, a.Header.Get("Location"), "../../queues/jobs")
 	assert.Contains(t, b.get("queues/jobs"), "Enqueued message")
@@ -53,7 +53,7 @@ func TestQueueActions(t *testing.T) {
 	assert.Equal(t, m.Priority, 2)
 
 	for _, bad := range [][]string{{"payload={"}, {"payload=1", "priority=x"},
-		{"payload=1", "priority=11"}, {"payload=1", "delay=-1"}, {"payload=1", "headers=x"}} {
+		{"payload=1", "priority=11"}, {"payload=1", "delay=3600"}, {"payload=1", "headers=x"}} {
 		a := b.submit("queues/jobs/produce", bad...)
 		assert.Equal(t, a.StatusCode, 400, "%v", bad)
 		assert.Contains(t, a.text, `role="alert"`)
@@ -76,9 +76,9 @@ func TestQueueActions(t *testing.T) {
 	assert.Equal(t, b.submit("queues/jobs/resume?key=k", "key=k").StatusCode, 303)
 
 	assert.Contains(t, b.get("queues/jobs/purge"), "Discards 2 messages: 1 ready and 1 scheduled")
-	assert.Equal(t, b.submit("queues/jobs/purge", "confirm=other").StatusCode, 400)
+	assert.Equal(t, b.submit("queues/jobs/purge", "typed=other").StatusCode, 400)
 	require.Equal(t, len(b.events("jobs", "queue_purged")), 0, "purged without confirmation")
-	assert.Equal(t, b.submit("queues/jobs/purge", "confirm=jobs", "reason=clean").StatusCode, 303)
+	assert.Equal(t, b.submit("queues/jobs/purge", "typed=jobs", "reason=clean").StatusCode, 303)
 	purged := b.events("jobs", "queue_purged")
 	require.Equal(t, len(purged), 1)
 	assert.Equal(t, purged[0].Reason, "clean")
@@ -98,7 +98,7 @@ func TestQueueActions(t *testing.T) {
 				"%s is offered %s", who, action)
 		}
 		assert.Equal(t, b.do("GET", "queues/jobs/purge", nil).StatusCode, 403)
-		form := url.Values{"csrf": {csrf.FindStringSubmatch(a.text)[1]}, "confirm": {"jobs"}}
+		form := url.Values{"csrf": {csrf.FindStringSubmatch(a.text)[1]}, "typed": {"jobs"}}
 		assert.Equal(t, b.do("POST", "queues/jobs/purge", form).StatusCode, 403)
 	}
 	assert.Equal(t, len(b.events("jobs", "queue_purged")), 1)

@@ -1,10 +1,6 @@
 package console
 
 import (
-	"cmp"
-	"fmt"
-	"slices"
-	"strings"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -15,7 +11,6 @@ import (
 var taskPages = []route{
 	{"GET tasks", "tasks", (*page).tasks},
 	{"GET tasks/{id}", "tasks", (*page).task},
-	{"GET tasks/{id}/{do}", "tasks", (*page).changeTask},
 	{"POST tasks/{id}/{do}", "tasks", (*page).changeTask},
 }
 
@@ -53,11 +48,10 @@ func (p *page) task() error {
 
 // taskTitle names a task: "Replay in jobs".
 func taskTitle(t *wire.Task) string {
-	title := strings.ToUpper(t.Type[:1]) + t.Type[1:]
-	if t.Queue != "" {
-		title += " in " + t.Queue
+	if t.Queue == "" {
+		return capital(t.Type)
 	}
-	return title
+	return capital(t.Type) + " in " + t.Queue
 }
 
 // took is how long a task has run, or did.
@@ -67,17 +61,6 @@ func took(t *wire.Task) string {
 		end = t.EndedAt.Time()
 	}
 	return span(end.Sub(t.CreatedAt.Time()))
-}
-
-// skipReasons lists why an undo skipped messages, the most first.
-func skipReasons(counts map[string]int64) []string {
-	all := skippedOf(counts)
-	slices.SortStableFunc(all, func(a, b skipped) int { return cmp.Compare(b.Count, a.Count) })
-	var out []string
-	for _, of := range all {
-		out = append(out, humanize.Comma(of.Count)+" "+strings.ReplaceAll(of.Code, "_", " "))
-	}
-	return out
 }
 
 // changeTask cancels a task, or continues a cancelled one.
@@ -90,28 +73,25 @@ func (p *page) changeTask() error {
 	if err != nil {
 		return err
 	}
-	what, so := taskTitle(t), fmt.Sprintf("%s of about %s", humanize.Comma(t.Done), humanize.Comma(t.Total))
-	f := &confirm{Action: p.LinkNow("tasks", id, do), Back: p.LinkNow("tasks", id)}
-	if do == "cancel" {
-		f.Title, f.Submit, f.Danger = "Cancel: "+what, "Cancel the task", true
-		f.Text = "It has done " + so + ". What it has done stays done; it can be resumed later."
-		f.As = p.as("DELETE", "/v1/tasks/"+id, "", "task", "cancel", id, "--yes")
+	f := p.newForm(capital(do)+": "+taskTitle(t), capital(do)+" the task", p.LinkNow("tasks", id))
+	f.Text = "It has done " + humanize.Comma(t.Done) + " of about " + humanize.Comma(t.Total)
+	method, path, said := "POST", v1("tasks", id, "resume"), "Resumed: "
+	if f.Danger = do == "cancel"; f.Danger {
+		method, path, said = "DELETE", v1("tasks", id), "Cancelled: "
+		f.Text += ". What it has done stays done; it can be resumed later."
 	} else {
-		f.Title, f.Submit = "Resume: "+what, "Resume the task"
-		f.Text = "It has done " + so + ", and continues with the rest."
-		f.As = p.as("POST", "/v1/tasks/"+id+"/resume", "", "task", "resume", id)
+		f.Text += ", and continues with the rest."
 	}
-	return p.confirmed(f, func() (err error) {
-		said := "Cancelled: "
+	f.As = p.as(method, path, nil, []string{"task", do, id, "--yes"})
+	return p.send(f, func() (err error) {
 		if do == "cancel" {
-			err = p.api.CancelTask(p.ctx, id)
+			err = p.api.CancelTask(p.ctx, id, p.once())
 		} else {
-			said = "Resumed: "
-			_, err = p.api.ResumeTask(p.ctx, id)
+			_, err = p.api.ResumeTask(p.ctx, id, p.once())
 		}
 		if err != nil {
 			return err
 		}
-		return p.done(said+what+".", "tasks", id)
+		return p.done(said+taskTitle(t)+".", "tasks", id)
 	})
 }

@@ -12,7 +12,6 @@ var webhookPages = []route{
 	{"GET webhooks", "webhooks", (*page).webhooks},
 	{"GET webhooks/{name}", "webhooks", (*page).webhook},
 	{"GET webhooks/{name}/recent", "webhooks", (*page).recent},
-	{"GET webhooks/{name}/delete", "webhooks", (*page).deleteWebhook},
 	{"POST webhooks/{name}/delete", "webhooks", (*page).deleteWebhook},
 }
 
@@ -144,15 +143,13 @@ func (p *page) deleteWebhook() error {
 	if _, err := p.api.Webhook(p.ctx, name, p.now()); err != nil {
 		return err
 	}
-	f := &confirm{
-		Title: "Delete webhook " + name, Submit: "Delete the webhook", Danger: true, Type: name,
-		Text: "From then on requests to /hook/" + name + " are answered with 404. Messages that it " +
-			"has brought stay.",
-		Action: p.LinkNow("webhooks", name, "delete"), Back: p.LinkNow("webhooks", name),
-		As: p.as("DELETE", "/v1/webhooks/"+name, "", "webhook", "delete", name, "--yes"),
-	}
-	return p.confirmed(f, func() error {
-		if err := p.api.DeleteWebhook(p.ctx, name); err != nil {
+	f := p.newForm("Delete webhook "+name, "Delete the webhook", p.LinkNow("webhooks", name))
+	f.Danger, f.Type = true, name
+	f.Text = "From then on requests to /hook/" + name + " are answered with 404. Messages that it has " +
+		"brought stay."
+	f.As = p.as("DELETE", v1("webhooks", name), nil, []string{"webhook", "delete", name, "--yes"})
+	return p.send(f, func() error {
+		if err := p.api.DeleteWebhook(p.ctx, name, p.once()); err != nil {
 			return err
 		}
 		return p.done("Deleted webhook "+name+".", "webhooks")

@@ -99,7 +99,7 @@ func TestActions(t *testing.T) {
 
 	b.open("queues/invoices.render")
 	b.press("Purge")
-	b.fill("dialog input[name=confirm]", "invoices.render")
+	b.fill("dialog input[name=typed]", "invoices.render")
 	b.press("Purge 1 message")
 	b.true("the dialog is gone", `!document.querySelector("dialog[open]")`)
 	b.settled()

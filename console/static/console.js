@@ -53,7 +53,7 @@ document.addEventListener("click", e => {
 });
 
 document.addEventListener("change", e => {
-  if (e.target.matches("[data-submit]")) e.target.form.requestSubmit();
+  if (e.target.matches(".filter select")) e.target.form.requestSubmit();
   if (e.target.matches(slider)) travel(instantOf(e.target));
 });
 

@@ -1,20 +1,3 @@
-// Package client is the Go client of qlogd.
-//
-//	c, err := client.New("http://127.0.0.1:7070")
-//	_, err = c.Enqueue(ctx, "jobs", client.JSON(map[string]any{"hello": "world"}))
-//
-//	err = client.NewWorker(c, "jobs", func(ctx context.Context, m *client.Message) error {
-//		return work(ctx, m.Bytes())
-//	}, client.WorkerOptions{}).Run(ctx)
-//
-// Enqueue and Settle are meant for many goroutines at once: their items share requests, and each
-// caller gets its own answer. A Worker leases ahead, extends leases and settles in the same way.
-// Produce, Lease, Ack and the others are the plain calls of the API.
-//
-// Requests and answers are the types of package wire. Every write but a lease carries
-// an Idempotency-Key, so that the client can safely repeat a write with an unknown
-// outcome, as often as its Retry allows. docs/reference/go-client.md lists the guarantees, the
-// order of messages, and the rules of repetition.
 package client
 
 import (
@@ -49,7 +32,8 @@ type Client struct {
 	token     string
 	agent     string
 	retry     Retry
-	carries   Propagator    // nil: nothing
+	carries   Propagator // nil: nothing
+	hooks     []EnqueueHook
 	try       time.Duration // limit of one try; 0: none, < 0: the default
 	err       error         // of an option
 
@@ -141,6 +125,14 @@ type Propagator interface {
 // WithPropagator carries the contexts of calls to the server, and to the handlers of the messages
 // that they enqueue. A message with one of the headers of its own keeps them all.
 func WithPropagator(p Propagator) Option { return func(c *Client) { c.carries = p } }
+
+// EnqueueHook sees every message before it is enqueued, by whichever call. It may change the
+// message, such as to add to its headers (never nil here) or to encrypt the payload. If it returns
+// an error, the call does, and nothing is sent. Many goroutines call it at once.
+type EnqueueHook func(ctx context.Context, queue string, m *NewMessage) error
+
+// WithEnqueueHook adds a hook, which runs after those added before.
+func WithEnqueueHook(h EnqueueHook) Option { return func(c *Client) { c.hooks = append(c.hooks, h) } }
 
 // WithUserAgent names the program to the server.
 func WithUserAgent(agent string) Option { return func(c *Client) { c.agent = agent } }

@@ -14,7 +14,7 @@ import (
 //	var e *client.Error
 //	if errors.As(err, &e) { log.Print(e.Problem.Field) }
 type Error struct {
-	Problem   wire.Problem
+	Problem   Problem
 	RequestID string
 }
 
@@ -83,7 +83,7 @@ func (e *encodeError) Unwrap() error { return e.error }
 
 // wrongAnswer is an answer with success that can't be understood: the outcome is unknown.
 func wrongAnswer(format string, args ...any) *Error {
-	return &Error{Problem: wire.Problem{
+	return &Error{Problem: Problem{
 		Status: http.StatusOK, Code: "bad_answer", Outcome: wire.Unknown,
 		Detail: "the server's answer is not understood: " + fmt.Sprintf(format, args...),
 	}}

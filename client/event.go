@@ -38,13 +38,13 @@ func (q *EventQuery) call() *call {
 // Events returns one page of events. A client that polls with After set to the last
 // answer's NextCursor misses nothing and sees nothing twice.
 func (c *Client) Events(ctx context.Context, q EventQuery,
-	opts ...CallOption) (*wire.EventList, error) {
-	return do[wire.EventList](ctx, c, q.call(), opts)
+	opts ...CallOption) (*EventList, error) {
+	return do[EventList](ctx, c, q.call(), opts)
 }
 
 // AllEvents iterates over all events that q selects, to the newest there is.
-func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[wire.Event, error] {
-	return pages(func(cursor string) ([]wire.Event, string, error) {
+func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[Event, error] {
+	return pages(func(cursor string) ([]Event, string, error) {
 		if cursor != "" {
 			q.After, q.From = cursor, ""
 		}
@@ -59,8 +59,8 @@ func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[wire.Eve
 // Follow yields events as they commit, from q.After or q.From, else from now. It
 // reconnects when the connection breaks, and misses nothing. It ends with ctx, when the
 // caller stops, or with an error that a retry does not resolve.
-func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event, error] {
-	return func(yield func(wire.Event, error) bool) {
+func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[Event, error] {
+	return func(yield func(Event, error) bool) {
 		if q.After == "" && q.From == "" {
 			// The starting place must be known before the first connection, or events
 			// that commit between two connections would be missed.
@@ -68,7 +68,7 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 			probe.From, probe.Limit = "now", 1
 			page, err := c.Events(ctx, probe)
 			if err != nil {
-				yield(wire.Event{}, err)
+				yield(Event{}, err)
 				return
 			}
 			if q.After = page.NextCursor; q.After == "" {
@@ -77,7 +77,7 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 		}
 		for failures := 0; ctx.Err() == nil; {
 			stopped := false
-			err := c.stream(ctx, q, func(e wire.Event) bool {
+			err := c.stream(ctx, q, func(e Event) bool {
 				failures, q.After, q.From = 0, e.EventID, ""
 				stopped = !yield(e, nil)
 				return !stopped
@@ -89,7 +89,7 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 			var e *Error
 			final := errors.As(err, &e) && !e.Problem.Retryable
 			if final || err != nil && failures >= c.retry.Attempts && ctx.Err() == nil {
-				yield(wire.Event{}, err)
+				yield(Event{}, err)
 				return
 			}
 			c.pause(ctx, failures, 0)
@@ -98,7 +98,7 @@ func (c *Client) Follow(ctx context.Context, q EventQuery) iter.Seq2[wire.Event,
 }
 
 // stream reads the events of one connection, until the end or until yield stops it.
-func (c *Client) stream(ctx context.Context, events EventQuery, yield func(wire.Event) bool) error {
+func (c *Client) stream(ctx context.Context, events EventQuery, yield func(Event) bool) error {
 	events.Limit = 0
 	q := events.call()
 	q.query.Set("follow", "true")
@@ -129,7 +129,7 @@ func (c *Client) stream(ctx context.Context, events EventQuery, yield func(wire.
 		if err != nil {
 			return err
 		}
-		var e wire.Event
+		var e Event
 		if err := wire.Unmarshal(line, &e); err != nil {
 			return err
 		}

@@ -12,7 +12,7 @@ import (
 
 // Message is a message leased by a Worker.
 type Message struct {
-	wire.LeasedMessage
+	LeasedMessage
 }
 
 // Bytes returns the payload: JSON, or the bytes that were produced. It must not be changed.
@@ -53,6 +53,16 @@ func Typed[T any](h func(ctx context.Context, v T, m *Message) error) Handler {
 			return DeadLetter(err)
 		}
 		return h(ctx, v, m)
+	}
+}
+
+// byKind returns a Handler that calls the one of a message's kind, or other.
+func byKind(handlers map[string]Handler, other Handler) Handler {
+	return func(ctx context.Context, m *Message) error {
+		if h, ok := handlers[m.Kind]; ok {
+			return h(ctx, m)
+		}
+		return other(ctx, m)
 	}
 }
 

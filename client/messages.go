@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -13,31 +14,35 @@ import (
 
 // JSON returns a message whose payload is v's JSON. It panics if v has none, which
 // is a programming error.
-func JSON(v any) wire.NewMessage {
+func JSON(v any) NewMessage {
 	b, err := wire.Marshal(v)
 	if err != nil {
 		panic(fmt.Sprintf("client: payload: %v", err))
 	}
-	return wire.NewMessage{Payload: b}
+	return NewMessage{Payload: b}
 }
 
 // Bytes returns a message whose payload is bytes of a content type.
-func Bytes(b []byte, contentType string) wire.NewMessage {
+func Bytes(b []byte, contentType string) NewMessage {
 	if b == nil {
 		b = []byte{} // an empty payload, not none
 	}
-	return wire.NewMessage{PayloadBytes: b, ContentType: contentType}
+	return NewMessage{PayloadBytes: b, ContentType: contentType}
 }
 
 // Produce enqueues 1 to 1000 messages, all or none, and answers in their order.
 func (c *Client) Produce(ctx context.Context, queue string,
-	messages ...wire.NewMessage) ([]wire.Produced, error) {
+	messages ...NewMessage) ([]Produced, error) {
 	return c.ProduceAll(ctx, queue, messages)
 }
 
 // ProduceAll is Produce with options.
-func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.NewMessage,
-	opts ...CallOption) ([]wire.Produced, error) {
+func (c *Client) ProduceAll(ctx context.Context, queue string, messages []NewMessage,
+	opts ...CallOption) ([]Produced, error) {
+	messages, err := c.hooked(ctx, queue, messages)
+	if err != nil {
+		return nil, err
+	}
 	q := newPacked(queuePath(queue, "/messages"), &wire.ProduceRequest{Messages: messages})
 	out, err := do[wire.ProduceResponse](ctx, c, q, opts)
 	return answered(out.Messages, len(messages), "messages", err)
@@ -53,9 +58,55 @@ func (c *Client) ProduceAll(ctx context.Context, queue string, messages []wire.N
 // If ctx ends first, the message is not enqueued if it had not been sent; else the error is also
 // ErrOutcomeUnknown. Give the message an IdempotencyKey if it will be enqueued again then.
 func (c *Client) Enqueue(ctx context.Context, queue string,
-	m wire.NewMessage) (wire.Produced, error) {
+	m NewMessage) (Produced, error) {
+	if err := c.hook(ctx, queue, &m); err != nil {
+		return Produced{}, err
+	}
 	m.Headers = c.carrying(ctx, m.Headers)
 	return c.enqueueLane(queue).do(ctx, m, sizeOf(&m))
+}
+
+// hook runs the client's hooks on a message, whose headers stay the caller's.
+func (c *Client) hook(ctx context.Context, queue string, m *NewMessage) error {
+	if len(c.hooks) > 0 {
+		own := m.Headers
+		m.Headers = map[string]string{}
+		maps.Copy(m.Headers, own)
+	}
+	for _, hook := range c.hooks {
+		if err := hook(ctx, queue, m); err != nil {
+			return fmt.Errorf("enqueue hook: %w", err)
+		}
+	}
+	return nil
+}
+
+// hooked returns messages as the client's hooks change them.
+func (c *Client) hooked(ctx context.Context, queue string,
+	messages []NewMessage) ([]NewMessage, error) {
+	if len(c.hooks) == 0 {
+		return messages, nil
+	}
+	out := slices.Clone(messages)
+	for i := range out {
+		if err := c.hook(ctx, queue, &out[i]); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// hookedAll is hooked for messages of several queues.
+func (c *Client) hookedAll(ctx context.Context,
+	all []TransactionProduce) ([]TransactionProduce, error) {
+	out := slices.Clone(all)
+	for i := range out {
+		var err error
+		if out[i].Messages, err = c.hooked(ctx, out[i].Queue, out[i].Messages); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
 
 // carrying returns a message's headers with what ctx carries: a shared request carries nothing for
@@ -78,12 +129,12 @@ func (c *Client) carrying(ctx context.Context, own map[string]string) map[string
 	return headers
 }
 
-type enqueueLane = lane[wire.NewMessage, wire.Produced]
+type enqueueLane = lane[NewMessage, Produced]
 
 func (c *Client) enqueueLane(queue string) *enqueueLane {
 	return laneOf(c, laneKey{queue, "enqueue"}, func() *enqueueLane {
 		return &enqueueLane{c: c, list: "messages",
-			send: func(ctx context.Context, messages []wire.NewMessage) ([]wire.Produced, error) {
+			send: func(ctx context.Context, messages []NewMessage) ([]Produced, error) {
 				q := newPacked(queuePath(queue, "/messages"),
 					&wire.ProduceRequest{Messages: messages})
 				q.spread, q.several = true, len(messages) > 1
@@ -94,7 +145,7 @@ func (c *Client) enqueueLane(queue string) *enqueueLane {
 }
 
 // sizeOf estimates how many bytes a message takes in a request.
-func sizeOf(m *wire.NewMessage) int {
+func sizeOf(m *NewMessage) int {
 	n := 64 + len(m.Payload) + len(m.PayloadBytes) + len(m.Key)
 	for k, v := range m.Headers {
 		n += len(k) + len(v) + 8
@@ -117,13 +168,13 @@ type LeaseOptions struct {
 // A lease is not repeated once it may have reached the server: messages it leased
 // stay undelivered until the lease runs out.
 func (c *Client) Lease(ctx context.Context, queue string,
-	o LeaseOptions) ([]wire.LeasedMessage, error) {
+	o LeaseOptions) ([]LeasedMessage, error) {
 	return c.LeaseFrom(ctx, []string{queue}, o)
 }
 
 // LeaseFrom is Lease from several queues, tried in their order.
 func (c *Client) LeaseFrom(ctx context.Context, queues []string,
-	o LeaseOptions) ([]wire.LeasedMessage, error) {
+	o LeaseOptions) ([]LeasedMessage, error) {
 	out, err := do[wire.LeaseResponse](ctx, c, leaseCall(queues, o), nil)
 	return out.Messages, err
 }
@@ -152,99 +203,102 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 
 // Ack ends leases with success.
 func (c *Client) Ack(ctx context.Context, queue string,
-	leases ...string) ([]wire.SettleResult, error) {
-	return c.settle(ctx, queue, DoAck, &wire.AckRequest{LeaseIDs: leases},
+	leases ...string) ([]SettleResult, error) {
+	return c.settle(ctx, queue, DoAck, &AckRequest{LeaseIDs: leases},
 		len(leases), nil)
 }
 
 // AckAll is Ack with a result (JSON, kept for duplicates of the messages).
-func (c *Client) AckAll(ctx context.Context, queue string, r wire.AckRequest,
-	opts ...CallOption) ([]wire.SettleResult, error) {
+func (c *Client) AckAll(ctx context.Context, queue string, r AckRequest,
+	opts ...CallOption) ([]SettleResult, error) {
 	return c.settle(ctx, queue, DoAck, &r, len(r.LeaseIDs), opts)
 }
 
 // AckAndProduce acks leases and enqueues messages (r.Produce), into any queues, in
 // one atomic step: if one lease is lost nothing happens (ErrLeaseLost).
-func (c *Client) AckAndProduce(ctx context.Context, queue string, r wire.AckRequest,
-	opts ...CallOption) (*wire.TransactionResponse, error) {
-	return do[wire.TransactionResponse](ctx, c, newPacked(leasesOf(queue)+"ack", &r), opts)
+func (c *Client) AckAndProduce(ctx context.Context, queue string, r AckRequest,
+	opts ...CallOption) (_ *TransactionResponse, err error) {
+	if r.Produce, err = c.hookedAll(ctx, r.Produce); err != nil {
+		return nil, err
+	}
+	return do[TransactionResponse](ctx, c, newPacked(leasesOf(queue)+"ack", &r), opts)
 }
 
 // Retry returns messages for another try.
-func (c *Client) Retry(ctx context.Context, queue string, items []wire.RetryItem,
-	opts ...CallOption) ([]wire.SettleResult, error) {
+func (c *Client) Retry(ctx context.Context, queue string, items []RetryItem,
+	opts ...CallOption) ([]SettleResult, error) {
 	return c.settle(ctx, queue, DoRetry, &wire.RetryRequest{Items: items},
 		len(items), opts)
 }
 
 // DeadLetter moves messages to the dead-letter queue.
-func (c *Client) DeadLetter(ctx context.Context, queue string, items []wire.DeadLetterItem,
-	opts ...CallOption) ([]wire.SettleResult, error) {
+func (c *Client) DeadLetter(ctx context.Context, queue string, items []DeadLetterItem,
+	opts ...CallOption) ([]SettleResult, error) {
 	return c.settle(ctx, queue, DoDeadLetter, &wire.DeadLetterRequest{Items: items},
 		len(items), opts)
 }
 
 // Extend extends leases, counted from now.
-func (c *Client) Extend(ctx context.Context, queue string, items []wire.ExtendItem,
-	opts ...CallOption) ([]wire.SettleResult, error) {
+func (c *Client) Extend(ctx context.Context, queue string, items []ExtendItem,
+	opts ...CallOption) ([]SettleResult, error) {
 	return c.settle(ctx, queue, DoExtend, &wire.ExtendRequest{Items: items},
 		len(items), opts)
 }
 
 // Release returns messages at once, without counting the attempt.
 func (c *Client) Release(ctx context.Context, queue string,
-	leases ...string) ([]wire.SettleResult, error) {
+	leases ...string) ([]SettleResult, error) {
 	return c.settle(ctx, queue, DoRelease, &wire.ReleaseRequest{LeaseIDs: leases},
 		len(leases), nil)
 }
 
 // Snooze is Release for after a delay, which each item says. The attempt is not counted.
-func (c *Client) Snooze(ctx context.Context, queue string, items []wire.ReleaseItem,
-	opts ...CallOption) ([]wire.SettleResult, error) {
+func (c *Client) Snooze(ctx context.Context, queue string, items []ReleaseItem,
+	opts ...CallOption) ([]SettleResult, error) {
 	return c.settle(ctx, queue, DoRelease, &wire.ReleaseRequest{Items: items}, len(items), opts)
 }
 
 // settle settles the n leases of body.
 func (c *Client) settle(ctx context.Context, queue string, verb Verb, body any, n int,
-	opts []CallOption) ([]wire.SettleResult, error) {
+	opts []CallOption) ([]SettleResult, error) {
 	out, err := do[wire.SettleResponse](ctx, c, settleCall(leasesOf(queue), verb, body), opts)
 	return answered(out.Results, n, "leases", err)
 }
 
 // AckOne ends a lease with success.
-func (c *Client) AckOne(ctx context.Context, lease string, r wire.AckOne,
-	opts ...CallOption) (*wire.SettleResult, error) {
+func (c *Client) AckOne(ctx context.Context, lease string, r AckOne,
+	opts ...CallOption) (*SettleResult, error) {
 	return c.settleOne(ctx, lease, DoAck, &r, opts)
 }
 
 // RetryOne returns a message for another try.
-func (c *Client) RetryOne(ctx context.Context, lease string, r wire.RetryOne,
-	opts ...CallOption) (*wire.SettleResult, error) {
+func (c *Client) RetryOne(ctx context.Context, lease string, r RetryOne,
+	opts ...CallOption) (*SettleResult, error) {
 	return c.settleOne(ctx, lease, DoRetry, &r, opts)
 }
 
 // DeadLetterOne moves a message to the dead-letter queue.
-func (c *Client) DeadLetterOne(ctx context.Context, lease string, r wire.DeadLetterOne,
-	opts ...CallOption) (*wire.SettleResult, error) {
+func (c *Client) DeadLetterOne(ctx context.Context, lease string, r DeadLetterOne,
+	opts ...CallOption) (*SettleResult, error) {
 	return c.settleOne(ctx, lease, DoDeadLetter, &r, opts)
 }
 
 // ExtendOne extends a lease.
-func (c *Client) ExtendOne(ctx context.Context, lease string, r wire.ExtendOne,
-	opts ...CallOption) (*wire.SettleResult, error) {
+func (c *Client) ExtendOne(ctx context.Context, lease string, r ExtendOne,
+	opts ...CallOption) (*SettleResult, error) {
 	return c.settleOne(ctx, lease, DoExtend, &r, opts)
 }
 
 // ReleaseOne returns a message, at once or after a delay.
-func (c *Client) ReleaseOne(ctx context.Context, lease string, r wire.ReleaseOne,
-	opts ...CallOption) (*wire.SettleResult, error) {
+func (c *Client) ReleaseOne(ctx context.Context, lease string, r ReleaseOne,
+	opts ...CallOption) (*SettleResult, error) {
 	return c.settleOne(ctx, lease, DoRelease, &r, opts)
 }
 
 func (c *Client) settleOne(ctx context.Context, lease string, verb Verb, body any,
-	opts []CallOption) (*wire.SettleResult, error) {
+	opts []CallOption) (*SettleResult, error) {
 	q := settleCall("/v1/leases/"+url.PathEscape(lease)+"/", verb, body)
-	return do[wire.SettleResult](ctx, c, q, opts)
+	return do[SettleResult](ctx, c, q, opts)
 }
 
 // leasesOf returns the path of calls that settle leases of a queue, "" any.
@@ -263,9 +317,12 @@ func settleCall(path string, verb Verb, body any) *call {
 
 // Transaction settles and produces in one atomic step over any queues: if one lease
 // is lost nothing happens (ErrLeaseLost, with Field and Index).
-func (c *Client) Transaction(ctx context.Context, t wire.TransactionRequest,
-	opts ...CallOption) (*wire.TransactionResponse, error) {
-	return do[wire.TransactionResponse](ctx, c, newPacked("/v1/transactions", &t), opts)
+func (c *Client) Transaction(ctx context.Context, t TransactionRequest,
+	opts ...CallOption) (_ *TransactionResponse, err error) {
+	if t.Produce, err = c.hookedAll(ctx, t.Produce); err != nil {
+		return nil, err
+	}
+	return do[TransactionResponse](ctx, c, newPacked("/v1/transactions", &t), opts)
 }
 
 // Settlement is how one lease ends.
@@ -293,7 +350,7 @@ const (
 // settlements share requests, as messages do in Enqueue, and each gets its own
 // answer. A lost lease is ErrLeaseLost.
 func (c *Client) Settle(ctx context.Context, queue string,
-	s Settlement) (wire.SettleResult, error) {
+	s Settlement) (SettleResult, error) {
 	out, err := c.settleLane(queue, s.Do).do(ctx, s, s.size())
 	if err == nil {
 		err = lost(&out)
@@ -302,11 +359,11 @@ func (c *Client) Settle(ctx context.Context, queue string,
 }
 
 // lost returns the error of a settlement that was rejected.
-func lost(r *wire.SettleResult) error {
+func lost(r *SettleResult) error {
 	if r.Status != "rejected" {
 		return nil
 	}
-	return &Error{Problem: wire.Problem{
+	return &Error{Problem: Problem{
 		Status: http.StatusConflict, Code: r.Code, Title: "The lease is lost",
 		Outcome: wire.NotApplied,
 		Detail:  "lease " + r.LeaseID + " is not, or no longer, its message's current one",
@@ -316,7 +373,7 @@ func lost(r *wire.SettleResult) error {
 
 func (s *Settlement) size() int { return 64 + len(s.Error) }
 
-type settleLane = lane[Settlement, wire.SettleResult]
+type settleLane = lane[Settlement, SettleResult]
 
 func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 	if verb == DoDeadLetter {
@@ -324,7 +381,7 @@ func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 	}
 	return laneOf(c, laneKey{queue, verb}, func() *settleLane {
 		l := &settleLane{c: c, list: "items",
-			send: func(ctx context.Context, s []Settlement) ([]wire.SettleResult, error) {
+			send: func(ctx context.Context, s []Settlement) ([]SettleResult, error) {
 				q := settleCall(leasesOf(queue), verb, settleBody(verb, s))
 				q.spread = true
 				out, err := do[wire.SettleResponse](ctx, c, q, nil)
@@ -341,21 +398,21 @@ func (c *Client) settleLane(queue string, verb Verb) *settleLane {
 func settleBody(verb Verb, all []Settlement) any {
 	switch verb {
 	case DoAck:
-		return &wire.AckRequest{LeaseIDs: each(all, leaseID)}
+		return &AckRequest{LeaseIDs: each(all, leaseID)}
 	case DoRelease:
-		return &wire.ReleaseRequest{Items: each(all, func(s *Settlement) (it wire.ReleaseItem) {
+		return &wire.ReleaseRequest{Items: each(all, func(s *Settlement) (it ReleaseItem) {
 			if it.LeaseID = s.LeaseID; s.Delay != nil {
 				it.DelayMS = s.Delay.Milliseconds()
 			}
 			return it
 		})}
 	case DoExtend:
-		return &wire.ExtendRequest{Items: each(all, func(s *Settlement) wire.ExtendItem {
-			return wire.ExtendItem{LeaseID: s.LeaseID, LeaseMS: s.Lease.Milliseconds()}
+		return &wire.ExtendRequest{Items: each(all, func(s *Settlement) ExtendItem {
+			return ExtendItem{LeaseID: s.LeaseID, LeaseMS: s.Lease.Milliseconds()}
 		})}
 	}
-	return &wire.RetryRequest{Items: each(all, func(s *Settlement) wire.RetryItem {
-		it := wire.RetryItem{LeaseID: s.LeaseID, Error: s.Error}
+	return &wire.RetryRequest{Items: each(all, func(s *Settlement) RetryItem {
+		it := RetryItem{LeaseID: s.LeaseID, Error: s.Error}
 		if s.Do == DoDeadLetter {
 			it.Retryable = new(bool)
 		} else if s.Delay != nil {

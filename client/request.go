@@ -356,7 +356,7 @@ func (c *Client) Raw(ctx context.Context, method, path string, header http.Heade
 func problem(resp *http.Response, b []byte) *Error {
 	e := &Error{RequestID: resp.Header.Get("X-Request-Id")}
 	if wire.Unmarshal(b, &e.Problem) != nil || e.Problem.Code == "" {
-		e.Problem = wire.Problem{
+		e.Problem = Problem{
 			Title:  http.StatusText(resp.StatusCode),
 			Code:   "http_" + strconv.Itoa(resp.StatusCode),
 			Detail: fmt.Sprintf("the server answered %s", resp.Status),
@@ -374,7 +374,7 @@ func problem(resp *http.Response, b []byte) *Error {
 }
 
 // retryAfter returns how long the server asks to wait, 0 if it does not say.
-func retryAfter(resp *http.Response, p *wire.Problem) time.Duration {
+func retryAfter(resp *http.Response, p *Problem) time.Duration {
 	if p.RetryAfterMS > 0 {
 		return time.Duration(p.RetryAfterMS) * time.Millisecond
 	}

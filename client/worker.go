@@ -35,10 +35,19 @@ type WorkerOptions struct {
 	// 30 s, less than 0 none.
 	Grace time.Duration
 
+	// Handlers are called for messages of these kinds, and NewWorker's handler for all others. If
+	// that is nil, no others are leased: they wait for a worker that knows their kind.
+	Handlers map[string]Handler
+
 	Kinds      []string     // of messages; empty: all
 	Name       string       // the worker's name, for display
 	More       []string     // queues besides the first, tried in this order
 	Middleware []Middleware // the first is the outermost
+
+	// Settled, for metrics, is called for each message once it is settled, or could not be (err):
+	// then it is delivered again. took is the handler's time, 0 of a message that no handler got.
+	// It must be quick.
+	Settled func(m *Message, s Settlement, took time.Duration, err error)
 
 	// Logger gets stacks of panics, and failures to lease or to settle, which are
 	// reported nowhere else. nil is slog.Default().
@@ -81,7 +90,7 @@ const (
 	settleFor = 10 * time.Second
 )
 
-// NewWorker returns a worker of a queue. It does nothing before Run.
+// NewWorker returns a worker of a queue. It does nothing before Run. h is nil if o.Handlers are all.
 func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 	if o.Concurrency <= 0 {
 		o.Concurrency = defaultConcurrency
@@ -89,6 +98,12 @@ func NewWorker(c *Client, queue string, h Handler, o WorkerOptions) *Worker {
 	o.Prefetch = max(cmp.Or(o.Prefetch, defaultPrefetch), 0)
 	o.Grace = cmp.Or(o.Grace, defaultGrace)
 	o.Logger = cmp.Or(o.Logger, slog.Default())
+	if len(o.Handlers) > 0 {
+		if h == nil {
+			o.Kinds = slices.Sorted(maps.Keys(o.Handlers))
+		}
+		h = byKind(o.Handlers, h)
+	}
 	for _, m := range slices.Backward(o.Middleware) {
 		h = m(h)
 	}
@@ -243,7 +258,7 @@ func (r *run) wake() {
 }
 
 // took passes leased messages to the handlers: of each batch the first, which leads to the others.
-func (r *run) took(messages []wire.LeasedMessage) {
+func (r *run) took(messages []LeasedMessage) {
 	var ahead *job
 	for _, m := range messages {
 		j := &job{Message: Message{m}, runs: leaseOf(&m, r.w.opts.Lease)}
@@ -355,18 +370,27 @@ func (r *run) settle(j *job, s Settlement, took time.Duration) {
 		defer r.release(rest) // and so all of the batch
 	}
 	if over {
+		r.settled(j, s, took, ErrLeaseLost)
 		return
 	}
 	r.send(j, s, func(err error) {
 		if j.behind && s.Do == DoRelease && errors.Is(err, ErrLeaseLost) {
 			err = nil // the one ahead of it has sent it back
 		}
+		r.settled(j, s, took, err)
 		if err != nil {
 			r.w.opts.Logger.Warn("message not settled, it will be delivered again",
 				"queue", j.Queue, "message", j.ID, "settle", string(s.Do), "error", err)
 		}
 		r.settles.Done()
 	})
+}
+
+// settled reports how a message was settled.
+func (r *run) settled(j *job, s Settlement, took time.Duration, err error) {
+	if r.w.opts.Settled != nil {
+		r.w.opts.Settled(&j.Message, s, took, err)
+	}
 }
 
 // end ends the extensions of a job's lease. r.mu is held.
@@ -379,9 +403,9 @@ func (r *run) end(j *job) {
 
 // send sends a settlement of a job in a shared request.
 func (r *run) send(j *job, s Settlement, then func(error)) {
-	r.w.c.settleLane(j.Queue, s.Do).add(&ticket[Settlement, wire.SettleResult]{
+	r.w.c.settleLane(j.Queue, s.Do).add(&ticket[Settlement, SettleResult]{
 		item: s, size: s.size(),
-		then: func(out wire.SettleResult, err error) {
+		then: func(out SettleResult, err error) {
 			if err == nil {
 				err = lost(&out)
 			}
@@ -443,7 +467,7 @@ func (r *run) lose(j *job) {
 
 // leaseOf returns how long a message's lease runs. Its id contains its beginning by
 // the server's clock, as is its end, so the clock here does not matter.
-func leaseOf(m *wire.LeasedMessage, asked time.Duration) time.Duration {
+func leaseOf(m *LeasedMessage, asked time.Duration) time.Duration {
 	if began, ok := ulidTime(m.LeaseID); ok {
 		d := time.Duration(int64(m.LeaseExpiresAt)-began) * time.Millisecond
 		if d > 0 && d <= 24*time.Hour {

@@ -36,7 +36,7 @@ var rooms = []string{
 	"background/erasure", "background/push", "background/retention", "background/scrub",
 	"replay", "background/verify",
 	"api",
-	"server",
+	"server", "client/clienttest",
 	"cmd/qlogd",
 	"deploy", "internal/arch",
 	"internal/simtest/assert", "internal/simtest/require", "internal/simtest/ports",
@@ -50,6 +50,7 @@ var rooms = []string{
 var only = map[string][]string{
 	"api/wire":          {"internal/transcode"},
 	"client":            {"api/wire"},
+	"client/clienttest": {"client", "server"},
 	"console":           {"api/wire", "client"},
 	"event":             {"internal/transcode"},
 	"projections":       {"event"},

@@ -115,7 +115,8 @@ func port(addr string) string { return addr[strings.LastIndex(addr, ":")+1:] }
 
 func TestYAMLParses(t *testing.T) {
 	n := 0
-	for _, pattern := range []string{"*.yaml", "*/*.yaml"} {
+	for _, pattern := range []string{"*.yaml", "*/*.yaml", "helm/qlogd/*.yaml",
+		"helm/qlogd/ci/*.yaml", "../.goreleaser.yaml"} {
 		files, err := filepath.Glob(pattern)
 		require.NoError(t, err)
 		for _, f := range files {
@@ -155,8 +156,18 @@ func TestDockerfile(t *testing.T) {
 	takes(t, "CMD", documents[[]string](t, m[1])[0], map[string]string{"QLOGD_DATA_DIR": dir})
 }
 
+// TestComposeConfig lets docker read the file.
+func TestComposeConfig(t *testing.T) {
+	docker := tool(t, "docker", "it is Docker's client")
+	if err := exec.Command(docker, "compose", "version").Run(); err != nil {
+		t.Skip("docker has no compose plugin")
+	}
+	output(t, docker, "compose", "--file", "compose.yaml", "config", "--quiet")
+}
+
 func TestCompose(t *testing.T) {
 	type service struct {
+		Image       string            `yaml:"image"`
 		Command     []string          `yaml:"command"`
 		Environment map[string]string `yaml:"environment"`
 		Ports       []string          `yaml:"ports"`
@@ -171,14 +182,20 @@ func TestCompose(t *testing.T) {
 		Services map[string]service `yaml:"services"`
 		Volumes  map[string]any     `yaml:"volumes"`
 	}](t, read(t, "compose.yaml"))[0]
-	require.Equal(t, len(c.Services), 3, "services")
-	published := map[string]bool{}
+	nodes := map[string]service{}
 	for name, s := range c.Services {
+		if strings.HasPrefix(s.Image, "qlogd:") {
+			nodes[name] = s
+		}
+	}
+	require.Equal(t, len(nodes), 3, "nodes")
+	published := map[string]bool{}
+	for name, s := range nodes {
 		takes(t, name, s.Command, s.Environment)
 		env := s.Environment
 		http, raft := port(env["QLOGD_HTTP_ADDR"]), port(env["QLOGD_RAFT_ADDR"])
 		var join []string
-		for other := range c.Services {
+		for other := range nodes {
 			join = append(join, other+":"+raft)
 		}
 		slices.Sort(join)
@@ -187,7 +204,7 @@ func TestCompose(t *testing.T) {
 			{"raft advertise", env["QLOGD_RAFT_ADVERTISE"], name + ":" + raft},
 			{"http advertise", env["QLOGD_HTTP_ADVERTISE"], name + ":" + http},
 			{"join", env["QLOGD_JOIN"], strings.Join(join, ",")},
-			{"expect", env["QLOGD_BOOTSTRAP_EXPECT"], fmt.Sprint(len(c.Services))},
+			{"expect", env["QLOGD_BOOTSTRAP_EXPECT"], fmt.Sprint(len(nodes))},
 			{"health", strings.Join(s.Health.Test, " "),
 				"CMD /usr/bin/qlogd ready --addr http://127.0.0.1:" + http},
 			{"volume", strings.Join(s.Volumes, " "), name + ":" + dataDir(t)},
@@ -206,34 +223,18 @@ func TestCompose(t *testing.T) {
 		if d, err := time.ParseDuration(s.Grace); err != nil || d < 15*time.Second {
 			t.Errorf("%s: drains in %s, %v", name, s.Grace, err)
 		}
+		scraped := read(t, "prometheus/prometheus.yaml")
+		assert.Contains(t, scraped, name+":"+http, "Prometheus scrapes no node %s", name)
 	}
-}
-
-// statefulSet has the fields of one that must agree with each other.
-type statefulSet struct {
-	Spec struct {
-		ServiceName string `yaml:"serviceName"`
-		Replicas    int    `yaml:"replicas"`
-		Template    struct {
-			Spec struct {
-				Grace      int `yaml:"terminationGracePeriodSeconds"`
-				Containers []struct {
-					Args []string `yaml:"args"`
-					Env  []struct {
-						Name  string `yaml:"name"`
-						Value string `yaml:"value"`
-					} `yaml:"env"`
-					Ports []struct {
-						Name string `yaml:"name"`
-						Port int    `yaml:"containerPort"`
-					} `yaml:"ports"`
-					Mounts []struct {
-						Path string `yaml:"mountPath"`
-					} `yaml:"volumeMounts"`
-				} `yaml:"containers"`
-			} `yaml:"spec"`
-		} `yaml:"template"`
-	} `yaml:"spec"`
+	for name, s := range c.Services {
+		for _, v := range s.Volumes {
+			from, _, _ := strings.Cut(v, ":")
+			if strings.HasPrefix(from, "./") {
+				_, err := os.Stat(from)
+				assert.NoError(t, err, "%s mounts", name)
+			}
+		}
+	}
 }
 
 // TestSecrets: the tokens of the example are of the form that the program takes.
@@ -246,68 +247,6 @@ func TestSecrets(t *testing.T) {
 	out, err := exec.Command(cluster.Binary(t), "token", "check", file).CombinedOutput()
 	if err != nil || !strings.Contains(string(out), "1 token") {
 		t.Errorf("qlogd token check: %v\n%s", err, out)
-	}
-}
-
-// TestStatefulSet checks it as it is, and with TLS, as its comments describe.
-func TestStatefulSet(t *testing.T) {
-	asIs := read(t, "kubernetes/statefulset.yaml")
-	withTLS := regexp.MustCompile(`(?m)^( *)# ((?:- |  ).*)$`).ReplaceAllString(asIs, "$1$2")
-	withTLS = strings.Replace(withTLS, `, "--insecure"]`, "]", 1)
-	withTLS = strings.Replace(withTLS,
-		"            - name: QLOGD_INSECURE\n              value: \"1\"\n", "", 1)
-	comments := regexp.MustCompile(`(?m)#.*$`)
-	if strings.Contains(comments.ReplaceAllString(withTLS, ""), "nsecure") ||
-		strings.Count(withTLS, "tls.crt") != 2 {
-		t.Fatalf("it could not be changed to TLS:\n%s", withTLS)
-	}
-	nodes := documents[struct {
-		Metadata struct {
-			Name string `yaml:"name"`
-		} `yaml:"metadata"`
-		Spec struct {
-			ClusterIP string `yaml:"clusterIP"`
-			NotReady  bool   `yaml:"publishNotReadyAddresses"`
-		} `yaml:"spec"`
-	}](t, read(t, "kubernetes/services.yaml"))[0]
-	if nodes.Spec.ClusterIP != "None" || !nodes.Spec.NotReady {
-		t.Errorf("the nodes' service: %+v", nodes)
-	}
-	for what, text := range map[string]string{"as it is": asIs, "with TLS": withTLS} {
-		s := documents[statefulSet](t, text)[0].Spec
-		c := s.Template.Spec.Containers[0]
-		if s.ServiceName != nodes.Metadata.Name || s.Template.Spec.Grace < 15 {
-			t.Errorf("%s: %+v", what, s)
-		}
-		for i := range s.Replicas {
-			pod := fmt.Sprintf("qlogd-%d", i)
-			env := map[string]string{}
-			for _, e := range c.Env {
-				env[e.Name] = strings.ReplaceAll(e.Value, "$(POD_NAME)", pod)
-			}
-			takes(t, pod+" "+what, c.Args, env)
-			at, join := env["QLOGD_RAFT_ADVERTISE"], strings.Split(env["QLOGD_JOIN"], ",")
-			if env["QLOGD_NODE_ID"] != pod || at != pod+"."+nodes.Metadata.Name+":7071" ||
-				!slices.Contains(join, at) || len(join) != s.Replicas ||
-				env["QLOGD_BOOTSTRAP_EXPECT"] != fmt.Sprint(s.Replicas) {
-				t.Errorf("%s is %s at %s, joins %s and expects %s", pod, env["QLOGD_NODE_ID"], at,
-					join, env["QLOGD_BOOTSTRAP_EXPECT"])
-			}
-			for name, file := range env {
-				mounted := false
-				for _, m := range c.Mounts {
-					mounted = mounted || strings.HasPrefix(file, m.Path+"/")
-				}
-				if strings.HasPrefix(file, "/") && !mounted {
-					t.Errorf("%s: %s=%s is in no volume", what, name, file)
-				}
-			}
-			for _, p := range c.Ports {
-				addr := env["QLOGD_"+strings.ToUpper(p.Name)+"_ADDR"]
-				assert.Equal(t, port(addr), fmt.Sprint(p.Port),
-					"port %s is %d, the node listens at %s", p.Name, p.Port, addr)
-			}
-		}
 	}
 }
 
@@ -328,14 +267,15 @@ func TestSystemd(t *testing.T) {
 	} {
 		assert.Equal(t, set[k], want, "%s", k)
 	}
-	if set["ExecStart"] != "/usr/local/bin/qlogd serve --config /etc/"+
+	if set["ExecStart"] != "/usr/bin/qlogd serve --config /etc/"+
 		set["ConfigurationDirectory"]+"/qlogd.yaml" {
 		t.Errorf("ExecStart=%s", set["ExecStart"])
 	}
-	takes(t, "qlogd.yaml", []string{"serve", "--config", "systemd/qlogd.yaml"}, nil)
-	settings := documents[map[string]any](t, read(t, "systemd/qlogd.yaml"))[0]
-	if settings["data-dir"] != "/var/lib/"+set["StateDirectory"] {
-		t.Errorf("data-dir is %v, StateDirectory %s", settings["data-dir"], set["StateDirectory"])
+	for _, file := range []string{"systemd/qlogd.yaml", "systemd/cluster.yaml"} {
+		takes(t, file, []string{"serve", "--config", file}, nil)
+		settings := documents[map[string]any](t, read(t, file))[0]
+		assert.Equal(t, settings["data-dir"], any("/var/lib/"+set["StateDirectory"]),
+			"%s: data-dir", file)
 	}
 }
 
@@ -344,8 +284,8 @@ func TestSystemd(t *testing.T) {
 func TestFlagsInWords(t *testing.T) {
 	known := map[string]bool{}
 	for _, command := range [][]string{
-		{"serve"}, {"ready"}, {"replay"}, {"cluster", "add"}, {"cluster", "remove"}, {"token",
-			"new"}, {"lease"}, {"config", "check"},
+		{"serve"}, {"ready"}, {"replay"}, {"cluster", "add"}, {"cluster", "remove"},
+		{"token", "new"}, {"lease"}, {"config", "check"}, {"tls", "dev"},
 	} {
 		for f := range help(t, command...) {
 			known[f] = true
@@ -353,13 +293,13 @@ func TestFlagsInWords(t *testing.T) {
 	}
 	for _, f := range []string{"build", "detach", "wait", "volumes", "from-file",
 		"no-print-directory", "chown", "from", "interval", "timeout", "start-period", "retries",
-		"system", "home-dir", "shell", "now"} {
+		"now", "set", "storage"} {
 		known[f] = true // of other programs
 	}
 	for _, name := range []string{"../docs/operations/cluster.md", "../scripts/cluster", "README.md",
-		"compose.yaml", "systemd/qlogd.service", "systemd/qlogd.yaml",
+		"compose.yaml", "systemd/qlogd.service", "systemd/qlogd.yaml", "systemd/cluster.yaml",
 		"kubernetes/kustomization.yaml", "kubernetes/secrets.example.yaml",
-		"kubernetes/statefulset.yaml", "Dockerfile"} {
+		"kubernetes/qlogd.yaml", "Dockerfile"} {
 		for i, line := range strings.Split(read(t, name), "\n") {
 			flag := regexp.MustCompile(`(?:^|[\s"\x60(])--([a-z][a-z-]*)`)
 			for _, m := range flag.FindAllStringSubmatch(line, -1) {

@@ -1,8 +1,9 @@
 # qlogd. `make run` builds and serves; `make test` is all that CI needs.
 
+VERSION ?= 0.1.0
 COMMIT ?= $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 DATE   ?= $(shell git log -1 --format=%cI 2>/dev/null || echo unknown)
-LDFLAGS = -X main.commit=$(COMMIT) -X main.date=$(DATE)
+LDFLAGS = -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 TOOL    = go tool -modfile=tools/go.mod
 
 FUZZTIME     ?= 10m
@@ -24,6 +25,18 @@ build: ## bin/qlogd, with commit and date in it, without debug symbols
 .PHONY: symbols
 symbols: build ## bin/qlogd.debug: the same program with its debug symbols, for debuggers
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/qlogd.debug ./cmd/qlogd
+
+.PHONY: man
+man: ## bin/man/*.1.gz: a page of each command
+	rm -rf bin/man && SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct 2>/dev/null || date +%s) \
+	  go run -tags man -ldflags '$(LDFLAGS)' ./cmd/qlogd man bin/man && gzip -9n bin/man/*.1
+
+.PHONY: completions
+completions: ## bin/completions: for bash, zsh and fish
+	mkdir -p bin/completions
+	go run ./cmd/qlogd completion bash >bin/completions/qlogd.bash
+	go run ./cmd/qlogd completion zsh >bin/completions/_qlogd
+	go run ./cmd/qlogd completion fish >bin/completions/qlogd.fish
 
 .PHONY: run
 run: build ## build and serve: one durable node in ./qlogd-data, on http://127.0.0.1:7070
@@ -64,6 +77,33 @@ screenshots: build ## docs/images/*.png: a picture of each page of the console
 AXE = axe-core-4.14.1
 bin/axe.min.js:
 	mkdir -p bin && cd bin && npm pack --silent $(subst core-,core@,$(AXE)) && tar xzf $(AXE).tgz --strip-components 1 package/axe.min.js && rm $(AXE).tgz
+
+HELM        = helm.sh/helm/v3/cmd/helm@v3.22.0
+KUBECONFORM = github.com/yannh/kubeconform/cmd/kubeconform@v0.8.0
+GORELEASER  = github.com/goreleaser/goreleaser/v2@v2.15.1
+CYCLONEDX   = github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+
+bin/helm:
+	GOBIN=$(CURDIR)/bin go install $(HELM)
+bin/kubeconform:
+	GOBIN=$(CURDIR)/bin go install $(KUBECONFORM)
+bin/goreleaser:
+	GOBIN=$(CURDIR)/bin go install $(GORELEASER)
+bin/cyclonedx-gomod:
+	GOBIN=$(CURDIR)/bin go install $(CYCLONEDX)
+
+.PHONY: manifests
+manifests: bin/helm ## deploy/kubernetes/qlogd.yaml, from the Helm chart
+	go test -count=1 ./deploy -run '^TestRendered$$' -update
+
+.PHONY: release-check
+release-check: bin/goreleaser bin/cyclonedx-gomod ## what a release of this commit would be, in dist/: archives, checksums, SBOMs and packages
+	bin/goreleaser check
+	PATH=$(CURDIR)/bin:$$PATH GORELEASER_CURRENT_TAG=v$(VERSION) bin/goreleaser release --snapshot --clean
+
+.PHONY: deploy-check
+deploy-check: bin/helm bin/kubeconform ## deploy/ with helm, kubeconform and the tools that are installed; packages if they are in dist/
+	go test -count=1 -v ./deploy
 
 .PHONY: lint
 lint: ## gofmt, vet, staticcheck

@@ -64,6 +64,7 @@ func TestCluster(t *testing.T) {
 		"ShutdownOfTheLeader":                shutdownOfTheLeader,
 		"OneClockYearsAhead":                 oneClockYearsOff(5 * year),
 		"OneClockYearsBehind":                oneClockYearsOff(-5 * year),
+		"CommitsNothingUnchecked":            commitsNothingUnchecked,
 		"HeartbeatThatDeposes":               heartbeatThatDeposes,
 		"DeposedLeaderComesBack":             deposedLeaderComesBack,
 		"OneFetchIsEnough":                   oneFetchIsEnough,

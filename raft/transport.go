@@ -148,6 +148,9 @@ func (t *transport) handle(rpc hraft.RPC) error {
 		}
 		t.r.rollback.evidence.Note(hraft.ServerID(a.ID),
 			witness.Promise{AckTerm: a.Term, AckIndex: lastOf(a)})
+		// The rule of Raft (figure 2). hashicorp/raft would also commit what a deposed leader left
+		// behind these entries.
+		a.LeaderCommitIndex = min(a.LeaderCommitIndex, lastOf(a))
 		t.adapt(a)
 	case *hraft.RequestPreVoteRequest:
 		if t.r.peers.answer(hraft.ServerID(from.ID)).forked {
@@ -245,10 +248,6 @@ func (t *transport) adapt(a *hraft.AppendEntriesRequest) {
 		a.Entries = a.Entries[1:]
 	}
 	a.PrevLogEntry, a.PrevLogTerm = 0, 0 // hashicorp/raft then compares nothing
-	if len(a.Entries) == 0 {
-		// Nor may it commit anything that lies behind the snapshot here.
-		a.LeaderCommitIndex = min(a.LeaderCommitIndex, newest.Index)
-	}
 }
 
 // AppendEntries implements hraft.Transport.

@@ -40,6 +40,40 @@ func heartbeatThatDeposes(t *testing.T) {
 	assert.False(t, past.Load(), "it went past the main loop")
 }
 
+// A follower's log may end with what a deposed leader wrote. A request of the next leader that does
+// not reach as far says nothing about that, although this leader has committed more.
+func commitsNothingUnchecked(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.put("first")
+	c.level()
+	others := c.others(c.leader())
+	f, next := others[0], others[1]
+	c.isolate(f.name, true)
+	last, term := f.raft.LastIndex(), f.raft.CurrentTerm()
+	send := func(from *member, term, prev, prevTerm, commit uint64, entries ...*hraft.Log) {
+		t.Helper()
+		answers := make(chan hraft.RPCResponse, 1)
+		f.trans.take(hraft.RPC{RespChan: answers, Command: &hraft.AppendEntriesRequest{
+			RPCHeader: hraft.RPCHeader{ProtocolVersion: hraft.ProtocolVersionMax,
+				ID: []byte(from.id), Addr: []byte(string(from.id) + " 127.0.0.1:1")},
+			Term: term, PrevLogEntry: prev, PrevLogTerm: prevTerm, LeaderCommitIndex: commit,
+			Entries: entries,
+		}})
+		r := <-answers
+		require.NoError(t, r.Error)
+		require.True(t, r.Response.(*hraft.AppendEntriesResponse).Success, "it is refused")
+	}
+	noop := func(index, term uint64) *hraft.Log {
+		return &hraft.Log{Index: index, Term: term, Type: hraft.LogNoop}
+	}
+	deposed := c.leader(f.name)
+	send(deposed, term+10, last, term, last, noop(last+1, term+10), noop(last+2, term+10))
+	send(next, term+20, last, term, last+2)
+	require.Equal(t, f.raft.CommitIndex(), last)
+	send(next, term+20, last, term, last+2, noop(last+1, term+20), noop(last+2, term+20))
+	require.Equal(t, f.raft.CommitIndex(), last+2)
+}
+
 // F1 and F2 of reliability.md, on our stores and real connections. A leader is
 // cut off with more entries than nobody else has than go into one message (64),
 // the others go on past a checkpoint and truncate, it comes back, takes what it

@@ -57,6 +57,7 @@ test: lint ## what CI runs: lint, and all tests with the race detector and a sma
 	go test -count=1 -timeout 15m -run '^(TestSeeds|TestPlanted)$$' ./internal/simtest/sim # 100 seeds, for which the race detector is too slow
 	cd bench && GORACE=atexit_sleep_ms=0 go test -race -vet=off -timeout 10m ./...
 	cd client/qlogdotel && GORACE=atexit_sleep_ms=0 go test -race -vet=off -timeout 10m ./...
+	cd examples/outbox && GORACE=atexit_sleep_ms=0 go test -race -vet=off -timeout 10m . # where PostgreSQL is installed
 	cd webhook/oracle && go vet . && go test -timeout 5m .
 	cd webhook/oracle/cloudevents && go test -timeout 5m ./...
 	$(MAKE) console-sample # where chromium is installed
@@ -113,6 +114,7 @@ lint: ## gofmt, vet, staticcheck
 	$(TOOL) staticcheck ./...
 	cd bench && go vet ./... && go tool -modfile=../tools/go.mod staticcheck ./...
 	cd client/qlogdotel && go vet ./... && go tool -modfile=../../tools/go.mod staticcheck ./...
+	cd examples/outbox && go vet ./... && go tool -modfile=../../tools/go.mod staticcheck ./...
 	cd webhook/oracle/cloudevents && go vet ./...
 
 .PHONY: fuzz
@@ -170,6 +172,10 @@ erasure: ## erase by id and by key on three nodes and one, nodes killed, wiped, 
 .PHONY: webhooks
 webhooks: ## 10,000 signed webhooks through three nodes, a worker and the leader killed in the middle (WEBHOOKS=n)
 	WEBHOOKS=$(or $(WEBHOOKS),10000) go test -count=1 -v -timeout 30m -run '^TestWebhooks$$' ./internal/simtest/cluster
+
+.PHONY: outbox-test
+outbox-test: build ## kill -9 the relays of examples/outbox, PostgreSQL and qlogd under load: each committed row arrives once (OUTBOX_KILLS=50)
+	cd examples/outbox && OUTBOX_KILLS=$(or $(OUTBOX_KILLS),50) QLOGD_BIN=$(CURDIR)/bin/qlogd go test -count=1 -v -timeout 1h .
 
 .PHONY: powercut
 powercut: ## cut the power under the real server, on ext4 in a loop device (needs root; POWER_CUTS=30)

@@ -105,6 +105,9 @@ func (s *Server) listDeliveries(q *request) error {
 	if all == nil {
 		all = []wire.WebhookDelivery{}
 	}
+	for i := range all {
+		all[i].Title = statuses()[all[i].Code].Title
+	}
 	return q.answer(http.StatusOK, all)
 }
 

@@ -2,6 +2,8 @@ package console
 
 import (
 	"bytes"
+	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -37,6 +39,7 @@ func (t inProcess) RoundTrip(r *http.Request) (_ *http.Response, err error) {
 	}
 	in := r.Clone(r.Context())
 	in.RequestURI, in.RemoteAddr, in.Host = r.URL.RequestURI(), "127.0.0.1:0", "localhost"
+	in.Header.Set("X-Request-Id", idOf(r.Context()))
 	if in.Body == nil {
 		in.Body = http.NoBody
 	}
@@ -58,6 +61,22 @@ func (t inProcess) RoundTrip(r *http.Request) (_ *http.Response, err error) {
 		Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1, Header: w.header, Request: r,
 		ContentLength: int64(w.body.Len()), Body: io.NopCloser(&w.body),
 	}, nil
+}
+
+type idKey struct{}
+
+// idOf returns the id of a request to the console, which its calls have too.
+func idOf(ctx context.Context) string { id, _ := ctx.Value(idKey{}).(string); return id }
+
+// withID gives a request an id, and its answer too. The id that a proxy has given it is kept.
+func withID(w http.ResponseWriter, r *http.Request) (http.ResponseWriter, *http.Request) {
+	id := r.Header.Get("X-Request-Id")
+	invalid := func(c rune) bool { return c <= ' ' || c > '~' }
+	if id == "" || len(id) > 128 || strings.ContainsFunc(id, invalid) {
+		id = rand.Text()
+	}
+	w.Header().Set("X-Request-Id", id)
+	return w, r.WithContext(context.WithValue(r.Context(), idKey{}, id))
 }
 
 // memory is an http.ResponseWriter that keeps the answer.

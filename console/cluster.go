@@ -105,9 +105,9 @@ func (p *page) clusterForm(title, submit, text string, fields ...field) *form {
 
 // checkpoint lets every node take a checkpoint.
 func (p *page) checkpoint() error {
-	f := p.clusterForm("Take a checkpoint", "Take a checkpoint on every node", "Every node that can be "+
-		"reached writes its state to its disk. A start then folds only what comes after it. Nodes do "+
-		"this by themselves, too.")
+	f := p.clusterForm("Take a checkpoint", "Take a checkpoint on every node", "Every node that can "+
+		"be reached writes its state to its disk. A start then folds only what comes after it. Nodes "+
+		"do this by themselves, too.")
 	f.As = p.as("POST", "/v1/cluster/snapshot", nil, []string{"cluster", "snapshot"})
 	return p.send(f, func() error {
 		indexes, err := p.api.Snapshot(p.ctx, p.once())
@@ -152,8 +152,8 @@ func (p *page) transfer() error {
 // verifyNode begins to verify the files of a node.
 func (p *page) verifyNode() error {
 	id := p.r.PathValue("id")
-	f := p.clusterForm("Verify node "+id, "Verify "+id, "The node reads every byte of its event log and "+
-		"checkpoints, folds the log, and compares. It serves meanwhile, and reads at most 50 MB a "+
+	f := p.clusterForm("Verify node "+id, "Verify "+id, "The node reads every byte of its event log "+
+		"and checkpoints, folds the log, and compares. It serves meanwhile, and reads at most 50 MB a "+
 		"second. The task can be cancelled.")
 	f.As = p.as("POST", v1("cluster", "nodes", id, "verify"), nil, []string{"cluster", "verify", id})
 	return p.send(f, func() error {
@@ -182,9 +182,10 @@ func (p *page) removeNode() error {
 			voters++
 		}
 	}
-	f := p.clusterForm("Remove node "+id, "Remove "+id+" for ever", id+" leaves the cluster for ever, and "+
-		"its data directory cannot come back. "+plural(voters, "voter")+" remain.", field{Name: "force",
-		Kind: "checkbox", Label: "Also if the remaining voters have no reachable majority"})
+	f := p.clusterForm("Remove node "+id, "Remove "+id+" for ever", id+" leaves the cluster for ever, "+
+		"and its data directory cannot come back. "+plural(voters, "voter")+" remain.", field{
+		Name: "force", Kind: "checkbox",
+		Label: "Also if the remaining voters have no reachable majority"})
 	f.Danger, f.Type = true, id
 	cli, force := []string{"cluster", "remove", id, "--yes"}, f.get("force")
 	if force != "" {

@@ -15,11 +15,13 @@ import (
 	"context"
 	"embed"
 	"errors"
+	"fmt"
 	"html/template"
 	"log/slog"
 	"net/http"
 	"net/netip"
 	"net/url"
+	"runtime/debug"
 	"slices"
 	"strings"
 
@@ -68,7 +70,9 @@ var files embed.FS
 
 // New returns a console. An error is in its own files, or in a public URL.
 func New(opts Options) (*Console, error) {
-	c := &Console{opts: opts, limits: newLimits(), routes: http.NewServeMux()}
+	c := &Console{
+		opts: opts, routes: http.NewServeMux(), limits: newLimits(), histories: newHistories(),
+	}
 	for _, text := range opts.PublicURLs {
 		u, err := url.Parse(text)
 		if err != nil {
@@ -110,6 +114,7 @@ func New(opts Options) (*Console, error) {
 func (c *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case strings.HasPrefix(r.URL.Path, "/ui/"):
+		w, r = withID(w, r)
 		if strings.Contains(r.URL.Path, "//") { // ServeMux would redirect out of a proxy's prefix
 			r.URL.Path = "/ui/404"
 		}
@@ -146,6 +151,13 @@ func (c *Console) page(rt route, check func(p *page) error) http.Handler {
 		defer cancel()
 		p := c.newPage(w, r, ctx)
 		p.Nav = rt.nav
+		defer func() {
+			if v := recover(); v != nil {
+				c.opts.Logger.Error("panic", "request_id", p.ID, "path", r.URL.Path,
+					"panic", fmt.Sprint(v), "stack", string(debug.Stack()))
+				p.fail(errPanic)
+			}
+		}()
 		err := check(p)
 		if err == nil && r.Method == http.MethodPost {
 			err = p.readForm()

@@ -21,7 +21,7 @@ const (
 	deadPerPage       = 50
 	groupsShown       = 50
 	groupSteps        = 48     // of the chart of a group
-	maxLiveDead       = 10_000 // dead letters of a queue whose groups are counted again and again
+	maxLiveDead       = 10_000 // dead letters of a queue whose groups are counted unasked
 	dayMinutes        = 24 * 60
 )
 
@@ -70,7 +70,9 @@ type deadOfData struct {
 	State    string         // dead, replayed
 	Messages []wire.Message
 	Pager    pager
-	Live     bool
+	Live     bool // the groups are counted again and again
+
+	Uncounted bool // there are so many dead letters that they are counted when it is asked for
 }
 
 type groupRow struct {
@@ -118,8 +120,15 @@ func (p *page) deadOf() error {
 	}
 	data.Query = params(&data.Filter)
 	if p.part("groups") && data.State == "dead" {
-		if err := p.groups(data); err != nil {
-			return err
+		asked := p.Param("part") == "groups" || p.Param("groups") != ""
+		q, err := p.api.Queue(p.ctx, data.Queue, p.then()...)
+		if err == nil {
+			data.Live = p.At == "" && q.Dead <= maxLiveDead
+		}
+		if data.Uncounted = !asked && (err != nil || q.Dead > maxLiveDead); !data.Uncounted {
+			if err := p.groups(data); err != nil {
+				return err
+			}
 		}
 	}
 	if p.part("messages") {
@@ -171,7 +180,6 @@ func (p *page) groups(data *deadOfData) error {
 			g, sparks(plural(g.Count, "message")+", by "+data.Step, values), query,
 		})
 	}
-	data.Live = p.At == "" && data.Total < maxLiveDead
 	return nil
 }
 

@@ -43,7 +43,9 @@ type field struct {
 }
 
 // reason is the field for why an operator does something.
-var reason = field{Name: "reason", Label: "Reason", Hint: "kept in the event, beside your name", Wide: true}
+var reason = field{
+	Name: "reason", Label: "Reason", Hint: "kept in the event, beside your name", Wide: true,
+}
 
 // newForm returns a form whose fields have what was sent, what the page's query says, or what they
 // come with.
@@ -102,7 +104,7 @@ func (p *page) Self() string { return p.root + strings.TrimPrefix(p.r.URL.Escape
 
 // once makes the change of a form at most once, however often the same form is sent.
 func (p *page) once() client.CallOption {
-	if p.r.Method == http.MethodGet {
+	if p.r.PostForm.Get("once") == "" {
 		return client.WithIdempotencyKey("")
 	}
 	sum := sha256.Sum256([]byte(p.r.PostForm.Encode()))

@@ -43,6 +43,7 @@ var funcs = template.FuncMap{
 	"took":     took,
 	"setting":  func(path string, value []byte) string { return settingText(path, string(value)) },
 	"skipped":  skippedOf,
+	"came":     func(by string) string { return came[by] },
 	"sparks":   sparks,
 	"glyph":    func(state string) string { return glyphs[state] },
 	"field":    filterField,
@@ -70,6 +71,12 @@ func words(s string) string { return strings.ReplaceAll(s, "_", " ") }
 
 // capital begins a text with a capital letter.
 func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }
+
+// came says how a message came from another one.
+var came = map[string]string{
+	"produce": "produced", "dead_letter": "died, now", "replay": "replayed as",
+	"resurrect": "resurrected as",
+}
 
 // dict returns a map of pairs, for components that take several values.
 func dict(pairs ...any) (map[string]any, error) {

@@ -13,8 +13,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// life is the drawing of a message's life: one lane for each id that it had, and one for each
-// message that it came from or that came from it, on one axis of time.
+// life is the drawing of a message's life: one lane for each id that it had, on one axis of time.
 //
 // The axis is not linear: between two events it is as long as the logarithm of the time between
 // them, so that milliseconds and days both are seen. Every stretch says how long it was.
@@ -24,13 +23,11 @@ type life struct {
 	Ticks         []tick
 	Joins         []join
 	Earlier       int // events before those that are drawn
-	More          int // next of kin that are not drawn
 }
 
 // lane is one message, in one queue.
 type lane struct {
 	ID, Queue, State string
-	Kin              bool // another message
 	Current          bool // the one whose page it is
 	Y                int
 	LabelX           int
@@ -41,7 +38,7 @@ type lane struct {
 
 // stretch is a time in which nothing happened to a message: it waited, or a worker had it.
 type stretch struct {
-	Kind         string // scheduled, ready, leased, dead, gone, kin
+	Kind         string // scheduled, ready, leased, dead, gone
 	X1, X2, Y    int
 	Text, Title  string
 	Inside       string // of a lease: which attempt, and whose
@@ -63,11 +60,8 @@ type eventMark struct {
 	Type, Title, Event string
 }
 
-// join is a message that becomes another one, or has made it.
-type join struct {
-	X, Y1, Y2 int
-	Kin       bool
-}
+// join is a message that becomes another one.
+type join struct{ X, Y1, Y2 int }
 
 // tick is a time on the axis.
 type tick struct {
@@ -82,14 +76,11 @@ const (
 	lifeTop     = 30 // the axis
 	laneHeight  = 74
 	laneLine    = 44 // of a lane's line below its top
-	kinHeight   = 38
-	kinLine     = 26
 	markGap     = 24 // between two events at the same time
 	pointGap    = 3
 	letter      = 6 // the width of a small letter, about
 	labelWidth  = 300
 	tickWidth   = 92
-	maxKin      = 6 // of what it came from, and of what came from it
 	fastestTime = 50 * time.Millisecond
 )
 
@@ -122,15 +113,13 @@ type openLane struct {
 	words string
 }
 
-// paintLife draws the events from number first on; those before only say how it then was. kin are
-// the lineage of m, nil if it is not known.
-func paintLife(m *wire.Message, kin *wire.Lineage, first int, now wire.Time) *life {
+// paintLife draws the events from number first on; those before only say how it then was.
+func paintLife(m *wire.Message, first int, now wire.Time) *life {
 	d := &lifePainter{
 		out: &life{Earlier: first}, now: now, byID: map[string]*openLane{},
 		workers: workersOf(m.History),
 	}
-	parents, children := d.nextOfKin(m, kin)
-	d.layOut(m.History, first, slices.Concat(parents, children))
+	d.layOut(m.History, first)
 	for i := range m.History {
 		d.event(&m.History[i], d.x[i], i >= first)
 	}
@@ -139,7 +128,7 @@ func paintLife(m *wire.Message, kin *wire.Lineage, first int, now wire.Time) *li
 			d.close(l, d.at(now), now, true, "")
 		}
 	}
-	d.place(m, kin, parents, children)
+	d.place(m)
 	d.ticks(m.History, first)
 	return d.out
 }
@@ -155,53 +144,12 @@ func workersOf(events []wire.Event) map[string]string {
 	return workers
 }
 
-// nextOfKin returns the messages that m came from and those that came from it, at most maxKin each.
-func (d *lifePainter) nextOfKin(m *wire.Message, kin *wire.Lineage) (from, to []wire.Message) {
-	if kin == nil {
-		return nil, nil
-	}
-	own := map[string]bool{m.ID: true}
-	for i := range m.History {
-		own[m.History[i].MessageID], own[m.History[i].NewMessageID] = true, true
-	}
-	nodes := map[string]wire.Message{}
-	for _, n := range kin.Nodes {
-		nodes[n.ID] = n
-	}
-	add := func(list []wire.Message, id string) []wire.Message {
-		switch {
-		case slices.ContainsFunc(list, func(n wire.Message) bool { return n.ID == id }):
-		case len(list) == maxKin:
-			d.out.More++
-		default:
-			list = append(list, nodes[id])
-		}
-		return list
-	}
-	for _, e := range kin.Edges {
-		switch {
-		case own[e.From] == own[e.To]:
-		case own[e.To]:
-			from = add(from, e.From)
-		default:
-			to = add(to, e.To)
-		}
-	}
-	return from, to
-}
-
 // layOut finds the place of each event on the axis.
-func (d *lifePainter) layOut(events []wire.Event, first int, kin []wire.Message) {
+func (d *lifePainter) layOut(events []wire.Event, first int) {
 	for i := first; i < len(events); i++ {
 		d.points = append(d.points, point{at: events[i].Time, event: i})
 		if due := dueOf(&events[i]); due > events[i].Time && due < d.now {
 			d.points = append(d.points, point{at: due, event: -1})
-		}
-	}
-	for _, m := range kin {
-		d.points = append(d.points, point{at: m.EnqueuedAt, event: -1})
-		if m.LeftAt != 0 {
-			d.points = append(d.points, point{at: m.LeftAt, event: -1})
 		}
 	}
 	d.points = append(d.points, point{at: d.now, event: -1})
@@ -352,20 +300,8 @@ func (d *lifePainter) close(l *openLane, x int, at wire.Time, open bool, failed 
 }
 
 // place finds the height of each lane, and what there is room to write.
-func (d *lifePainter) place(m *wire.Message, kin *wire.Lineage, parents, children []wire.Message) {
-	y, heights := lifeTop, map[string]int{}
-	relatives := func(list []wire.Message) {
-		for i := range list {
-			n := &list[i]
-			l := lane{ID: n.ID, Queue: n.Queue, State: n.State, Kin: true, Y: y + kinLine}
-			x1, x2, open := d.at(n.EnqueuedAt), d.at(cmp.Or(n.LeftAt, d.now)), n.LeftAt == 0
-			l.Stretches = []stretch{{Kind: "kin", X1: x1, X2: max(x2, x1+2), Y: l.Y, Open: open}}
-			d.label(&l, x1)
-			heights[l.ID] = l.Y
-			d.out.Lanes, y = append(d.out.Lanes, l), y+kinHeight
-		}
-	}
-	relatives(parents)
+func (d *lifePainter) place(m *wire.Message) {
+	y := lifeTop
 	of := make([]int, len(d.lanes))
 	for i, l := range d.lanes {
 		if of[i] = y + laneLine; len(l.Marks)+len(l.Stretches) == 0 {
@@ -374,29 +310,12 @@ func (d *lifePainter) place(m *wire.Message, kin *wire.Lineage, parents, childre
 		l.Y, l.Current = of[i], l.ID == m.ID
 		l.State = cmp.Or(l.State, stateNow(m, l))
 		d.finish(&l.lane)
-		heights[l.ID] = l.Y
 		d.out.Lanes, y = append(d.out.Lanes, l.lane), y+laneHeight
 	}
-	relatives(children)
 	d.out.Height = y + 8
 	for i := range d.out.Joins {
 		j := &d.out.Joins[i]
 		j.Y1, j.Y2 = of[j.Y1], of[j.Y2]
-	}
-	if kin == nil {
-		return
-	}
-	for _, e := range kin.Edges {
-		if e.By != "produce" || heights[e.From] == 0 || heights[e.To] == 0 {
-			continue
-		}
-		for _, n := range kin.Nodes {
-			if n.ID == e.To {
-				d.out.Joins = append(d.out.Joins, join{
-					X: d.at(n.EnqueuedAt), Y1: heights[e.From], Y2: heights[e.To], Kin: true,
-				})
-			}
-		}
 	}
 }
 
@@ -434,7 +353,7 @@ func (d *lifePainter) finish(l *lane) {
 			number := "#" + strings.TrimPrefix(attempt, "attempt ")
 			s.Title = s.words + " · " + took
 			s.Text = fit(room, attempt+" · "+took, number+" · "+took, took)
-			s.Inside = fit(inside(l, s), worker, clip(max(inside(l, s), 3), worker))
+			s.Inside = worker
 		} else {
 			s.Text = fit(room, s.Title, took)
 		}
@@ -455,17 +374,6 @@ func fit(n int, texts ...string) string {
 		}
 	}
 	return ""
-}
-
-// inside is how many letters fit into a lease before the next mark on it.
-func inside(l *lane, s *stretch) int {
-	end := s.X2
-	for _, m := range l.Marks {
-		if m.X > s.X1 && m.X < end {
-			end = m.X
-		}
-	}
-	return (end - s.X1 - 22) / letter
 }
 
 // fine returns a duration in digits enough to compare short ones.

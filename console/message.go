@@ -39,7 +39,7 @@ type messageData struct {
 	Earlier string // query of the page of events before these; "" none
 	Later   bool   // there are events after these
 
-	Kin        []kinRow
+	Kin        []wire.Kin
 	KinUnknown string // why there is no lineage
 	KinMore    bool
 
@@ -95,6 +95,10 @@ func (p *page) messagePage() error {
 			data.Worker = a.Worker
 		}
 	}
+	if p.fragment() && p.Param("last") == cmp.Or(data.Last(), "-") {
+		p.w.WriteHeader(http.StatusNoContent) // the browser keeps what it has
+		return nil
+	}
 	if p.part("life") {
 		if err := p.live(data, now); err != nil {
 			return err
@@ -105,7 +109,11 @@ func (p *page) messagePage() error {
 			return err
 		}
 	}
-	return p.show("message", "Message "+short(m.ID), data)
+	status := http.StatusOK
+	if p.fragment() && !data.Live() {
+		status = stopPolling
+	}
+	return p.render(status, "message", "Message "+short(m.ID), data)
 }
 
 // live adds what changes while a message is in its queue.
@@ -119,7 +127,10 @@ func (p *page) live(data *messageData, now wire.Time) error {
 	}
 	if kin != nil {
 		data.Begins = kin.HistoryBeginsAt
-		data.Kin, data.KinMore = kinRows(m.ID, kin)
+		data.Kin, data.KinMore = kin.Tree(), kin.Truncated
+		if len(data.Kin) > maxKinShown {
+			data.Kin, data.KinMore = data.Kin[:maxKinShown], true
+		}
 	}
 	last := len(m.History)
 	if before, err := strconv.Atoi(p.Param("before")); err == nil && before > 0 && before < last {
@@ -134,7 +145,7 @@ func (p *page) live(data *messageData, now wire.Time) error {
 	if shown.History = m.History[:last]; data.Later && last > 0 {
 		now = shown.History[last-1].Time
 	}
-	data.Life = paintLife(&shown, kin, first, now)
+	data.Life = paintLife(&shown, first, now)
 	return nil
 }
 
@@ -213,6 +224,14 @@ func (p *page) content(data *messageData) error {
 	return nil
 }
 
+// Last is the id of its last event: without another one, its page does not change.
+func (d *messageData) Last() string {
+	if n := len(d.History); n > 0 {
+		return d.History[n-1].EventID
+	}
+	return ""
+}
+
 // Live reports whether the message is in its queue.
 func (d *messageData) Live() bool { return d.Waits() || d.State == "leased" }
 
@@ -233,65 +252,4 @@ func (d *messageData) Shown() string {
 // ResultText is the result with which it was acked.
 func (d *messageData) ResultText() string {
 	return plain(string(d.Result[:min(len(d.Result), maxAnswer)]))
-}
-
-// kinRow is a message in the tree of a lineage.
-type kinRow struct {
-	wire.Message
-	By      string // how it came from the one above it
-	Depth   int    // at most maxDepth
-	Current bool
-	Again   bool // it is in the tree above, with all that came from it
-}
-
-const maxDepth = 8
-
-// kinRows returns a lineage as a tree, those that came from a message below it. A message that
-// alone came from another one is not indented: lives are long chains.
-func kinRows(id string, kin *wire.Lineage) (rows []kinRow, more bool) {
-	nodes, next := map[string]*wire.Message{}, map[string][]wire.LineageEdge{}
-	for i := range kin.Nodes {
-		nodes[kin.Nodes[i].ID] = &kin.Nodes[i]
-	}
-	caused := map[string]bool{}
-	for _, e := range kin.Edges {
-		if !slices.Contains(next[e.From], e) {
-			next[e.From], caused[e.To] = append(next[e.From], e), true
-		}
-	}
-	drawn := map[string]bool{}
-	var draw func(id, by string, depth int)
-	draw = func(of, by string, depth int) {
-		if len(rows) == maxKinShown {
-			more = true
-			return
-		}
-		rows = append(rows, kinRow{
-			Message: *nodes[of], By: by, Depth: min(depth, maxDepth), Current: of == id,
-			Again: drawn[of] && len(next[of]) > 0,
-		})
-		if drawn[of] {
-			return
-		}
-		if drawn[of] = true; len(next[of]) > 1 {
-			depth++
-		}
-		for _, e := range next[of] {
-			draw(e.To, e.By, depth)
-		}
-	}
-	for i := range kin.Nodes {
-		if of := kin.Nodes[i].ID; !caused[of] {
-			draw(of, "", 0)
-		}
-	}
-	return rows, more || kin.Truncated
-}
-
-// Word says how a message came from another one.
-func (r *kinRow) Word() string {
-	return map[string]string{
-		"produce": "produced", "dead_letter": "died, now", "replay": "replayed as",
-		"resurrect": "resurrected as",
-	}[r.By]
 }

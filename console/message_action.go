@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/durations"
 )
 
 // messageForm returns the message in the path, and a form that changes it.
@@ -37,8 +38,8 @@ func (p *page) deleteMessage() error {
 	if m.State == "leased" {
 		lease = ": the worker loses its lease"
 	}
-	f.Danger, f.Text = true, "Discards 1 message of "+m.Queue+", which is "+words(m.State)+" now"+lease+
-		". Undo brings it back for as long as history keeps it."
+	f.Danger, f.Text = true, "Discards 1 message of "+m.Queue+", which is "+words(m.State)+" now"+
+		lease+". Undo brings it back for as long as history keeps it."
 	why := f.get("reason")
 	f.As = p.as("DELETE", v1("messages", m.ID)+query("reason", why), nil,
 		[]string{"message", "delete", m.ID, "--yes"}, "reason", why)
@@ -138,7 +139,7 @@ func (f *form) delay() (*int64, error) {
 	if text == "" {
 		return nil, nil
 	}
-	d, err := time.ParseDuration(text)
+	d, err := durations.Parse(text)
 	if err != nil {
 		return nil, mistake("The delay must be a duration such as 0s, 90s, 10m, 2h or 3d.")
 	}
@@ -156,8 +157,8 @@ func (p *page) erase() error {
 		return err
 	}
 	f.Danger, f.Type = true, m.ID[len(m.ID)-6:]
-	f.Warning = "This cannot be undone. Payload, header values, errors and results are overwritten in " +
-		"the logs of all nodes and in the archive."
+	f.Warning = "This cannot be undone. Payload, header values, errors and results are overwritten " +
+		"in the logs of all nodes and in the archive."
 	f.Facts = [][2]string{
 		{"Contents overwritten", humanize.Comma(would.Contents)},
 		{"Messages", humanize.Comma(would.Messages) + ", each with all ids that it had"},
@@ -182,7 +183,7 @@ func (p *page) erase() error {
 // maxEditable is how long a payload may be to be edited in a form.
 const maxEditable = 256 << 10
 
-// editable returns the payload of a message as a field, or a note that says why it cannot be edited.
+// editable returns the payload of a message as a field, or a note why it cannot be edited.
 func editable(m *wire.Message) field {
 	b, _ := bytesOf(m)
 	f := field{Name: "payload", Label: "Payload", Rows: 10, Wide: true,

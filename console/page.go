@@ -11,10 +11,10 @@ import (
 	"fmt"
 	"html/template"
 	"io/fs"
-	"mime"
 	"net/http"
 	"net/url"
 	"path"
+	"strconv"
 	"strings"
 	"time"
 
@@ -28,6 +28,7 @@ type page struct {
 	r       *http.Request
 	ctx     context.Context // of the calls: with the rights of the session
 	api     *client.Client
+	ID      string   // of the request, in logs
 	session *session // nil: there is no auth file, or nobody has signed in
 	cookie  string   // the value that the browser sent or gets
 	root    string   // the relative path to /ui/
@@ -36,7 +37,7 @@ type page struct {
 	Title string
 	Nav   string // the entry of the navigation that is current
 	At    string // the instant that is shown; "" is now
-	Flash *flash // what the form before has done
+	Flash string // what the form before has done
 	Data  any    // of this page
 }
 
@@ -51,9 +52,13 @@ type failure struct {
 
 func (f *failure) Error() string { return f.Title + ": " + f.Text }
 
+// errPanic is what a page answers whose handler has failed in an unexpected way.
+var errPanic = &failure{http.StatusInternalServerError, "Something went wrong",
+	"The node's log has the cause under this request's id."}
+
 func (c *Console) newPage(w http.ResponseWriter, r *http.Request, ctx context.Context) *page {
 	p := &page{
-		c: c, w: w, r: r, ctx: ctx, api: c.api,
+		c: c, w: w, r: r, ctx: ctx, api: c.api, ID: idOf(r.Context()),
 		root: cmp.Or(strings.Repeat("../", depth(r)), "./"),
 	}
 	if q := r.URL.Query(); q.Has("at") {
@@ -142,6 +147,7 @@ func (p *page) link(at string, parts ...string) string {
 func (p *page) Query(changes ...string) string {
 	q := p.r.URL.Query()
 	q.Del("part")
+	q.Del("last")
 	for i := 0; i+1 < len(changes); i += 2 {
 		if changes[i+1] == "" {
 			q.Del(changes[i])
@@ -217,7 +223,7 @@ func (p *page) show(name, title string, data any) error {
 
 // fail answers with an error.
 func (p *page) fail(err error) {
-	f := &failure{Status: http.StatusInternalServerError, Title: "Something went wrong"}
+	f := new(*errPanic)
 	var e *client.Error
 	switch {
 	case errors.As(err, &f):
@@ -229,15 +235,19 @@ func (p *page) fail(err error) {
 			}
 		}
 		f.Status, f.Title, f.Text = e.Problem.Status, e.Problem.Title, e.Problem.Detail
+		if ms := e.Problem.RetryAfterMS; ms > 0 {
+			p.w.Header().Set("Retry-After", strconv.FormatInt((ms+999)/1000, 10))
+		}
 		if f.Status < 400 {
 			f.Status = http.StatusBadGateway
 		}
 	case errors.Is(err, context.Canceled):
 		return
 	case errors.Is(err, context.DeadlineExceeded):
-		f.Status, f.Title = http.StatusGatewayTimeout, "The node did not answer in time"
+		f.Status, f.Title, f.Text = http.StatusGatewayTimeout, "The node did not answer in time", ""
 	default:
-		p.c.opts.Logger.Error("console page failed", "path", p.r.URL.Path, "error", err)
+		p.c.opts.Logger.Error("console page failed",
+			"request_id", p.ID, "path", p.r.URL.Path, "error", err)
 	}
 	p.r.URL.RawQuery = strings.TrimPrefix(p.Query(), "?") // all of the error, not a part of it
 	if err := p.render(f.Status, "error", f.Title, f); err != nil {
@@ -252,9 +262,7 @@ func (p *page) redirect(to string) error {
 	return errAnswered
 }
 
-// flash is what a form has done. It is shown once, on the next page.
-type flash struct{ Text string }
-
+// What a form has done is shown once, on the next page.
 const (
 	flashName = "qlogd-done"
 	maxFlash  = 1000 // bytes
@@ -275,7 +283,7 @@ func (p *page) readFlash() {
 		return
 	}
 	if text, err := base64.RawURLEncoding.DecodeString(c.Value); err == nil {
-		p.Flash = &flash{strings.ToValidUTF8(string(text), "�")}
+		p.Flash = strings.ToValidUTF8(string(text), "�")
 	}
 	p.put(flashName, "", -flashFor)
 }
@@ -307,8 +315,8 @@ func loadTemplates() (map[string]*template.Template, error) {
 
 // asset is a file below static/.
 type asset struct {
-	body           []byte
-	media, version string
+	body    []byte
+	version string
 }
 
 func loadAssets() (map[string]*asset, error) {
@@ -319,11 +327,7 @@ func loadAssets() (map[string]*asset, error) {
 		}
 		b, err := files.ReadFile(name)
 		sum := sha256.Sum256(b)
-		media := mime.TypeByExtension(path.Ext(name))
-		if media == "" {
-			media = "text/plain; charset=utf-8"
-		}
-		assets[strings.TrimPrefix(name, "static/")] = &asset{b, media, hex.EncodeToString(sum[:6])}
+		assets[strings.TrimPrefix(name, "static/")] = &asset{b, hex.EncodeToString(sum[:6])}
 		return err
 	})
 	return assets, err
@@ -339,16 +343,10 @@ func (c *Console) serveAsset(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, "there is no such file", http.StatusNotFound)
 		return
 	}
-	tag := `"` + a.version + `"`
-	h.Set("ETag", tag)
+	h.Set("ETag", `"`+a.version+`"`)
 	h.Set("Cache-Control", "max-age=300")
 	if r.URL.Query().Get("v") == a.version {
 		h.Set("Cache-Control", "max-age=31536000, immutable")
 	}
-	if r.Header.Get("If-None-Match") == tag {
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
-	h.Set("Content-Type", a.media)
-	_, _ = w.Write(a.body)
+	http.ServeContent(w, r, path.Base(r.URL.Path), time.Time{}, bytes.NewReader(a.body))
 }

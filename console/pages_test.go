@@ -152,7 +152,7 @@ func TestWebhook(t *testing.T) {
 	assert.Contains(t, recent, "1 refused")
 	text := b.get("webhooks/github")
 	for _, want := range []string{"payload.n &gt; 1", "&#39;&lt;b&gt;&#39; &#43; string(payload.n)",
-		b.node.URL() + "/hook/github", "The body is not valid JSON.", "The filter is not true for it.",
+		b.node.URL() + "/hook/github", "The body is not valid JSON", "filtered",
 		`href="../../problems/invalid_json"`, "127.0.0.1", "not required"} {
 		assert.Contains(t, text, want)
 	}

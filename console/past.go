@@ -2,6 +2,7 @@ package console
 
 import (
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/url"
@@ -9,10 +10,12 @@ import (
 	"sync"
 	"time"
 
+	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/oklog/ulid/v2"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/durations"
 )
 
 var pastPages = []route{
@@ -31,7 +34,7 @@ func (p *page) Difference() string {
 
 // pastOf returns an instant that does not move: of a duration before now, the time.
 func pastOf(at string, now time.Time) string {
-	switch d, err := time.ParseDuration(at); {
+	switch d, err := durations.Parse(at); {
 	case at == "now":
 		return ""
 	case err == nil && d > 0:
@@ -66,11 +69,11 @@ func (p *page) timeBar() error {
 	if !p.fragment() {
 		return &failure{http.StatusNotFound, "There is no such page", "It is part of another one."}
 	}
-	h, err := p.c.histories.of(p)
+	begin, marks, err := p.c.histories.see(p)
 	if err != nil {
 		return err
 	}
-	bar := timeBar{Begin: h.begin, End: wire.TimeOf(time.Now())}
+	bar := timeBar{Begin: begin, End: wire.TimeOf(time.Now())}
 	at := bar.End
 	if p.At != "" {
 		if at = p.When(); at == 0 {
@@ -78,18 +81,18 @@ func (p *page) timeBar() error {
 			if err != nil {
 				return err
 			}
-			at = max(head.Time, h.begin)
+			at = max(head.Time, begin)
 		}
 		bar.Shown = at
 	}
 	bar.Value = int(bar.share(at) * sliderSteps)
-	for i, e := range h.marks {
+	for i, e := range marks {
 		bar.Marks = append(bar.Marks, mark{e, fmt.Sprintf("%.2f%%", bar.share(e.Time)*100)})
 		if e.Time < at && e.EventID != p.At {
-			bar.Before = &h.marks[i]
+			bar.Before = &marks[i]
 		}
 		if e.Time > at && bar.After == nil {
-			bar.After = &h.marks[i]
+			bar.After = &marks[i]
 		}
 	}
 	return p.show("past-bar", "Time", &bar)
@@ -137,8 +140,12 @@ const (
 // histories keeps the marks that each token may see, because finding them reads the log: a later
 // look reads only what has come since.
 type histories struct {
-	mu    sync.Mutex
-	known map[[sha256.Size]byte]*history
+	of *lru.Cache[[sha256.Size]byte, *history]
+}
+
+func newHistories() histories {
+	of, _ := lru.New[[sha256.Size]byte, *history](historiesKept) // an error: less than one
+	return histories{of}
 }
 
 type history struct {
@@ -149,28 +156,28 @@ type history struct {
 	marks  []wire.Event
 }
 
-// of returns a copy of the history that a session may see.
-func (h *histories) of(p *page) (history, error) {
+// see returns where the history begins, and the marks that a session may see now.
+func (h *histories) see(p *page) (begin wire.Time, marks []wire.Event, err error) {
 	var who [sha256.Size]byte
 	if p.session != nil {
 		who = p.session.sum
 	}
-	h.mu.Lock()
-	if h.known == nil || len(h.known) > historiesKept {
-		h.known = map[[sha256.Size]byte]*history{}
+	fresh := &history{}
+	one, known, _ := h.of.PeekOrAdd(who, fresh)
+	if !known {
+		one = fresh
 	}
-	if h.known[who] == nil {
-		h.known[who] = &history{}
-	}
-	one := h.known[who]
-	h.mu.Unlock()
 	one.mu.Lock()
 	defer one.mu.Unlock()
-	if time.Since(one.read) < historyFor {
-		return history{begin: one.begin, marks: one.marks}, nil
+	if time.Since(one.read) >= historyFor {
+		err = one.update(p)
 	}
-	err := one.update(p)
-	return history{begin: one.begin, marks: one.marks}, err
+	for i := range one.marks { // they were read with the rights of then
+		if e := &one.marks[i]; e.Queue != "" && p.May("read", e.Queue) || p.May("admin", "") {
+			marks = append(marks, *e)
+		}
+	}
+	return one.begin, marks, err
 }
 
 // update reads on in the log.
@@ -189,7 +196,9 @@ func (h *history) update(p *page) error {
 	}
 	found, err := p.api.Events(p.ctx, query, p.now())
 	if err != nil {
-		h.cursor, h.marks = "", nil // retention may have deleted what the cursor names
+		if errors.Is(err, client.ErrHistoryExpired) { // what the cursor names is deleted
+			h.cursor, h.marks = "", nil
+		}
 		return err
 	}
 	marks := slices.Concat(h.marks, found.Events)

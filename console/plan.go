@@ -138,8 +138,8 @@ func (p *page) planned(f *form, ask func() (*request, error)) error {
 	case task != nil:
 		return p.done("A task does it, for about "+plural(task.Total, "message")+".", "tasks", task.ID)
 	}
-	text := map[string]string{"replay": "Replayed ", "purge": "Purged ", "undo": "Brought back "}[f.Plan.Verb] +
-		plural(done.Count, "message") + " of " + f.Plan.Queue + "."
+	did := map[string]string{"replay": "Replayed ", "purge": "Purged ", "undo": "Brought back "}
+	text := did[f.Plan.Verb] + plural(done.Count, "message") + " of " + f.Plan.Queue + "."
 	for _, s := range done.Skipped {
 		text += fmt.Sprintf(" Passed over %d: %s.", s.Count, words(s.Code))
 	}
@@ -210,7 +210,9 @@ func (p *page) moveDead(verb string) (err error) {
 }
 
 // moving is the request to replay or purge messages.
-func (p *page) moving(f *form, ids []string, filter *wire.DeadFilter, one *wire.Message) (*request, error) {
+func (p *page) moving(
+	f *form, ids []string, filter *wire.DeadFilter, one *wire.Message,
+) (*request, error) {
 	queue, verb := f.Plan.Queue, f.Plan.Verb
 	cli := append([]string{"dead", verb, queue, "--yes"}, ids...)
 	at := v1("queues", queue, "dead", verb)
@@ -305,8 +307,8 @@ func (p *page) undo() error {
 			"deleted", "expired", "queue_deleted", "max_attempts", "rejected", "key_dead"}},
 		field{Name: "key", Label: "Key"}, field{Name: "kind", Label: "Kind"},
 		target(q.Name), inOrder, speed, why)
-	f.Text = "What a bad deploy acked, or what was purged, deleted or expired, is enqueued again from " +
-		"the log. Each message comes back once, with a new id."
+	f.Text = "What a bad deploy acked, or what was purged, deleted or expired, is enqueued again " +
+		"from the log. Each message comes back once, with a new id."
 	f.Plan = &plan{Queue: q.Name, Tab: "undo", Verb: "undo", Into: cmp.Or(f.target(), q.Name)}
 	for _, name := range []string{"from", "to"} { // what is done is what was previewed
 		f.field(name).Value = pastOf(strings.TrimSpace(f.get(name)), time.Now())

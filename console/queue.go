@@ -187,8 +187,9 @@ func (p *page) explain() error {
 	}
 	return p.show("queue-explain", "Why "+name+" waits", explainData{
 		Queue: name, Explanation: e,
-		As: p.as("GET", v1("queues", name, "explain")+query("message_id", id, "key", deref(key), "at", p.At),
-			nil, []string{"queue", "explain", name}, "message", id, "key", deref(key), "at", p.At),
+		As: p.as("GET",
+			v1("queues", name, "explain")+query("message_id", id, "key", deref(key), "at", p.At), nil,
+			[]string{"queue", "explain", name}, "message", id, "key", deref(key), "at", p.At),
 	})
 }
 

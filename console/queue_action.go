@@ -20,7 +20,8 @@ func (p *page) produce() error {
 		return err
 	}
 	f := p.newForm("Produce into "+q.Name, "Enqueue message", p.LinkNow("queues", q.Name),
-		field{Name: "payload", Label: "Payload", Rows: 8, Wide: true, Value: "{\n  \"hello\": \"world\"\n}"},
+		field{Name: "payload", Label: "Payload", Rows: 8, Wide: true,
+			Value: "{\n  \"hello\": \"world\"\n}"},
 		field{Name: "format", Label: "Format", Options: []string{"json", "text"}},
 		field{Name: "key", Label: "Key"}, field{Name: "kind", Label: "Kind"},
 		field{Name: "priority", Label: "Priority", Hint: "1 is first", Kind: "number"},
@@ -89,14 +90,15 @@ func (p *page) pause() error {
 	if q.Ordering == "fifo" {
 		fields = fields[1:]
 	}
-	f := p.newForm(capital(verb)+" "+name, capital(verb)+" "+name, p.LinkNow("queues", name), fields...)
+	title := capital(verb) + " " + name
+	f := p.newForm(title, title, p.LinkNow("queues", name), fields...)
 	ready := plural(q.Stats.Depth, "message")
 	f.Text = "Workers lease again. " + ready + " would be ready."
 	all, one := p.api.ResumeQueue, p.api.ResumeKey
 	if verb == "pause" {
 		all, one = p.api.PauseQueue, p.api.PauseKey
-		f.Text = "Nothing more is leased; " + plural(q.Stats.InFlight, "message") + " in flight can still " +
-			"be settled, and producing continues. " + ready + " would wait."
+		f.Text = "Nothing more is leased; " + plural(q.Stats.InFlight, "message") + " in flight can " +
+			"still be settled, and producing continues. " + ready + " would wait."
 	}
 	key, body := f.get("key"), wire.PauseRequest{Reason: f.get("reason")}
 	if key != "" {
@@ -129,8 +131,8 @@ func (p *page) purge() error {
 	n := plural(q.Stats.Depth+q.Stats.Scheduled, "message")
 	f := p.newForm("Purge "+name, "Purge "+n, p.LinkNow("queues", name), reason)
 	f.Danger, f.Type = true, name
-	f.Text = fmt.Sprintf("Discards %s: %s ready and %s scheduled. %s in flight stay. While history has "+
-		"them, Undo brings them back. Messages that arrive before you confirm are discarded too.", n,
+	f.Text = fmt.Sprintf("Discards %s: %s ready and %s scheduled. %s in flight stay. While history "+
+		"has them, Undo brings them back. Messages that arrive before you confirm are discarded too.", n,
 		humanize.Comma(q.Stats.Depth), humanize.Comma(q.Stats.Scheduled),
 		plural(q.Stats.InFlight, "message"))
 	why := f.get("reason")

@@ -40,9 +40,9 @@ const (
 	maxStranger = 16 << 10 // bytes of the form of a browser that has not signed in
 )
 
-// session is who has signed in. Its cookie is NAME|EXPIRY|SEALED: the token, encrypted with a key that
-// derives from the SHA-256 that the auth file has of it. So every node with the same auth file opens
-// it without state; the cookie does not give its holder the token, and a reader of the file cannot
+// session is who has signed in. Its cookie is NAME|EXPIRY|SEALED: the token, encrypted with a key
+// that derives from the SHA-256 that the auth file has of it. So every node with the same auth file
+// opens it without state; the cookie does not give its holder the token, and a reader of the file cannot
 // make a cookie. A session ends when its token leaves the file.
 type session struct {
 	name    string
@@ -243,16 +243,20 @@ func (p *page) put(name, value string, age time.Duration) {
 	})
 }
 
-// public returns the URL at which a proxy has published the page, nil if it came another way. Proxies
-// may replace the Host; then the browser's Referer names it, on all but the first page.
+// public returns the URL at which a proxy has published the page, nil if it came another way.
+// Proxies may replace the Host; then the browser's Referer names it, on all but the first page.
 func (p *page) public() *url.URL {
+	var found *url.URL
 	referer, err := url.Parse(p.r.Referer())
 	for _, u := range p.c.public {
-		if u.Host == p.r.Host || err == nil && u.Host == referer.Host {
+		switch {
+		case err == nil && strings.HasPrefix(referer.String(), u.JoinPath("ui").String()+"/"):
 			return u
+		case found == nil && (u.Host == p.r.Host || err == nil && u.Host == referer.Host):
+			found = u // of several of one host, the first page cannot know which it is
 		}
 	}
-	return nil
+	return found
 }
 
 // published returns the path before /ui/ as the browser sees it, and whether it uses TLS.

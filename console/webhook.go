@@ -71,16 +71,11 @@ func (p *page) deliveries() (*webhookData, error) {
 	}
 	list, err := p.api.Deliveries(p.ctx, data.Name, p.now())
 	for _, d := range list {
-		row := delivery{WebhookDelivery: d, State: "acked"}
-		switch {
-		case d.Status >= http.StatusBadRequest:
-			row.State, row.Why = "dead", refusals[d.Code]
+		if d.Status >= http.StatusBadRequest {
 			data.Refused++
-		case d.Code == "filtered" || d.Code == "duplicate":
-			row.State, row.Why = "discarded", refusals[d.Code]
 		}
-		data.Deliveries = append(data.Deliveries, row)
 	}
+	data.Deliveries = list
 	return data, err
 }
 
@@ -90,40 +85,12 @@ type webhookData struct {
 	Webhook     *wire.Webhook // nil in a part without it
 	Expressions []expression
 	Schema      string
-	Deliveries  []delivery
+	Deliveries  []wire.WebhookDelivery
 	Refused     int64
 }
 
 // expression is what a webhook computes of a request.
 type expression struct{ Name, Text string }
-
-// delivery is a request, and what became of it.
-type delivery struct {
-	wire.WebhookDelivery
-	State string // of a badge
-	Why   string
-}
-
-// refusals says why a request did not become a message.
-var refusals = map[string]string{
-	"invalid_signature": "The signature is missing, or does not match the secret and the body.",
-	"stale_timestamp":   "The signed time is missing, or too far from now: look at both clocks.",
-	"ip_not_allowed":    "The address is in none of the networks that may send.",
-	"invalid_json":      "The body is not valid JSON.",
-	"schema_mismatch":   "The body does not fit the payload schema, or the message not its queue's.",
-	"invalid_argument":  "An expression failed, or gave what it must not.",
-	"payload_too_large": "The body is larger than a payload may be.",
-	"queue_full":        "The queue is at its limit of messages or bytes.",
-	"queue_not_found":   "The queue does not exist any more.",
-	"secret_missing":    "This node does not have the secret that the webhook names.",
-	"loop_detected":     "The request has passed more than 8 pushes and hooks.",
-	"target_failed":     "The target could not be reached.",
-	"target_timeout":    "The target did not answer in time.",
-	"no_leader":         "The cluster had no leader.",
-	"overloaded":        "The node had too many writes in flight.",
-	"filtered":          "The filter is not true for it.",
-	"duplicate":         "A request with the same idempotency key came before.",
-}
 
 // indented returns JSON with line breaks; what is not JSON stays as it is.
 func indented(raw []byte) string {
@@ -145,8 +112,8 @@ func (p *page) deleteWebhook() error {
 	}
 	f := p.newForm("Delete webhook "+name, "Delete the webhook", p.LinkNow("webhooks", name))
 	f.Danger, f.Type = true, name
-	f.Text = "From then on requests to /hook/" + name + " are answered with 404. Messages that it has " +
-		"brought stay."
+	f.Text = "From then on requests to /hook/" + name + " are answered with 404. Messages that it " +
+		"has brought stay."
 	f.As = p.as("DELETE", v1("webhooks", name), nil, []string{"webhook", "delete", name, "--yes"})
 	return p.send(f, func() error {
 		if err := p.api.DeleteWebhook(p.ctx, name, p.once()); err != nil {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/oklog/ulid/v2"
+
+	"github.com/qlogd/qlogd/internal/durations"
 )
 
 // ID is the ULID of an event, and so of a message (the event that created it
@@ -145,7 +147,7 @@ func ParseInstant(s string, now int64) (Instant, error) {
 	if t, err := time.Parse(time.RFC3339Nano, s); err == nil {
 		return Instant{Kind: InstantTime, Time: t.UnixMilli()}, nil
 	}
-	if d, err := ParseDuration(s); err == nil && d >= 0 {
+	if d, err := durations.Parse(s); err == nil && d >= 0 {
 		return Instant{Kind: InstantTime, Time: now - d.Milliseconds()}, nil
 	}
 	return Instant{}, fmt.Errorf(

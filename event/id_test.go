@@ -90,6 +90,7 @@ func TestParseInstant(t *testing.T) {
 		"1h30m":                          {Kind: InstantTime, Time: now - 90*60_000},
 		"250ms":                          {Kind: InstantTime, Time: now - 250},
 		"0s":                             {Kind: InstantTime, Time: now},
+		"7d":                             {Kind: InstantTime, Time: now - 7*24*3600_000},
 	} {
 		if got, err := ParseInstant(s, now); err != nil || got != want {
 			t.Errorf("%q is %+v, %v", s, got, err)

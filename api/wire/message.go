@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 )
@@ -383,6 +385,46 @@ type LineageEdge struct {
 	From string `json:"from"`
 	To   string `json:"to"`
 	By   string `json:"by"` // produce, dead_letter, replay, resurrect
+}
+
+// Kin is a message of a lineage as a tree.
+type Kin struct {
+	*Message
+	By    string // how it came from the one above it: an edge's; "" from none
+	Depth int    // below the first one
+	Again bool   // it came from several, and is above with all that came from it
+}
+
+// Tree returns the messages of a lineage, each below what it came from.
+func (l *Lineage) Tree() (out []Kin) {
+	nodes, next := map[string]*Message{}, map[string][]LineageEdge{}
+	for i := range l.Nodes {
+		nodes[l.Nodes[i].ID] = &l.Nodes[i]
+	}
+	caused := map[string]bool{}
+	for _, e := range l.Edges {
+		if !slices.Contains(next[e.From], e) {
+			next[e.From], caused[e.To] = append(next[e.From], e), true
+		}
+	}
+	drawn := map[string]bool{}
+	var draw func(id, by string, depth int)
+	draw = func(id, by string, depth int) {
+		out = append(out, Kin{nodes[id], by, depth, drawn[id]})
+		if drawn[id] {
+			return
+		}
+		drawn[id] = true
+		for _, e := range next[id] {
+			draw(e.To, e.By, depth+1)
+		}
+	}
+	for i := range l.Nodes {
+		if id := l.Nodes[i].ID; !caused[id] {
+			draw(id, "", 0)
+		}
+	}
+	return out
 }
 
 // MessageList answers GET /v1/queues/{queue}/messages.

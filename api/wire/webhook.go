@@ -57,7 +57,8 @@ type WebhookDelivery struct {
 	At        Time    `json:"at"`
 	Node      string  `json:"node"` // that took it
 	Status    int     `json:"status"`
-	Code      string  `json:"code"` // queued, duplicate, filtered, forwarded, client_gone, or the problem's
+	Code      string  `json:"code"`           // queued, duplicate, filtered, forwarded, client_gone, or the problem's
+	Title     string  `json:"title,omitzero"` // of the problem
 	MessageID *string `json:"message_id"`
 	SourceIP  string  `json:"source_ip"`
 }

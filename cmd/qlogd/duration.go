@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/durations"
 )
 
 // duration is a flag of a duration, which may be in days and weeks.
@@ -19,7 +19,7 @@ type duration time.Duration
 func (d *duration) String() string { return time.Duration(*d).String() }
 func (d *duration) Type() string   { return "duration" }
 func (d *duration) Set(text string) error {
-	v, err := event.ParseDuration(text)
+	v, err := durations.Parse(text)
 	if err == nil {
 		*d = duration(v)
 	}
@@ -33,7 +33,7 @@ var units = map[string]time.Duration{
 
 // inUnit returns a duration as a whole number of a unit.
 func inUnit(text, unit string) (int64, error) {
-	d, err := event.ParseDuration(text)
+	d, err := durations.Parse(text)
 	if err == nil && d%units[unit] != 0 {
 		err = fmt.Errorf("%.64q is not a multiple of %v", text, units[unit])
 	}

@@ -126,33 +126,17 @@ var messageCommands = group("message",
 
 // lineage draws each message below what it came from.
 func (a *app) lineage(l *wire.Lineage) error {
-	nodes, next := map[string]*wire.Message{}, map[string][]wire.LineageEdge{}
-	for i := range l.Nodes {
-		nodes[l.Nodes[i].ID] = &l.Nodes[i]
-	}
-	caused := map[string]bool{}
-	for _, e := range l.Edges {
-		next[e.From], caused[e.To] = append(next[e.From], e), true
-	}
-	drawn := map[string]bool{}
-	var draw func(id, by, indent string)
-	draw = func(id, by, indent string) {
-		m := nodes[id]
-		fmt.Fprintf(a.stdout, "%s%s%s  %s  %s", indent, by, id, m.Queue, m.State)
-		if drawn[id] { // it came from several
-			fmt.Fprintln(a.stdout, "  (see above)")
-			return
+	for _, m := range l.Tree() {
+		by := ""
+		if m.By != "" {
+			by = m.By + " "
 		}
-		drawn[id] = true
-		fmt.Fprintln(a.stdout, "  "+short(m.Key, 32))
-		for _, e := range next[id] {
-			draw(e.To, e.By+" ", indent+"  ")
+		rest := "  " + short(m.Key, 32)
+		if m.Again { // it came from several
+			rest = "  (see above)"
 		}
-	}
-	for i := range l.Nodes {
-		if !caused[l.Nodes[i].ID] {
-			draw(l.Nodes[i].ID, "", "")
-		}
+		fmt.Fprintf(a.stdout, "%s%s%s  %s  %s%s\n", strings.Repeat("  ", m.Depth), by, m.ID, m.Queue,
+			m.State, rest)
 	}
 	if l.Truncated {
 		fmt.Fprintf(a.stderr, "there are more than %d messages\n", len(l.Nodes))

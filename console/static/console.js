@@ -22,9 +22,10 @@ document.addEventListener("htmx:afterRequest", e => {
   if (e.target.matches("[data-live]") && status !== undefined) connected(status > 0 && status < 500);
 });
 
-// Forms open in the dialog; an error of theirs is shown there too.
+// Forms open in the dialog. A refusal is shown where the answer would be.
 document.addEventListener("htmx:beforeSwap", e => {
-  if (e.detail.target?.id === "dialog-body") e.detail.shouldSwap = true;
+  const status = e.detail.xhr.status;
+  if (status >= 400 && (status < 500 || !e.target.matches("[data-live]"))) e.detail.shouldSwap = true;
 });
 document.addEventListener("htmx:afterSwap", e => {
   const dialog = $("#dialog");
@@ -34,12 +35,26 @@ document.addEventListener("htmx:afterSwap", e => {
 });
 $("#dialog")?.addEventListener("close", refresh);
 
+// Browsers have a clipboard only for https and this machine; elsewhere a selection is copied.
+async function copyText(button) {
+  if (navigator.clipboard) {
+    return navigator.clipboard.writeText(button.dataset.copy).then(() => true, () => false);
+  }
+  const area = document.createElement("textarea");
+  area.value = button.dataset.copy;
+  button.append(area); // within a dialog, whose outside is inert
+  area.select();
+  const ok = document.execCommand("copy");
+  area.remove();
+  button.focus();
+  return ok;
+}
 document.addEventListener("click", e => {
   const copy = e.target.closest("[data-copy]");
   if (copy) {
-    navigator.clipboard?.writeText(copy.dataset.copy).then(() => {
-      copy.classList.add("done");
-      speak("Copied");
+    copyText(copy).then(ok => {
+      speak(ok ? "Copied" : "The browser does not permit to copy");
+      copy.classList.toggle("done", ok);
       setTimeout(() => copy.classList.remove("done"), 1200);
     });
   }

@@ -23,8 +23,8 @@ const module = "github.com/qlogd/qlogd/"
 // rooms lists the packages in the order of their imports: a package may import
 // only packages that are listed before it. Tests may import what they like.
 var rooms = []string{
-	"internal/transcode", "internal/certs", "internal/sharedsecret", "internal/hlog",
-	"internal/pages", "internal/watchdog",
+	"internal/transcode", "internal/durations", "internal/certs", "internal/sharedsecret",
+	"internal/hlog", "internal/pages", "internal/watchdog",
 	"event",
 	"log/vfs", "log/checkpoint", "log/datadir", "log/witness", "log/clock", "log",
 	"projections", "projections/store",
@@ -51,8 +51,8 @@ var only = map[string][]string{
 	"api/wire":          {"internal/transcode"},
 	"client":            {"api/wire"},
 	"client/clienttest": {"client", "server"},
-	"console":           {"api/wire", "client"},
-	"event":             {"internal/transcode"},
+	"console":           {"api/wire", "client", "internal/durations"},
+	"event":             {"internal/durations", "internal/transcode"},
 	"projections":       {"event"},
 	"projections/store": {"event", "internal/pages", "projections"},
 	"fsm":               {"event", "log", "log/checkpoint", "log/vfs", "projections"},

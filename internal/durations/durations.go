@@ -1,4 +1,6 @@
-package event
+// Package durations reads durations as people write them: commands, the API's instants and the
+// console's forms.
+package durations
 
 import (
 	"fmt"
@@ -7,8 +9,8 @@ import (
 	"time"
 )
 
-// ParseDuration is time.ParseDuration with days (d, 24 hours) and weeks (w): 7d, 1d12h.
-func ParseDuration(s string) (time.Duration, error) {
+// Parse is time.ParseDuration with days (d, 24 hours) and weeks (w): 7d, 1d12h.
+func Parse(s string) (time.Duration, error) {
 	inHours := daysRE.ReplaceAllStringFunc(s, func(part string) string {
 		n, err := strconv.ParseFloat(part[:len(part)-1], 64)
 		if err != nil {
@@ -27,11 +29,3 @@ func ParseDuration(s string) (time.Duration, error) {
 }
 
 var daysRE = regexp.MustCompile(`[0-9.]+[dw]`)
-
-// Plural returns a number with its noun: 1 message, 2 messages.
-func Plural(n int64, one, many string) string {
-	if n == 1 {
-		return "1 " + one
-	}
-	return strconv.FormatInt(n, 10) + " " + many
-}

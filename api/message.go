@@ -94,9 +94,10 @@ func (s *Server) selects(f *messageFilter, v *event.MessageView) (bool, error) {
 
 // A filtered page reads at most this many messages, and about this long.
 const (
-	peekMost = 10_000
-	peekFor  = time.Second
-	peekStep = 500
+	peekMost     = 10_000
+	peekContents = 1000 // if it needs their contents
+	peekFor      = time.Second
+	peekStep     = 500
 )
 
 // peek returns at most limit messages of a queue behind an id, and the id behind which the next
@@ -111,12 +112,15 @@ func (s *Server) peek(
 		}
 		return views, next, nil
 	}
-	end, scanned := time.Now().Add(peekFor), 0
+	end, scanned, most := time.Now().Add(peekFor), 0, peekMost
+	if len(f.headers) > 0 {
+		most = peekContents
+	}
 	out.Scanned = &scanned
 	for {
 		page, more := st.Messages(name, event.MessageFilter{After: after, Limit: peekStep})
 		for i := range page {
-			if len(views) == limit || scanned == peekMost || scanned > 0 && time.Now().After(end) {
+			if len(views) == limit || scanned == most || scanned > 0 && time.Now().After(end) {
 				return views, after, nil
 			}
 			scanned++

@@ -8,6 +8,8 @@ import (
 
 var attentionPages = []route{{"GET attention", "attention", (*page).attention}}
 
+const attentionShown = 100 // items of a severity, unless all are asked for
+
 // attention lists what may need an operator, the worst first.
 func (p *page) attention() error {
 	items, err := p.api.Attention(p.ctx, p.now())
@@ -17,9 +19,13 @@ func (p *page) attention() error {
 	var groups []attentionGroup
 	for _, item := range items {
 		if n := len(groups); n == 0 || groups[n-1].Severity != item.Severity {
-			groups = append(groups, attentionGroup{item.Severity, severities[item.Severity], nil})
+			groups = append(groups, attentionGroup{item.Severity, severities[item.Severity], nil, 0})
 		}
 		last := &groups[len(groups)-1]
+		if len(last.Items) == attentionShown && p.Param("all") == "" {
+			last.More++
+			continue
+		}
 		last.Items = append(last.Items, p.attentionRow(item))
 	}
 	return p.show("attention", "Attention", groups)
@@ -30,6 +36,7 @@ type attentionGroup struct {
 	Severity int
 	Title    string
 	Items    []attentionRow
+	More     int // that are not shown
 }
 
 // attentionRow is an item with what it is about and what to do.

@@ -73,6 +73,25 @@ func TestAttention(t *testing.T) {
 	assert.False(t, strings.Contains(text, "queues/small"), "another's queue")
 }
 
+// A page of very many items shows the first of each severity, and all of them when it is asked to.
+func TestMuchAttention(t *testing.T) {
+	t.Parallel()
+	b := open(t)
+	full := wire.PolicyUpdate{
+		Retention: wire.Some(wire.RetentionUpdate{MaxDepth: wire.Some[int64](1)}),
+	}
+	for i := range 105 {
+		q, _, err := b.api.PutQueue(t.Context(), fmt.Sprint("q", i), full)
+		require.NoError(t, err)
+		_, err = b.api.Produce(t.Context(), q.Name, client.JSON(1))
+		require.NoError(t, err)
+	}
+	text := b.get("attention")
+	assert.Equal(t, strings.Count(text, `<li class="sev1"`), 100)
+	assert.Contains(t, text, "5 more</a>")
+	assert.Equal(t, strings.Count(b.get("attention?all=1"), `<li class="sev1"`), 105)
+}
+
 // A task's page shows how far it is; it is cancelled and resumed with a confirmation.
 func TestTask(t *testing.T) {
 	t.Parallel()

@@ -84,7 +84,7 @@ const (
 	CodeKeyReused       = "idempotency_key_reused"
 	CodeQueueFull       = "queue_full"
 	CodeHistoryExpired  = "history_expired"
-	CodeTaskNotFound    = "not_found"
+	CodeTaskNotFound    = "task_not_found"
 	CodeWebhookNotFound = "webhook_not_found"
 	// internal: check against the policy again and propose again
 	CodeStaleRevision = "stale_revision"

@@ -136,7 +136,7 @@ var ErrPolicy = errors.New("policy is refused")
 // another one of its key is leased as long after that one had left as in reality. So with the real
 // policies the same things happen at the same times.
 //
-// Attempts that were not made in reality are assumed to end as the message's last one did;
+// Attempts that did not happen in reality are assumed to end as the message's last one did;
 // everything that rests on such an assumption is marked.
 func WhatIf(ctx context.Context, src *Source, o WhatIfOptions) (*WhatIfSummary, error) {
 	if o.Progress == nil {

@@ -24,12 +24,14 @@ type life struct {
 	next       *life    // where it moved to in reality, when it died or was replayed
 	back       bool     // it was replayed or resurrected
 	at         int64    // when it became leasable in reality
+	moves      int      // how often it was given another time since it waits
 
 	// As it is played.
 	playID      event.ID // from the beginning if it existed at the first instant
 	play        []Step
 	last        event.Ref // its newest event
 	taken       int       // leases so far
+	moved       int       // how often it was given another time since it waits
 	assumed     bool
 	unblockedAt []int64   // when it unblocked its partition, each time
 	gone        bool      // it has left its queue
@@ -47,6 +49,7 @@ type lease struct {
 	after *life
 	nth   int
 	lag   int64
+	moves int // how often the message had been given another time before
 	// The kinds of the messages that its call leased: if it is the first of a batch, of all of these.
 	kinds []string
 
@@ -337,7 +340,8 @@ func (g *gatherer) leased(l *life, e *event.Event, at int64) {
 	if l == nil {
 		return
 	}
-	f := &lease{worker: e.Worker, ms: g.asked(e, at), at: at, total: at - l.at, id: e.ID}
+	f := &lease{worker: e.Worker, ms: g.asked(e, at), at: at, total: at - l.at, id: e.ID,
+		moves: l.moves}
 	if by := g.unblocker[g.partition(l)]; by != nil && by != l && by.unblocked > l.at {
 		f.after, f.nth, f.lag = by, by.unblocks, at-by.unblocked
 	}
@@ -398,7 +402,10 @@ func (g *gatherer) step(l *life, e *event.Event, at int64) {
 	}
 	if due, ok := again(e, at); ok {
 		l.at = due
-		l.returns++
+		if l.moves++; e.Type != event.Rescheduled {
+			l.returns++
+			l.moves = 0
+		}
 	}
 	if p := g.partition(l); unblocks(e) && p != (partitionKey{}) {
 		l.unblocks++
@@ -421,11 +428,13 @@ func stepOf(e *event.Event, at int64) (Step, bool) {
 	}, true
 }
 
-// again returns when a message that came back becomes leasable; false if it did not come back.
+// again returns when a message becomes leasable that came back or was given another time; false if
+// an event does neither.
 func again(e *event.Event, at int64) (int64, bool) {
 	switch e.Type {
-	case event.LeaseExpired:
-		// After the last attempt it has no due time: what ends it follows in the same block.
+	case event.LeaseExpired, event.Rescheduled:
+		// After the last attempt it has no due time: what ends it follows in the same block. Nor
+		// has it where only its priority changes.
 		return max(e.Due, at), e.Due > 0
 	case event.Retried, event.Released, event.Returned:
 		return max(e.Due, at), true

@@ -246,10 +246,18 @@ func (s *stage) available(l *life, base int64) {
 		return // in reality, too, no worker came
 	}
 	f := l.leases[min(l.taken, len(l.leases)-1)]
-	d := &demand{lease: f, of: l, base: base, owner: l}
+	s.expect(&demand{lease: f, of: l, base: base, owner: l})
+}
+
+// expect plans a worker.
+func (s *stage) expect(d *demand) {
+	l := d.owner
 	l.open = d
-	s.at(base+max(f.total, 0), f.id, d.ask)
-	if p := f.after; p != nil && l.taken < len(l.leases) {
+	if l.moved < d.moves {
+		return // it comes after the message has been given another time
+	}
+	s.at(d.base+max(d.total, 0), d.id, d.ask)
+	if p := d.after; p != nil && l.taken < len(l.leases) {
 		p.waiters = append(p.waiters, d)
 		s.planWaiters(p)
 	}
@@ -363,8 +371,19 @@ func (s *stage) decided(e *event.Event) {
 		step.Assumed = l.assumed
 		l.play = append(l.play, step)
 	}
-	if due, ok := again(e, at); ok {
+	switch due, ok := again(e, at); {
+	case !ok:
+	case e.Type != event.Rescheduled:
+		l.moved = 0
 		s.available(l, due)
+	default:
+		l.moved++
+		if l.open != nil && !l.open.done { // its worker comes at another time
+			d := *l.open
+			l.open.done = true
+			d.base = due
+			s.expect(&d)
+		}
 	}
 	if unblocks(e) {
 		l.unblockedAt = append(l.unblockedAt, at)

@@ -107,6 +107,14 @@ func change(queue string, fn func(*event.Policy)) func(string, *event.Policy) (b
 	}
 }
 
+// first returns the first messages of a queue.
+func (w *world) first(queue string, n int) (first []event.MessageView) {
+	w.m.View(func(s *projections.State) {
+		first, _ = s.Messages(queue, event.MessageFilter{Limit: n})
+	})
+	return first
+}
+
 // worker is one that is busy.
 type worker struct {
 	until int64
@@ -198,12 +206,16 @@ func (w *world) traffic(steps int) {
 				Name: "keyed", Paused: w.rng.IntN(2) == 0,
 			}})
 		case 2:
-			var first []event.MessageView
-			w.m.View(func(s *projections.State) {
-				first, _ = s.Messages("plain", event.MessageFilter{Limit: 1})
-			})
-			for i := range first {
-				do(event.Command{Delete: &event.DeleteMessage{ID: first[i].ID}})
+			for _, m := range w.first("plain", 1) {
+				do(event.Command{Delete: &event.DeleteMessage{ID: m.ID}})
+			}
+		case 6, 7, 8: // an operator gives what waits another time or priority
+			for _, m := range w.first(queues[w.rng.IntN(4)], 5) {
+				r := &event.Reschedule{ID: m.ID, DelayMS: int64(w.rng.IntN(3000)) - 1}
+				if r.DelayMS < 0 || w.rng.IntN(3) == 0 {
+					r.Priority = uint8(1 + w.rng.IntN(10))
+				}
+				do(event.Command{Reschedule: r})
 			}
 		case 3, 4, 5: // an operator brings back what died, or purges it
 			queue := []string{"plain", "keyed"}[w.rng.IntN(2)]

@@ -47,8 +47,7 @@ func parseOther(name string, b []byte) (*otherPolicies, error) {
 			err = wire.Decode(j, u)
 		}
 		if err == nil {
-			probe := event.DefaultPolicy()
-			_, err = api.UpdatePolicy("what-if", &probe, u, 0)
+			err = possible(u)
 		}
 		if err != nil {
 			return nil, usagef("%s: queue %s: %w", name, queue, err)
@@ -56,6 +55,18 @@ func parseOther(name string, b []byte) (*otherPolicies, error) {
 		p.byName[queue] = u
 	}
 	return p, nil
+}
+
+// possible returns an error if no queue, whatever its ordering, can have the fields of u.
+func possible(u *wire.PolicyUpdate) (err error) {
+	for _, o := range []event.Ordering{event.FIFO, event.PerKey, event.Unordered} {
+		probe := event.DefaultPolicy()
+		probe.Ordering = o
+		if _, err = api.UpdatePolicy("what-if", &probe, u, 0); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // change implements replay.WhatIfOptions.Change.

@@ -83,7 +83,7 @@ func TestEveryRouteHasARule(t *testing.T) {
 	assert.True(t, len(h.s.rules) >= 30, "%d routes", len(h.s.rules))
 	calls := routeCalls(t)
 	for pattern, rule := range h.s.rules {
-		if rule.on == nobody || rule.role == 0 && rule.on != open && rule.on != known {
+		if rule.on == nobody || rule.role == 0 && rule.on != open && rule.on != authenticated {
 			t.Errorf("%s has no rule", pattern)
 		}
 		if !slices.ContainsFunc(calls, func(c routeCall) bool { return c.route == pattern }) {

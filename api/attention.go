@@ -18,10 +18,10 @@ import (
 	"github.com/qlogd/qlogd/raft"
 )
 
-// DiskReserve is how much of its disk a node keeps free: with less, it takes no messages.
+// DiskReserve is the free disk space, in bytes, below which a node accepts no messages.
 const DiskReserve = 256 << 20
 
-// Limits of what needs attention.
+// Thresholds of attention items.
 const (
 	maxAttention = 1000
 	nobodyForMS  = 60_000
@@ -30,8 +30,8 @@ const (
 	manyExpiries = 3 // of one message
 )
 
-// attention answers GET /v1/attention?consistency=. It must answer without a leader too, and does
-// so with what this node knows.
+// attention answers GET /v1/attention?consistency=. Without a leader it answers from what this node
+// knows.
 func (s *Server) attention(q *request) error {
 	q.read("consistency").current()
 	if q.err != nil {
@@ -49,8 +49,8 @@ func (s *Server) attention(q *request) error {
 	return q.answer(http.StatusOK, &wire.Attention{Items: items[:min(len(items), maxAttention)]})
 }
 
-// current waits, for as long as other nodes may take to answer, until this node's state is current.
-// The answer has its age if it is not, or need not be.
+// current waits until this node's state is current, for at most othersWithin. If the state is stale
+// after that, or the request accepts a stale answer, it sets the age header.
 func (q *request) current() {
 	stale := q.stale()
 	if q.err != nil {
@@ -69,7 +69,7 @@ func (q *request) current() {
 	q.setAppliedIndex()
 }
 
-// queuesNeeding returns what of the queues that the token may read needs attention.
+// queuesNeeding returns the attention items of the queues that the token may read.
 func (s *Server) queuesNeeding(q *request) (items []wire.AttentionItem) {
 	now, created := s.clock(s.deps.State), map[string]int64{}
 	queues, deadLetters := s.deps.State.Queues(), map[string]bool{}
@@ -88,8 +88,8 @@ func (s *Server) queuesNeeding(q *request) (items []wire.AttentionItem) {
 	return append(items, s.eventsNeeding(q, now, created)...)
 }
 
-// eventsNeeding returns what of these queues' latest events needs attention. created is when each
-// was: what happened before is an earlier one's of its name.
+// eventsNeeding returns the attention items that follow from the latest events of queues. created
+// has each queue's creation time: older events belong to an earlier queue of the same name.
 func (s *Server) eventsNeeding(
 	q *request, now int64, created map[string]int64,
 ) (items []wire.AttentionItem) {
@@ -116,8 +116,8 @@ func (s *Server) eventsNeeding(
 	return items
 }
 
-// expiring returns what of a queue's expired leases needs attention: many of the last ones, and the
-// live message with the most.
+// expiring returns the attention items for a queue's expired leases: one if many of the latest
+// leases expired, and one for the live message with the most expiries.
 func (s *Server) expiring(queue string, x *store.Expiring) (items []wire.AttentionItem) {
 	add := func(c store.Counted, format string, args ...any) *wire.AttentionItem {
 		items = append(items, wire.AttentionItem{
@@ -150,7 +150,7 @@ func (s *Server) expiring(queue string, x *store.Expiring) (items []wire.Attenti
 	return items
 }
 
-// queueNeeds returns what of a queue's state needs attention.
+// queueNeeds returns the attention items that follow from a queue's state.
 func queueNeeds(v *event.AttentionView, now int64) (items []wire.AttentionItem) {
 	add := func(kind string, severity int, since, count int64, format string, args ...any) {
 		items = append(items, wire.AttentionItem{
@@ -187,8 +187,8 @@ func queueNeeds(v *event.AttentionView, now int64) (items []wire.AttentionItem) 
 	return items
 }
 
-// nodesNeeding returns what of the cluster's nodes needs attention, as far as this one knows: they
-// exchange it once a second. Whoever may see the cluster may see this.
+// nodesNeeding returns the attention items of the cluster's nodes, as far as this one knows: nodes
+// exchange their status once a second. Every token that may see the cluster may see these.
 func (s *Server) nodesNeeding(ctx context.Context) (items []wire.AttentionItem) {
 	refresh, cancel := context.WithTimeout(ctx, refreshTimeout)
 	defer cancel()
@@ -236,12 +236,12 @@ func (s *Server) nodesNeeding(ctx context.Context) (items []wire.AttentionItem) 
 	return items
 }
 
-// lag returns how many entries a node is behind, and since when: the time of the first one that it
-// lacks, 0 where that is not known.
+// lag returns how many entries a node is behind, and since when: the time of the first entry that
+// it has not applied, 0 if unknown.
 func (s *Server) lag(ctx context.Context, m *raft.MemberStatus, applied uint64) (
 	entries uint64, since int64) {
 	if m.Seen.IsZero() && (m.Incarnation == "" || time.Since(s.started) < lagMS*time.Millisecond) {
-		return 0, 0 // it never came, or had no time to answer
+		return 0, 0 // it never joined, or had no time to answer
 	}
 	if entries = applied - m.Status.Applied; entries == 0 {
 		return 0, 0

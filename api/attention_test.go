@@ -90,7 +90,7 @@ func TestNodesNeedAttention(t *testing.T) {
 func TestRefusedOnAllNodes(t *testing.T) {
 	h := setup(t)
 	for i := range 2 * keepDeliveries { // as long ago as the webhook's creation
-		h.s.took.add("w", wire.WebhookDelivery{At: wire.Time(i + 1), Status: 401})
+		h.s.deliveries.add("w", wire.WebhookDelivery{At: wire.Time(i + 1), Status: 401})
 	}
 	h.do("PUT", "/v1/queues/q", `{}`).want(201)
 	h.do("PUT", "/v1/webhooks/w", `{"queue":"q"}`).want(201)
@@ -115,10 +115,10 @@ func TestRefusedOnAllNodes(t *testing.T) {
 		return nil
 	}
 	for range 2 {
-		h.s.took.add("w", wire.WebhookDelivery{At: now + 1, Node: "n1", Status: 403})
+		h.s.deliveries.add("w", wire.WebhookDelivery{At: now + 1, Node: "n1", Status: 403})
 	}
-	h.s.took.add("w", wire.WebhookDelivery{At: now + 2, Node: "n1", Status: 202})
-	h.s.took.add("w", wire.WebhookDelivery{At: now + 2, Node: "n1", Status: statusClientGone})
+	h.s.deliveries.add("w", wire.WebhookDelivery{At: now + 2, Node: "n1", Status: 202})
+	h.s.deliveries.add("w", wire.WebhookDelivery{At: now + 2, Node: "n1", Status: statusClientGone})
 	v, _ := h.Webhook("w")
 	theirs = map[string][]wire.Time{"w": refused(3, 0), "gone": refused(100, 0)}
 	theirs["w"] = append(theirs["w"], wire.Time(v.CreatedAt)-1)

@@ -69,10 +69,10 @@ func (p *principal) mayAll(r role) bool {
 	return p.roles&roleAdmin != 0 || p.roles&r != 0 && p.all
 }
 
-// expired reports whether the token counts no more.
+// expired reports whether the token has expired.
 func (p *principal) expired() bool { return !p.expires.IsZero() && !time.Now().Before(p.expires) }
 
-// Auth has the tokens of an auth file. The file has only their SHA-256, so a reader of
+// Auth holds the tokens of an auth file. The file has only their SHA-256, so a reader of
 // the file cannot use them. That is enough (no salt, no slow hash) because tokens are
 // 256 random bits and not chosen by people.
 type Auth struct {
@@ -86,7 +86,7 @@ func LoadAuth(file string) (*Auth, error) {
 	return a, a.Reload()
 }
 
-// Reload reads the file again. A mistake in it changes nothing. Waiting requests (long
+// Reload reads the file again. After an error the old tokens stay in force. Waiting requests (long
 // polls, streams) are checked against the new tokens before they get anything more.
 func (a *Auth) Reload() error {
 	info, err := os.Stat(a.path)
@@ -111,7 +111,7 @@ func (a *Auth) Reload() error {
 	return nil
 }
 
-// Tokens returns how many there are, expired ones included.
+// Tokens returns the number of tokens, including expired ones.
 func (a *Auth) Tokens() int { return len(*a.tokens.Load()) }
 
 // CheckAuth returns the first mistake in an auth file's text, as "LINE: text".
@@ -120,7 +120,7 @@ func CheckAuth(text []byte) error {
 	return err
 }
 
-// Name returns the name of the token with this SHA-256, "" where it is not known or has expired.
+// Name returns the name of the token with this SHA-256, "" if it is unknown or has expired.
 func (a *Auth) Name(sum [sha256.Size]byte) string {
 	if p := a.find(sum); p != nil && !p.expired() {
 		return p.name
@@ -138,8 +138,8 @@ func (a *Auth) Sums(name string) (sums [][sha256.Size]byte) {
 	return sums
 }
 
-// May reports whether a token has a role on a queue; "" is all queues, and a role that is not known
-// nobody has.
+// May reports whether a token has a role on a queue; "" stands for all queues. No token has an
+// unknown role.
 func (a *Auth) May(sum [sha256.Size]byte, role, queue string) bool {
 	p, r := a.find(sum), roleNames[role]
 	return p != nil && !p.expired() && r != 0 && (p.mayAll(r) || queue != "" && p.may(r, queue))
@@ -148,18 +148,18 @@ func (a *Auth) May(sum [sha256.Size]byte, role, queue string) bool {
 // tokenKey is the key of a token's SHA-256 in a context.
 type tokenKey struct{}
 
-// As returns a context whose requests are those of a token, instead of an Authorization header: for
-// handlers in this process, such as the console. No request from a socket has such a context.
+// As returns a context that authenticates a request as a token, in place of an Authorization
+// header. It is for handlers in this process, such as the console; no request from a socket has it.
 func (a *Auth) As(ctx context.Context, sum [sha256.Size]byte) context.Context {
 	return context.WithValue(ctx, tokenKey{}, sum)
 }
 
-// find returns the principal of the token with this SHA-256, nil if there is none. The time that
-// takes depends on the hash of the token sent, which nobody can steer towards a hash in the file
-// without finding preimages, so it discloses nothing.
+// find returns the principal of the token with this SHA-256, nil if there is none. The lookup need
+// not run in constant time: it depends only on the hash of the token sent, which an attacker cannot
+// steer towards a hash in the file without finding preimages.
 func (a *Auth) find(sum [sha256.Size]byte) *principal { return (*a.tokens.Load())[sum] }
 
-// TokenEntry is an entry of an auth file, in the order in which people read it.
+// TokenEntry is an entry of an auth file. Its fields are in the order in which they are written.
 type TokenEntry struct {
 	Name    string   `yaml:"name" json:"name"`
 	SHA256  string   `yaml:"sha256" json:"sha256"`
@@ -168,8 +168,8 @@ type TokenEntry struct {
 	Expires string   `yaml:"expires,omitempty" json:"expires,omitempty"`
 }
 
-// NewToken returns a new token, of which the entry has only the SHA-256. An error is about a field
-// of the entry.
+// NewToken returns a new random token and stores its SHA-256 in the entry. An error is about the
+// returned field of the entry.
 func (e *TokenEntry) NewToken() (token, field string, err error) {
 	var b [32]byte
 	_, _ = rand.Read(b[:]) // never fails (Go 1.24)
@@ -181,7 +181,7 @@ func (e *TokenEntry) NewToken() (token, field string, err error) {
 	return token, field, err
 }
 
-// parseAuth reads a list of tokens. Errors begin with the line.
+// parseAuth parses a list of tokens. Errors begin with the line number.
 func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
 	var entries []TokenEntry
 	dec := yaml.NewDecoder(bytes.NewReader(b))
@@ -220,7 +220,7 @@ func parseAuth(b []byte) (map[[sha256.Size]byte]*principal, error) {
 	return out, nil
 }
 
-// lineOf returns the line of a field of an entry, or that of the entry where it is missing.
+// lineOf returns the line of a field of an entry, or the entry's own line if the field is missing.
 func lineOf(entry *yaml.Node, field string) int {
 	for i := 0; i+1 < len(entry.Content); i += 2 {
 		if entry.Content[i].Value == field {
@@ -246,7 +246,7 @@ func YAMLError(err error) error {
 	return fmt.Errorf("%d: %s", line, msg)
 }
 
-// principal checks an entry. An error is about a field.
+// principal validates an entry. An error is about the returned field.
 func (e *TokenEntry) principal() (p *principal, field string, err error) {
 	p = &principal{name: e.Name, queues: e.Queues}
 	if !event.ValidName(p.name) {
@@ -291,7 +291,8 @@ func (e *TokenEntry) principal() (p *principal, field string, err error) {
 	return p, "", nil
 }
 
-// access is a route's rule where there is an auth file: the role that the token needs, and where.
+// access is a route's access rule if there is an auth file: the role that the token needs, and on
+// which queues.
 type access struct {
 	role role
 	on   where
@@ -301,16 +302,16 @@ type access struct {
 type where uint8
 
 const (
-	nobody   where = iota // no rule: a route that was forgotten is closed
-	open                  // everybody, without a token
-	known                 // any token; the handler checks the parts of the request
-	somehow               // the role; the handler checks each queue, or shows only matching ones
-	onPath                // the role on the queue in the path
-	anywhere              // the role on all queues
+	nobody        where = iota // no rule: a route that was forgotten is closed
+	open                       // everybody, without a token
+	authenticated              // any token; the handler checks the parts of the request
+	anyQueue                   // the role on any queue; the handler checks or filters queues
+	pathQueue                  // the role on the queue in the path
+	allQueues                  // the role on all queues
 )
 
-// refused checks the request's token against its route's rule. It sets q.who. It runs before the
-// state is read: the answer is the same whether a queue exists or not.
+// refused checks the request's token against its route's rule and sets q.who. It runs before the
+// state is read, so the answer does not reveal whether a queue exists.
 func (q *request) refused(rule access) error {
 	auth := q.s.opts.Auth
 	if auth == nil || rule.on == open {
@@ -319,16 +320,16 @@ func (q *request) refused(rule access) error {
 	if err := q.identify(); err != nil {
 		return err
 	}
-	if rule.on == known ||
-		rule.on == somehow && q.who.roles&(rule.role|roleAdmin) != 0 ||
-		rule.on == onPath && q.who.may(rule.role, q.PathValue("queue")) ||
-		rule.on == anywhere && q.who.mayAll(rule.role) {
+	if rule.on == authenticated ||
+		rule.on == anyQueue && q.who.roles&(rule.role|roleAdmin) != 0 ||
+		rule.on == pathQueue && q.who.may(rule.role, q.PathValue("queue")) ||
+		rule.on == allQueues && q.who.mayAll(rule.role) {
 		return nil
 	}
 	return q.forbidden(rule.role)
 }
 
-// identify sets q.who from the token. A request that has waited asks again: tokens expire.
+// identify sets q.who from the token. It is called again after a wait, because tokens expire.
 func (q *request) identify() error {
 	sum, inProcess := q.Context().Value(tokenKey{}).([sha256.Size]byte)
 	if !inProcess {
@@ -378,7 +379,7 @@ func (q *request) forbidden(r role) error {
 		"the token of %s lacks the role %s that this needs", echo(q.who.name), r)
 }
 
-// may refuses unless the token has a role on a queue.
+// may returns an error unless the token has a role on a queue.
 func (q *request) may(r role, queue string) error {
 	if q.who != nil && !q.who.may(r, queue) {
 		return q.forbidden(r)
@@ -386,13 +387,14 @@ func (q *request) may(r role, queue string) error {
 	return nil
 }
 
-// sees reports whether the token may read a queue. "" is no queue: only patterns of all match it.
+// sees reports whether the token may read a queue. "" is no queue: only a token that may read all
+// queues sees it.
 func (q *request) sees(queue string) bool { return q.who == nil || q.who.may(roleRead, queue) }
 
-// seesEvent reports whether the token may read an event: of one of its queues, or a move into one.
+// seesEvent reports whether the token may read an event: one of its queues', or a move into one.
 func (q *request) seesEvent(e *event.Event) bool { return q.sees(e.Queue) || q.sees(e.ToQueue) }
 
-// maySettle refuses unless the token may settle all these leases.
+// maySettle returns an error unless the token may settle all these leases.
 func (q *request) maySettle(items []event.SettleItem) error {
 	for _, item := range items {
 		switch ok, err := q.mayEnd(item.Lease); {
@@ -407,8 +409,8 @@ func (q *request) maySettle(items []event.SettleItem) error {
 	return nil
 }
 
-// settleable returns the items, in which those of leases that the token may not settle name none:
-// they are answered as lost, and so are unknown ones, so that nobody learns which exist.
+// settleable returns the items, without the lease id in those that the token may not settle. Such
+// items are answered as lost, as unknown leases are, so the answer does not reveal which exist.
 func (q *request) settleable(items []event.SettleItem) ([]event.SettleItem, error) {
 	out, copied := items, false
 	for i := range items {
@@ -426,9 +428,9 @@ func (q *request) settleable(items []event.SettleItem) ([]event.SettleItem, erro
 	return out, nil
 }
 
-// mayEnd reports whether the token may consume from the queue of a lease: not if the lease is
-// unknown. There is no race in asking first: a lease belongs for ever to the queue that its event
-// in the log names; a message that moves to another queue has ended it.
+// mayEnd reports whether the token may consume from the queue of a lease; false if the lease is
+// unknown. Checking before the proposal is no race: a lease belongs for ever to the queue that its
+// event in the log names, and a message that moves to another queue has ended its lease.
 func (q *request) mayEnd(lease event.ID) (bool, error) {
 	if q.who == nil || q.who.mayAll(roleConsume) {
 		return true, nil
@@ -442,15 +444,14 @@ func (q *request) mayEnd(lease event.ID) (bool, error) {
 		current && q.who.may(roleConsume, m.Queue), nil
 }
 
-// leasedEvent returns the event by which a lease began, nil where the log does not have it (any
-// more).
+// leasedEvent returns the event that created a lease, nil if the log does not have it (any more).
 func (q *request) leasedEvent(lease event.ID) (*event.Event, error) {
 	log, ref := q.s.deps.Log, event.RefOf(lease)
-	if ref.Index > log.Head() && !q.level { // this node may be behind
+	if ref.Index > log.Head() && !q.caughtUp { // this node may be behind
 		if err := q.s.barrier(q.Context()); err != nil {
 			return nil, err
 		}
-		q.level = true // once is enough for all leases of the request
+		q.caughtUp = true // once is enough for all leases of the request
 	}
 	if ref.Index > log.Head() {
 		return nil, nil

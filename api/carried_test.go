@@ -22,7 +22,7 @@ func TestCarriedOut(t *testing.T) {
 		}
 		purge(0)
 		h.produceN("q", 3)
-		purge(carriedWithin) // nothing happens by itself here
+		purge(removalsWithin) // nothing happens by itself here
 		h.s.Drain()
 		h.s.Drain()
 	})

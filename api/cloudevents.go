@@ -11,13 +11,13 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// isEvents reports whether the body is CloudEvents, by its media type or by attributes in headers.
+// isEvents reports whether the body has CloudEvents, by its media type or by attributes in headers.
 func (q *request) isEvents() bool {
 	return q.media == webhook.CloudEventType || q.media == webhook.CloudBatchType ||
 		webhook.IsCloudEvent(q.Header)
 }
 
-// eventBatch reads CloudEvents as messages. What an event does not say itself is in the query.
+// eventBatch reads CloudEvents as messages. The query has the message fields that CloudEvents lack.
 func (q *request) eventBatch() (*batch, error) {
 	batched := q.media == webhook.CloudBatchType
 	given := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "correlation_id",
@@ -77,8 +77,8 @@ func (q *request) readEvents() ([]*webhook.CloudEvent, error) {
 	return []*webhook.CloudEvent{e}, err
 }
 
-// addEvent adds an event to a batch as a message. Events of one source and id are the same
-// (CloudEvents 1.0, section 3.1.1), unless the query has a key of its own for them.
+// addEvent adds an event to a batch as a message. Events with the same source and id are duplicates
+// (CloudEvents 1.0, section 3.1.1), unless the query has an idempotency_key.
 func (q *request) addEvent(b *batch, m wire.NewMessage, e *webhook.CloudEvent) error {
 	if e.Binary {
 		m.PayloadBytes, m.ContentType = e.Payload(), e.Get("datacontenttype")
@@ -99,7 +99,7 @@ func (q *request) addEvent(b *batch, m wire.NewMessage, e *webhook.CloudEvent) e
 	q.link(m.Headers)
 	err := q.s.add(b, &m, nil)
 	if err == nil && m.IdempotencyKey == "" {
-		// 0xff is in no idempotency_key, for that is UTF-8.
+		// No idempotency_key contains 0xff, because it is UTF-8.
 		key := hash("\xffcloudevent\x00", e.Get("source"), "\x00", e.Get("id"))
 		b.msgs[len(b.msgs)-1].DedupKey = key
 	}

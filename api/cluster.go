@@ -19,9 +19,9 @@ import (
 // snapshotTimeout is how long all nodes together may take to write a checkpoint.
 const snapshotTimeout = 60 * time.Second
 
-// cluster answers GET /v1/cluster with this node's own knowledge, so that it works
-// without a leader; with consistency=linearizable after it has caught up. Nodes that it
-// has not heard from lately are asked first.
+// cluster answers GET /v1/cluster from what this node knows, so that it works without a
+// leader; with consistency=linearizable, after it has caught up. It first asks the nodes
+// that it has not heard from lately.
 func (s *Server) cluster(q *request) error {
 	q.read("consistency")
 	if !q.stale() && q.query.Has("consistency") {
@@ -82,7 +82,7 @@ func nodeOf(m *raft.MemberStatus) wire.Node {
 	return n
 }
 
-// node returns a member as this node knows it, nil where it does not.
+// node returns a member as this node knows it, nil if it does not know it.
 func (s *Server) node(id string) *raft.MemberStatus {
 	all := s.deps.Node.Members()
 	i := slices.IndexFunc(all, func(m raft.MemberStatus) bool { return m.ID == id })
@@ -111,11 +111,11 @@ func (s *Server) addNode(q *request) error {
 			return 0, nil, err
 		}
 		is := s.node(m.ID)
-		if is == nil { // it is in, and this node has not heard of it yet
+		if is == nil { // it was added, but this node has not applied that yet
 			is = &raft.MemberStatus{Member: m}
 		}
 		created := was == nil || was.RaftAddr != m.RaftAddr
-		return createdOr200(created), new(nodeOf(is)), nil
+		return createdOrOK(created), new(nodeOf(is)), nil
 	})
 }
 
@@ -155,8 +155,8 @@ func (s *Server) snapshot(q *request) error {
 	})
 }
 
-// change carries out a change of the cluster, once for each Idempotency-Key that comes to this
-// node, and answers. Once started it is completed, also where the client hangs up.
+// change makes a change to the cluster, once for each Idempotency-Key that this node receives, and
+// answers. A change that has started is completed even if the client disconnects.
 func (q *request) change(
 	what string, within time.Duration, do func(context.Context) (status int, answer any, err error),
 ) error {
@@ -164,7 +164,7 @@ func (q *request) change(
 	if q.err != nil {
 		return q.err
 	}
-	call := &onceCall{begun: time.Now()} // nobody else's, without a key
+	call := &onceCall{begun: time.Now()} // without a key, it is not shared
 	if req != nil {
 		first, ok, _ := q.s.once.PeekOrAdd(req.Key, call)
 		if ok && time.Since(first.begun) < keepOnceFor {
@@ -205,10 +205,10 @@ func nodeName(field, v string) error {
 	return nil
 }
 
-// hostName is a name or an IP address, of version 6 with its zone.
+// hostName matches a name or an IP address, including an IPv6 address with a zone.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9._:%-]{1,255}$`)
 
-// hostPort checks an address at which others reach a node.
+// hostPort validates an address at which the other nodes reach a node.
 func hostPort(field, v string) error {
 	host, port, err := net.SplitHostPort(v)
 	n, perr := strconv.ParseUint(port, 10, 16)
@@ -230,13 +230,13 @@ const (
 )
 
 // onceCall is a cluster call with an Idempotency-Key, and its answer. These calls change Raft's
-// configuration and no state, so no entry could keep the answer: each node remembers in memory the
-// calls that it received itself. That is safe, because each such call names the state that it
-// wants: executing it twice has the same effect as once.
+// configuration, not the state, so no log entry can keep the answer: each node keeps in memory the
+// calls that it received itself. That is safe because each call names the desired state, so
+// executing it twice has the same effect as once.
 type onceCall struct {
-	sync.Mutex // held while it is executed: a repeated one waits
+	sync.Mutex // held while it is executed, so a repeated call waits
 	begun      time.Time
-	status     int // 0: it failed, or has not ended
+	status     int // 0: it failed, or has not completed
 	body       event.Hash
 	answer     any // nil: no content
 }

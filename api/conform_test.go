@@ -92,7 +92,7 @@ func TestDocumentTellsRoles(t *testing.T) {
 			switch rule.on {
 			case open:
 				want = "none"
-			case known:
+			case authenticated:
 				want = "any"
 			}
 			if free := op.Security != nil && len(*op.Security) == 0; free != (want == "none") {

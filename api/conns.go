@@ -14,53 +14,53 @@ import (
 // Conns bounds the open connections of all HTTPServers that share it, and those of one address to
 // half of that.
 //
-// Over a bound, the connection that has been idle longest is closed. A connection is busy while a
-// request is handled that has arrived, with its body. A busy one is never closed for another: if
-// all are busy, the newcomer is closed. So clients that connect and stay silent, or send half a
-// request, cannot keep others out, nor use up the file descriptors that the log needs.
+// Over a bound, the connection that has been idle longest is closed. A connection is busy while it
+// handles a request that has arrived completely, body included. A busy connection is never closed
+// for another: if all are busy, the new one is closed. So clients that connect and stay silent, or
+// send half a request, cannot keep others out, nor use up the file descriptors that the log needs.
 //
-// A request takes no lock: it counts in its connection. The one that is idle longest is searched for
-// when one must be closed.
+// A request takes no lock, only an atomic counter in its connection. The one that has been idle
+// longest is searched for when a connection must be closed.
 type Conns struct {
 	max  int
 	uses atomic.Uint64 // a clock of conn.used
 
 	mu     sync.Mutex
-	gone   *sync.Cond         // a connection that was closed for room has ended
-	conns  map[net.Conn]*conn // until they have ended
+	gone   *sync.Cond         // signalled when a connection has ended
+	conns  map[net.Conn]*conn // including evicted ones, until they have ended
 	from   map[string]int     // open connections by address
-	open   int                // Invariant: at most max; without those that are closed for room
-	closed int                // for room, so far
+	open   int                // without evicted ones. Invariant: at most max
+	closed int                // number of evicted connections so far
 }
 
 type conn struct {
 	net.Conn
 	host    string
 	working atomic.Int64  // requests that have arrived and are being handled, or left
-	used    atomic.Uint64 // when it was last
+	used    atomic.Uint64 // Conns.uses at its last use
 }
 
-// left in conn.working: it has ended, or is closed for room.
+// left is the value of conn.working once the connection has ended or was evicted.
 const left = math.MinInt64 / 2
 
 type connKey struct{} // of the *conn in a request's context
 
-// MaxConns is how many connections a node needs at most.
+// MaxConns is the default bound of a Conns.
 const MaxConns = 20_000
 
-// ClosingConns is how many connections may be open beyond the bound of a Conns: those that it has
-// closed, until their goroutines have noticed.
+// ClosingConns is the number of connections that may exist beyond the bound of a Conns: evicted
+// ones whose goroutines have not noticed yet.
 const ClosingConns = 32
 
-// NewConns returns a Conns for a number of connections.
+// NewConns returns a Conns for at most this many connections.
 func NewConns(most int) *Conns {
 	l := &Conns{max: most, conns: map[net.Conn]*conn{}, from: map[string]int{}}
 	l.gone = sync.NewCond(&l.mu)
 	return l
 }
 
-// enter is an http.Server's ConnContext hook. It is called by the loop that accepts, which waits
-// here while too many connections are being closed.
+// enter is an http.Server's ConnContext hook. The accept loop calls it, and waits here while too
+// many connections are being closed.
 func (l *Conns) enter(ctx context.Context, raw net.Conn) context.Context {
 	host, _, _ := net.SplitHostPort(raw.RemoteAddr().String())
 	c := &conn{Conn: raw, host: host}
@@ -97,7 +97,7 @@ func (l *Conns) changed(raw net.Conn, state http.ConnState) {
 	l.gone.Broadcast()
 }
 
-// closeIdlest closes the connection of some that has been idle longest, to make room.
+// closeIdlest closes the connection that has been idle longest among those that of accepts.
 func (l *Conns) closeIdlest(of func(*conn) bool) {
 	for {
 		var idlest *conn
@@ -132,7 +132,7 @@ func (l *Conns) leave(c *conn) {
 	}
 }
 
-// wrap returns a handler that passes on to h, and makes connections busy meanwhile.
+// wrap returns a handler that calls h and marks the connection busy meanwhile.
 func (l *Conns) wrap(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := r.Context().Value(connKey{}).(*conn)
@@ -150,19 +150,20 @@ func (l *Conns) wrap(h http.Handler) http.Handler {
 	})
 }
 
-// handled ends a request, for which n is 1 if it had arrived. Its connection is idle from now on,
-// unless others of it are handled.
+// handled ends a request; n is 1 if all of it had arrived. The connection is idle from now on
+// unless it handles other requests.
 func (l *Conns) handled(c *conn, n int64) {
 	c.used.Store(l.uses.Add(1))
 	c.working.Add(-n)
 }
 
-// arriving is a request whose body is read. Its connection becomes busy when all of it has been.
+// arriving is a request whose body is being read. Its connection becomes busy when all of the body
+// has arrived.
 type arriving struct {
 	io.ReadCloser
 	conn    *conn
 	request http.Request
-	arrived int64 // 1: it has
+	arrived int64 // 1 once all of the body has arrived
 }
 
 // Read implements io.Reader.
@@ -175,7 +176,7 @@ func (a *arriving) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// counts returns how many connections are open, and how many were closed for room so far.
+// counts returns the number of open connections, and of those closed so far to make room.
 func (l *Conns) counts() (open, closed int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// listWithin is how long a listing searches before it answers with what it has found so far.
+// listWithin bounds the search of a listing, which then answers with what it has found so far.
 const listWithin = 10 * time.Second
 
 // DeadLetters finds dead letters in the live state.
@@ -69,13 +69,8 @@ func (q *request) deadFilter(in *wire.DeadFilter, prefix string) *dead.Filter {
 		q.refuse(prefix+"fingerprint", "%sfingerprint must be 12 hex digits, as in dead/groups, "+
 			"not %s", prefix, echo(in.Fingerprint))
 	}
-	instant := func(name, value string) (at event.Instant) {
-		if value == "" {
-			return at
-		}
-		return get(q, func() (event.Instant, error) { return q.parseInstant(prefix+name, value) })
-	}
-	from, to := instant("from", in.From), instant("to", in.To)
+	from := q.optionalInstant(prefix+"from", in.From)
+	to := q.optionalInstant(prefix+"to", in.To)
 	f.From, f.FromIndex = from.Time, from.Index
 	switch {
 	case in.To == "":
@@ -89,7 +84,8 @@ func (q *request) deadFilter(in *wire.DeadFilter, prefix string) *dead.Filter {
 
 var fingerprint = regexp.MustCompile(`^[0-9a-f]{12}$`)
 
-// diedIn refuses a queue that does not exist, unless messages died in it before it was deleted.
+// diedIn returns an error if a queue does not exist and no messages died in it before it was
+// deleted.
 func diedIn(st State, name string) error {
 	if _, ok := st.Queue(name); !ok && st.DeadCount(name) == 0 {
 		return queueNotFound(name)
@@ -145,7 +141,7 @@ func (s *Server) deadMessages(
 	return out, cursor, err
 }
 
-// replayedMessages returns a page of what died in a queue and was replayed.
+// replayedMessages returns a page of the messages that died in a queue and were replayed.
 func (s *Server) replayedMessages(
 	ctx context.Context, queue string, f *dead.Filter, after event.ID, limit int,
 ) (out []wire.Message, cursor string, err error) {
@@ -169,8 +165,8 @@ func (s *Server) replayedMessages(
 	return out, "", nil
 }
 
-// replayedMessage returns the message that was replayed by this event, as it was when it was
-// dead, and what became of it. Nil where its history is gone, or f does not select it.
+// replayedMessage returns the message that this event replayed, as it was when it was dead, and
+// what became of it. It returns nil if its history has been deleted or f does not select it.
 func (s *Server) replayedMessage(
 	ctx context.Context, st State, e *event.Event, f *dead.Filter,
 ) (*wire.Message, error) {
@@ -197,7 +193,7 @@ func (s *Server) replayedMessage(
 	return &m, err
 }
 
-// replayedEvents yields the replays of what died in a queue, above after.
+// replayedEvents yields the replayed events of messages that died in a queue, above after.
 func (s *Server) replayedEvents(
 	ctx context.Context, queue string, after event.ID,
 ) iter.Seq2[*event.Event, error] {
@@ -205,7 +201,7 @@ func (s *Server) replayedEvents(
 	return func(yield func(*event.Event, error) bool) {
 		var upTo uint64
 		for more := true; more; {
-			upTo, _ = s.deps.Models.Position() // before reading: what comes meanwhile is more
+			upTo, _ = s.deps.Models.Position() // before reading: later replays are read from the log
 			found, err := s.deps.Models.Replayed(queue, after, page)
 			if err = cmp.Or(err, ctx.Err()); err != nil {
 				yield(nil, err)
@@ -223,7 +219,7 @@ func (s *Server) replayedEvents(
 			}
 			more = len(found) == page
 		}
-		// What the read model does not have yet.
+		// The replays that the read model does not have yet.
 		from := max(upTo+1, event.RefOf(after).Index)
 		for e, err := range s.deps.Log.Events(ctx, from, math.MaxUint64) {
 			wanted := err != nil ||
@@ -247,7 +243,7 @@ func (s *Server) deadGroups(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// step reads a duration from a minute to a year, in ms; 0 where it is absent.
+// step reads a duration from a minute to a year, in ms; 0 if it is absent.
 func (q *request) step() (int64, error) {
 	text := q.query.Get("step")
 	if !q.query.Has("step") {
@@ -261,8 +257,8 @@ func (q *request) step() (int64, error) {
 	return d.Milliseconds(), nil
 }
 
-// getDead answers GET /v1/queues/{queue}/dead/{message_id}: by any id that the
-// message ever had; one that was replayed is answered as in the listing.
+// getDead answers GET /v1/queues/{queue}/dead/{message_id}, by any id that the message
+// has or had. A replayed message is answered as in the listing.
 func (s *Server) getDead(q *request) error {
 	q.read("at", "consistency")
 	name, id, st := q.queue(), q.pathID("message_id"), q.state()
@@ -298,7 +294,7 @@ func (q *request) notDead(field, queue string, id event.ID, t *trail) *event.Pro
 func (q *request) became(id event.ID, t *trail) string {
 	switch live := t.live; {
 	case live == nil && t.life == nil, !q.seesAny(t):
-		// In the same words, so that nobody learns what there is in other queues.
+		// The same text, so that it does not reveal what is in other queues.
 		return "there never was one, or its history has been deleted"
 	case live != nil && live.Dead != nil:
 		return fmt.Sprintf("it died in queue %s and is in queue %s as %s",
@@ -315,15 +311,15 @@ func (q *request) became(id event.ID, t *trail) string {
 	return fmt.Sprintf("it was %s at %s", what, wire.Time(event.ClockOf(t.life.last.ID)))
 }
 
-// seesAny reports whether the token may read of a message: of where it is, if it is
-// live, or of something that happened to it.
+// seesAny reports whether the token may read anything about a message: where it is, if it is live,
+// or some event of its history.
 func (q *request) seesAny(t *trail) bool {
 	v := t.live
 	return q.who == nil || v != nil && (q.sees(v.Queue) || v.Dead != nil && q.sees(v.Dead.Queue)) ||
 		len(q.visible(t.history)) > 0
 }
 
-// named returns a queue's name for those who may read it.
+// named returns a queue's name if the token may read it, else a placeholder.
 func (q *request) named(queue string) string {
 	if q.sees(queue) {
 		return queue
@@ -331,7 +327,7 @@ func (q *request) named(queue string) string {
 	return "(another)"
 }
 
-// adminDead answers GET /admin/queues/{queue}/dlq with what died in a queue last, newest first.
+// adminDead answers GET /admin/queues/{queue}/dlq with the messages that died last, newest first.
 func (s *Server) adminDead(q *request) error {
 	q.read("limit", "tenant_id")
 	name, limit := q.queue(), q.limit(1000, 10_000)
@@ -362,10 +358,10 @@ func (s *Server) adminDead(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// previewed is how many bytes of a payload are shown.
+// previewed is the maximum number of payload bytes in a preview.
 const previewed = 1 << 10
 
-// preview returns a payload: bytes as text, and of a long one its beginning, as text.
+// preview returns a payload; bytes, and the beginning of a long payload, as text.
 func preview(m *wire.Message) wire.AdminPreview {
 	b := []byte(m.Payload)
 	if m.PayloadBytes != nil {
@@ -377,7 +373,7 @@ func preview(m *wire.Message) wire.AdminPreview {
 	}
 	if b = b[:min(len(b), previewed)]; truncated && m.PayloadBytes == nil {
 		for !utf8.Valid(b) {
-			b = b[:len(b)-1] // of a character that is cut
+			b = b[:len(b)-1] // part of a character that was cut
 		}
 	}
 	text, _ := wire.Marshal(strings.ToValidUTF8(string(b), "\uFFFD")) // an error: not UTF-8

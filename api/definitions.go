@@ -15,7 +15,7 @@ import (
 // maxDefinitions bounds each of the two lists of one document.
 const maxDefinitions = 1000
 
-// getDefinitions answers GET /v1/definitions?at=&consistency= with all that PUT takes.
+// getDefinitions answers GET /v1/definitions?at=&consistency= with a document that PUT accepts.
 func (s *Server) getDefinitions(q *request) error {
 	st := q.read("at", "consistency").state()
 	if q.err != nil {
@@ -34,8 +34,8 @@ func (s *Server) getDefinitions(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// putDefinitions answers PUT /v1/definitions?dry_run=: puts the queues and webhooks in the body,
-// all or none, in one entry. Others stay as they are.
+// putDefinitions answers PUT /v1/definitions?dry_run=: it creates or updates the queues and
+// webhooks in the body, all or none, in one entry. Others are unchanged.
 func (s *Server) putDefinitions(q *request) error {
 	var body wire.DefinitionsRequest
 	dry := q.read("dry_run").flag("dry_run")
@@ -53,7 +53,7 @@ func (s *Server) putDefinitions(q *request) error {
 			return nil, p.refused(q)
 		}
 		c := &event.Command{Define: &p.define}
-		if dry { // else it is asked with the proposal
+		if dry { // else commitFresh checks it
 			n, err := q.mayCreate(c)
 			s.creating.Add(-n)
 			if err != nil {
@@ -69,19 +69,19 @@ func (s *Server) putDefinitions(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	if q.replayed { // the answer is what it changed the first time, as far as that is known
+	if q.replayed { // the answer is what the first request changed, as far as that is known
 		p = s.plan(&body, q.stateAt(max(res.Index, 1)-1))
 	}
 	return q.answer(http.StatusOK, &wire.DefinitionChanges{Changes: p.effect})
 }
 
-// refused is the problem of a plan that cannot be carried out, with all that is wrong with it.
+// refused returns the problem to answer an invalid plan with; q.errors lists all its problems.
 func (p *plan) refused(q *request) *event.Problem {
 	q.errors = nil
 	first := *p.wrong[0]
 	for _, w := range p.wrong {
 		if w.Code != event.CodeConflict {
-			first.Code = w.Code // the mistakes first: a conflict may pass
+			first.Code = w.Code // a mistake takes precedence over a conflict, which may pass
 		}
 		q.errors = append(q.errors, wire.Wrong{Field: w.Field, Detail: w.Detail})
 	}
@@ -92,8 +92,8 @@ func (p *plan) refused(q *request) *event.Problem {
 	return &first
 }
 
-// plan is what definitions mean in a state: the command that puts them, what it changes, and what
-// is wrong. The state machine checks the command again.
+// plan is a definitions document checked against a state: the command that applies it, what that
+// changes, and what is wrong with it. The state machine checks the command again.
 type plan struct {
 	s      *Server
 	st     State
@@ -101,16 +101,16 @@ type plan struct {
 	effect []wire.DefinitionChange
 	wrong  []*event.Problem // Field is a path in the document: queues[1].delivery.on_dead
 
-	will  map[string]*event.Policy // of all queues in the end
-	users map[string]string        // in the end: dead-letter queue to a queue that uses it
-	named map[string]int           // kind and name to the place in its list
-	bad   map[int]bool             // queues that are wrong in themselves
+	will  map[string]*event.Policy // resulting policies of all queues
+	users map[string]string        // resulting dead-letter queues, each to a queue that uses it
+	named map[string]int           // list and name to the position in that list
+	bad   map[int]bool             // positions of queues that are invalid on their own
 }
 
 // maxWrong bounds the number of reported problems: people read them.
 const maxWrong = 200
 
-// plan holds a document against a state.
+// plan checks a document against a state.
 func (s *Server) plan(in *wire.DefinitionsRequest, st State) *plan {
 	p := &plan{
 		s: s, st: st, will: map[string]*event.Policy{},
@@ -119,9 +119,9 @@ func (s *Server) plan(in *wire.DefinitionsRequest, st State) *plan {
 	for i, raw := range in.Queues {
 		p.queue(i, raw)
 	}
-	p.others()
+	p.addOthers()
 	for i := range p.define.Queues {
-		p.among(i)
+		p.checkReferences(i)
 	}
 	for i, raw := range in.Webhooks {
 		p.webhook(i, raw)
@@ -139,8 +139,8 @@ func (p *plan) fault(list string, i int, w *event.Problem) {
 	}
 }
 
-// element checks one element: its name, and the rest with check. Each problem that check finds is
-// recorded and removed from the element, and the rest checked again. It returns how many there are.
+// element checks one element: its name, and the rest with check. It records each problem that check
+// finds, removes the field from the element, and checks again. It returns the number of problems.
 func (p *plan) element(
 	list string, i int, name string, raw jsontext.Value, check func(jsontext.Value) error,
 ) (wrong int) {
@@ -168,7 +168,7 @@ func (p *plan) element(
 	return wrong
 }
 
-// nameOf returns an element's name, "" where it has none.
+// nameOf returns an element's name, "" if it has none.
 func nameOf(raw jsontext.Value) string {
 	var element struct {
 		Name string `json:"name"`
@@ -177,7 +177,7 @@ func nameOf(raw jsontext.Value) string {
 	return element.Name
 }
 
-// queue reads one queue.
+// queue checks one queue on its own and adds it to the command.
 func (p *plan) queue(i int, raw jsontext.Value) {
 	put := event.PutQueue{Name: nameOf(raw)}
 	wrong := p.element("queues", i, put.Name, raw, func(raw jsontext.Value) (err error) {
@@ -194,7 +194,7 @@ func (p *plan) queue(i int, raw jsontext.Value) {
 	}
 }
 
-// definedPolicy reads a queue's policy. The dead-letter queue may be named beside delivery.
+// definedPolicy decodes a queue's policy. dead_letter_queue may be in delivery or beside it.
 func (s *Server) definedPolicy(
 	name string, raw jsontext.Value,
 ) (p event.Policy, auto bool, err error) {
@@ -220,8 +220,8 @@ func (s *Server) definedPolicy(
 }
 
 // without returns an object without the member at a path such as delivery.backoff_schedule_ms[3],
-// or without as much of it as there is. A list is removed whole. A webhook without its queue gets a
-// valid one. False where there is no such member.
+// or without the deepest existing member of that path; a list is removed whole. A webhook that
+// lacks a queue gets a valid one. It returns false if there is no such member.
 func without(raw jsontext.Value, path string) (jsontext.Value, bool) {
 	var members map[string]jsontext.Value
 	if raw.Kind() != '{' || wire.Unmarshal(raw, &members) != nil {
@@ -240,7 +240,7 @@ func without(raw jsontext.Value, path string) (jsontext.Value, bool) {
 	default:
 		delete(members, name)
 	}
-	if name == "dead_letter_queue" { // on_dead may be wrong without it only because it is gone
+	if name == "dead_letter_queue" { // without it, on_dead may seem wrong
 		delete(members, "on_dead")
 		if less, ok := without(members["delivery"], "on_dead"); ok {
 			members["delivery"] = less
@@ -250,9 +250,9 @@ func without(raw jsontext.Value, path string) (jsontext.Value, bool) {
 	return out, err == nil
 }
 
-// others adds the queues that the document leaves as they are, or creates as dead-letter queues,
-// and records whose the dead-letter queues will be.
-func (p *plan) others() {
+// addOthers adds the queues that the document leaves unchanged or creates as dead-letter queues,
+// and records which queues use each dead-letter queue.
+func (p *plan) addOthers() {
 	for _, v := range p.st.Queues() {
 		if p.will[v.Name] == nil {
 			p.will[v.Name] = &v.Policy
@@ -269,8 +269,8 @@ func (p *plan) others() {
 	delete(p.users, "") // none
 }
 
-// among checks a queue against the others as they will be.
-func (p *plan) among(i int) {
+// checkReferences checks a queue's references to the other queues as they will be.
+func (p *plan) checkReferences(i int) {
 	put := &p.define.Queues[i]
 	wrong := func(format string, args ...any) {
 		p.fault("queues", i, bad("dead_letter_queue", format, args...))
@@ -298,7 +298,7 @@ func (p *plan) among(i int) {
 	}
 }
 
-// webhook reads one webhook.
+// webhook checks one webhook and adds it to the command.
 func (p *plan) webhook(i int, raw jsontext.Value) {
 	put := event.PutWebhook{Name: nameOf(raw)}
 	if rest, ok := without(raw, "name"); ok {
@@ -320,7 +320,7 @@ func (p *plan) webhook(i int, raw jsontext.Value) {
 	p.define.Webhooks = append(p.define.Webhooks, put)
 }
 
-// compare finds what the plan changes.
+// compare records what the plan changes.
 func (p *plan) compare() {
 	for i := range p.define.Queues {
 		put := &p.define.Queues[i]

@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	// keepDeliveries is how many of the newest requests to each webhook a node remembers, and of
-	// the newest refused ones.
+	// keepDeliveries is the number of newest requests, and of newest refused requests, that a node
+	// remembers for each webhook.
 	keepDeliveries = 100
-	// refusedMany refused requests within refusedWithin need attention.
+	// A webhook with refusedMany refused requests within refusedWithin needs attention.
 	refusedMany   = 10
 	refusedWithin = 10 * time.Minute
 )
 
-// deliveries are the newest requests to the webhooks that came to this node. Refused ones leave no
-// event: anyone could fill the log with them.
+// deliveries holds the newest webhook requests that this node received. Refused ones create no
+// event, because anyone could fill the log with them.
 type deliveries struct {
 	mu sync.Mutex
 	of map[string]*delivered // by webhook
 }
 
-// delivered are the newest requests to a webhook, oldest first.
+// delivered has the newest requests to a webhook, oldest first.
 type delivered struct {
 	all     []wire.WebhookDelivery
 	refused []wire.Time
@@ -47,7 +47,7 @@ func (d *deliveries) add(webhook string, v wire.WebhookDelivery) {
 	}
 }
 
-// addNewest appends v to a list of which keepDeliveries are kept.
+// addNewest appends v to a list and trims it to between one and two times keepDeliveries.
 func addNewest[T any](list []T, v T) []T {
 	if len(list) == 2*keepDeliveries {
 		list = slices.Delete(list, 0, keepDeliveries)
@@ -80,11 +80,11 @@ func (d *deliveries) refused(struct{}) map[string][]wire.Time {
 	return out
 }
 
-// forget drops the webhooks that are not there.
-func (d *deliveries) forget(there func(webhook string) bool) {
+// forget drops the webhooks that do not exist any more.
+func (d *deliveries) forget(exists func(webhook string) bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	maps.DeleteFunc(d.of, func(webhook string, _ *delivered) bool { return !there(webhook) })
+	maps.DeleteFunc(d.of, func(webhook string, _ *delivered) bool { return !exists(webhook) })
 }
 
 // listDeliveries answers GET /v1/webhooks/{name}/deliveries from the nodes' memories.
@@ -96,11 +96,11 @@ func (s *Server) listDeliveries(q *request) error {
 		return q.err
 	}
 	lists := askOthers[[]wire.WebhookDelivery](q.Context(), s, askDeliveries, name)
-	all := slices.Concat(append(lists, s.took.to(name))...)
+	all := slices.Concat(append(lists, s.deliveries.to(name))...)
 	all = slices.DeleteFunc(all, func(d wire.WebhookDelivery) bool { // of an earlier one of this name
 		return d.At < wire.Time(v.CreatedAt)
 	})
-	slices.Reverse(all) // of the same instant too
+	slices.Reverse(all) // newest first among those of the same millisecond
 	slices.SortStableFunc(all, func(a, b wire.WebhookDelivery) int { return int(b.At - a.At) })
 	if all == nil {
 		all = []wire.WebhookDelivery{}
@@ -115,7 +115,7 @@ func (s *Server) listDeliveries(q *request) error {
 func (s *Server) webhooksNeeding(q *request) (items []wire.AttentionItem) {
 	type times = map[string][]wire.Time
 	nodes := append(askOthers[times](q.Context(), s, askRefused, struct{}{}),
-		s.took.refused(struct{}{}))
+		s.deliveries.refused(struct{}{}))
 	from := wire.TimeOf(time.Now().Add(-refusedWithin))
 	for _, v := range s.deps.State.Webhooks() {
 		var refused []wire.Time
@@ -130,7 +130,7 @@ func (s *Server) webhooksNeeding(q *request) (items []wire.AttentionItem) {
 			continue
 		}
 		items = append(items, wire.AttentionItem{
-			Kind: "webhook_refused", Severity: 2, Queue: unlessZero(v.Queue),
+			Kind: "webhook_refused", Severity: 2, Queue: nilIfZero(v.Queue),
 			Webhook: &v.Name, Since: slices.Min(refused), Count: int64(len(refused)),
 			Detail: "requests to webhook " + v.Name + " were refused within the last 10 minutes",
 		})

@@ -65,7 +65,7 @@ func EventOf(e *event.Event) wire.Event {
 			if c, err := event.DecodeContent(e.Content.Bytes); err == nil {
 				out.Error, out.HasResult, out.Why = c.Error, len(c.Result) > 0, c.Why
 			}
-			if out.Reason == "" { // it has no cause of its own
+			if out.Reason == "" { // the event itself has no reason
 				out.Reason, out.Why = out.Why, ""
 			}
 		}
@@ -92,7 +92,7 @@ func eventsOf(events []event.Event) []wire.Event {
 	return out
 }
 
-// eventQuery is what GET /v1/events asks for, and how far it was answered.
+// eventQuery is a GET /v1/events request, and its progress.
 type eventQuery struct {
 	from   uint64   // first index to read
 	after  event.ID // only events above it
@@ -107,10 +107,10 @@ type eventQuery struct {
 	message event.ID
 }
 
-// maxEventsRead is how long a list is searched for.
+// maxEventsRead bounds the time spent on a list.
 const maxEventsRead = time.Second
 
-// matches reports whether the query, and the token, select an event.
+// matches reports whether the query selects an event that the token may read.
 func (q *request) matches(f *eventQuery, e *event.Event) (bool, error) {
 	if !f.message.IsZero() && e.Subject != f.message && e.ID != f.message || !q.seesEvent(e) {
 		return false, nil
@@ -155,8 +155,8 @@ func (s *Server) events(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// answerLines answers with a list one event after the other, and its cursor in a header.
-// Server-sent events end with it as an id, so that an EventSource that reconnects goes on there.
+// answerLines answers with a list as NDJSON or server-sent events, and its cursor in a header.
+// Server-sent events end with the cursor as an id, so that an EventSource reconnects there.
 func (q *request) answerLines(out *wire.EventList, media string) error {
 	var body []byte
 	for i := range out.Events {
@@ -185,8 +185,8 @@ func appendEvent(b []byte, e *wire.Event, media string) ([]byte, error) {
 	return append(append(b, data...), '\n'), err
 }
 
-// scan yields the events that a query selects, up to the log's head. f moves along with it: the
-// next scan misses nothing and sees nothing twice.
+// scan yields the events that a query selects, up to the log's head. It advances f, so the next
+// scan continues without gaps or duplicates.
 func (q *request) scan(ctx context.Context, f *eventQuery) iter.Seq2[*event.Event, error] {
 	return func(yield func(*event.Event, error) bool) {
 		for b, err := range q.s.deps.Log.Blocks(ctx, f.from, f.to) {
@@ -296,7 +296,7 @@ func (q *request) eventRange(f *eventQuery) {
 	}
 }
 
-// indexOf resolves a parameter that is an instant, now where it is absent, to an index of the log.
+// indexOf resolves a parameter that is an instant, now if it is absent, to an index of the log.
 func (q *request) indexOf(name string, resolve func(event.Instant) (uint64, error)) uint64 {
 	at := q.instant(name)
 	return get(q, func() (uint64, error) {
@@ -325,13 +325,13 @@ const (
 	typeSSE    = "text/event-stream"
 )
 
-// streamWriteTimeout is how long a client may take to accept a write before the
-// stream ends. It holds no memory here: the stream reads the log at the client's pace.
+// streamWriteTimeout is how long a client may take to accept a write before the stream
+// ends. A slow client costs no memory: the stream reads the log at the client's pace.
 const streamWriteTimeout = 30 * time.Second
 
-// stream sends events as NDJSON or server-sent events: those of the range, and those that commit
-// from then on, until the client hangs up or the server drains. A draining server begins none: it
-// would end at once, and its client reconnect without a pause.
+// stream sends events as NDJSON or server-sent events: those of the range, and those that are
+// committed later, until the client disconnects or the server drains. A draining server starts no
+// stream: it would end at once, and the client would reconnect without a pause.
 func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	if s.draining() {
 		return shuttingDown
@@ -341,7 +341,7 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), media: media}
 	stop := context.AfterFunc(s.undrained, func() {
 		cancel()
-		w.deadline(time.Second) // a slow client must not hold up the end
+		w.deadline(time.Second) // a slow client must not delay the shutdown
 	})
 	defer stop()
 	if w.flush() != nil {
@@ -349,7 +349,7 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	}
 	defer w.deadline(streamWriteTimeout) // for the end of the answer
 	for {
-		// A filter may pass over much of the log: a heartbeat is due meanwhile too.
+		// A filter may skip much of the log; a heartbeat is due in the meantime.
 		f.until, f.timedOut = time.Now().Add(s.opts.Heartbeat), false
 		err := w.events(ctx, f)
 		switch {
@@ -428,7 +428,7 @@ func (w *eventWriter) deadline(in time.Duration) {
 	_ = w.rc.SetWriteDeadline(time.Now().Add(in))
 }
 
-// write writes text, "" for only the answer's header.
+// write writes text; "" writes only the answer's header.
 func (w *eventWriter) write(text string) error {
 	w.deadline(streamWriteTimeout)
 	if w.q.status == 0 {

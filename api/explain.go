@@ -15,7 +15,7 @@ import (
 )
 
 // explain answers GET /v1/queues/{queue}/explain?key=|message_id=&at=: why a message, or the first
-// that waits under a key, or in all of the queue, is or is not being delivered.
+// one waiting in a key or in the whole queue, is or is not being delivered.
 func (s *Server) explain(q *request) error {
 	q.read("key", "message_id", "at", "consistency")
 	name, id, key := q.queue(), q.queryID("message_id"), q.text("key", event.MaxKeyBytes)
@@ -27,7 +27,7 @@ func (s *Server) explain(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	x := &explaining{q: q, st: st, queue: &queue, out: wire.Explanation{Queue: name}}
+	x := &explanation{q: q, st: st, queue: &queue, out: wire.Explanation{Queue: name}}
 	if queue.Paused {
 		x.because(wire.Reason{Code: "queue_paused"}, "the queue is paused: "+
 			"nothing is leased from it until POST /v1/queues/%s/resume", name)
@@ -42,21 +42,21 @@ func (s *Server) explain(q *request) error {
 	return q.answer(http.StatusOK, &x.out)
 }
 
-// explaining is an explanation in the making.
-type explaining struct {
+// explanation is an explanation under construction.
+type explanation struct {
 	q     *request
 	st    State // the live one, or the past one of at=
 	queue *event.QueueView
 	out   wire.Explanation
 }
 
-func (x *explaining) because(r wire.Reason, format string, args ...any) {
+func (x *explanation) because(r wire.Reason, format string, args ...any) {
 	r.Text = fmt.Sprintf(format, args...)
 	x.out.Reasons = append(x.out.Reasons, r)
 }
 
 // message explains one message.
-func (x *explaining) message(id event.ID) error {
+func (x *explanation) message(id event.ID) error {
 	v, ok := x.st.Message(id)
 	if ok && v.Queue == x.queue.Name && v.State.Live() {
 		x.out.Key = &v.Key
@@ -77,7 +77,7 @@ func (x *explaining) message(id event.ID) error {
 }
 
 // diedOf returns the error of a dead message, if the token may read it.
-func (x *explaining) diedOf(t *trail) (string, error) {
+func (x *explanation) diedOf(t *trail) (string, error) {
 	switch v := t.live; {
 	case v != nil && v.Dead != nil && (x.q.sees(v.Queue) || x.q.sees(v.Dead.Queue)):
 		return x.q.s.DeadLetters().Error(v)
@@ -93,7 +93,7 @@ func (x *explaining) diedOf(t *trail) (string, error) {
 }
 
 // key explains the message of a key, or of all keys (nil), that would be delivered next.
-func (x *explaining) key(key *string) error {
+func (x *explanation) key(key *string) error {
 	st, name := x.st, x.queue.Name
 	ordering := x.queue.Policy.Ordering
 	if ordering == event.FIFO || key != nil && ordering == event.PerKey {
@@ -121,13 +121,13 @@ func (x *explaining) key(key *string) error {
 }
 
 // first explains the message that would be delivered next.
-func (x *explaining) first(v *event.MessageView) error {
+func (x *explanation) first(v *event.MessageView) error {
 	x.out.MessageID, x.out.Key = new(v.ID.String()), cmp.Or(x.out.Key, &v.Key)
 	return x.live(v)
 }
 
 // live explains a message that is in the queue.
-func (x *explaining) live(v *event.MessageView) error {
+func (x *explanation) live(v *event.MessageView) error {
 	switch r := x.about(v); v.State {
 	case event.StateLeased:
 		r.Code = "leased"
@@ -190,8 +190,8 @@ func (x *explaining) live(v *event.MessageView) error {
 	return nil
 }
 
-// spent explains that a lowered max_attempts gives a message no further delivery.
-func (x *explaining) spent(v *event.MessageView) {
+// spent adds the reason that max_attempts was lowered and leaves a message no further attempt.
+func (x *explanation) spent(v *event.MessageView) {
 	if most := x.queue.Policy.MaxAttempts; most > 0 && v.Attempt >= most {
 		x.because(wire.Reason{Code: "max_attempts"}, "its attempts (%d) reach "+
 			"delivery.max_attempts, now %d: it dies when it would be delivered next, unless the limit is "+
@@ -199,8 +199,8 @@ func (x *explaining) spent(v *event.MessageView) {
 	}
 }
 
-// limits explains which limits of the policy hold a message back.
-func (x *explaining) limits(v *event.MessageView) {
+// limits adds the limits of the policy that delay a message.
+func (x *explanation) limits(v *event.MessageView) {
 	p, n := &x.queue.Policy, x.queue.Stats.InFlight
 	if p.MaxInFlight > 0 && n >= p.MaxInFlight {
 		x.because(wire.Reason{Code: "max_in_flight"}, "%d messages of the queue are leased, and "+
@@ -224,14 +224,14 @@ func (x *explaining) limits(v *event.MessageView) {
 	}
 }
 
-// about describes a message: who works on it, or when it is due.
-func (x *explaining) about(v *event.MessageView) wire.Reason {
+// about describes a message: its lease and worker, or when it is due.
+func (x *explanation) about(v *event.MessageView) wire.Reason {
 	r := wire.Reason{MessageID: v.ID.String(), State: v.State.String()}
 	switch v.State {
 	case event.StateLeased:
 		r.LeaseID, r.Until = v.Lease.String(), wire.Time(v.LeaseExpiresAt)
 		if e, err := x.q.s.deps.Log.Event(event.RefOf(v.Lease)); err == nil {
-			r.Worker = e.Worker // else it is gone with the history
+			r.Worker = e.Worker // else the event was deleted with the history
 		}
 	case event.StateScheduled:
 		r.Until = wire.Time(v.Due)
@@ -239,8 +239,8 @@ func (x *explaining) about(v *event.MessageView) wire.Reason {
 	return r
 }
 
-// ordered explains what of its partition goes before a message.
-func (x *explaining) ordered(v *event.MessageView) error {
+// ordered adds what precedes a message in its partition.
+func (x *explanation) ordered(v *event.MessageView) error {
 	partition, ok := x.st.Partition(x.queue.Name, v.Key)
 	if !ok {
 		return nil
@@ -276,8 +276,9 @@ func (x *explaining) ordered(v *event.MessageView) error {
 	return nil
 }
 
-// held describes the dead messages that hold a key: the unresolved ones that died since it is held.
-func (x *explaining) held(key string, partition *event.PartitionView) error {
+// held adds the dead messages that hold a key: the unresolved ones that died since it has been
+// held.
+func (x *explanation) held(key string, partition *event.PartitionView) error {
 	search := &dead.Search{Queue: x.queue.Name}
 	search.Filter.FromIndex = event.RefOf(partition.Since).Index
 	if x.queue.Policy.Ordering == event.PerKey {
@@ -309,7 +310,8 @@ func (x *explaining) held(key string, partition *event.PartitionView) error {
 	return nil
 }
 
-// clusterWaiters counts the leases that wait for a queue and a kind, on all nodes that answer.
+// clusterWaiters counts the lease requests waiting for a queue and a kind, on all nodes that
+// answer.
 func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 	n := s.waiters.count(queue, kind)
 	for _, others := range askOthers[int64](ctx, s, askWaiters, [2]string{queue, kind}) {
@@ -318,7 +320,8 @@ func (s *Server) clusterWaiters(ctx context.Context, queue, kind string) int64 {
 	return n
 }
 
-// pushReason returns why push does not deliver a queue, nil if it does or the leader is silent.
+// pushReason returns why push does not deliver a queue; nil if it does, or if the leader does not
+// answer.
 func (s *Server) pushReason(ctx context.Context, v *event.QueueView) (r *wire.PushReason) {
 	if len(v.Policy.Push) == 0 {
 		return nil

@@ -12,9 +12,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Guard keeps web pages from reaching a listener through the browser of somebody who can reach it.
-// It refuses cross-origin requests of browsers, and a Host that an attacker could own (DNS
-// rebinding: a name that is pointed at this machine makes the attacker's page same-origin).
+// Guard keeps web pages from reaching a listener through the browser of a user who can reach it.
+// It rejects cross-origin requests of browsers, and a Host that an attacker could own (DNS
+// rebinding: a name that points to this machine makes the attacker's page same-origin).
 // The zero value trusts no other origin. Clients other than browsers only need an accepted Host.
 type Guard struct {
 	Origins []string // whose pages may do everything, as ParsePublicURL returns them
@@ -22,12 +22,12 @@ type Guard struct {
 	AnyHost bool     // requests need a token, which a page under another name does not have
 	// Exempt reports whether requests for a path may have any origin, and any Host. nil: none.
 	Exempt func(path string) (origin, host bool)
-	// Refuse answers a request that is refused.
+	// Refuse answers a rejected request.
 	Refuse func(http.ResponseWriter, *http.Request, *event.Problem)
 }
 
-// wrap returns a handler that passes on to h what Guard does not refuse. Bodies must arrive within
-// timeout.
+// wrap returns a handler that calls h for requests that Guard does not reject. Bodies must arrive
+// within timeout.
 func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 	cross, hosts := http.NewCrossOriginProtection(), map[string]bool{}
 	for _, o := range g.Origins {
@@ -40,12 +40,13 @@ func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
-			// Also where no handler reads the body: net/http drains it afterwards.
+			// Needed even if no handler reads the body: net/http drains it afterwards.
 			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
 		}
 		if r.TransferEncoding != nil {
-			// net/http drops a Content-Length beside it, by which a proxy in front may have found
-			// another end of this request: what follows could be a stranger's (RFC 9112, 6.1).
+			// net/http ignores a Content-Length next to Transfer-Encoding, but a proxy in front may
+			// have used it to delimit this request: the bytes that follow could be another client's
+			// (request smuggling, RFC 9112, 6.1).
 			w.Header().Set("Connection", "close")
 		}
 		anyOrigin, anyHost := false, false
@@ -68,9 +69,9 @@ func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 	})
 }
 
-// crosses reports whether a browser sent a request for a page of another origin. net/http lets
-// reads pass, because the page cannot see the answer. But it can time them, and they cost as much
-// as others: streams, looks into the past, profiles. So only the links that users follow pass.
+// crosses reports whether a browser sent a request for a page of another origin. net/http allows
+// reads, because the page cannot see the answer. But it can time them, and some are expensive
+// (streams, time travel, profiles). So only links that users follow are allowed.
 func crosses(cross *http.CrossOriginProtection, r *http.Request) bool {
 	if r.Header["Sec-Fetch-Site"] == nil && r.Header["Origin"] == nil {
 		return false // no browser
@@ -103,23 +104,23 @@ func answersTo(host string, names map[string]bool) bool {
 // one), or that nobody can register.
 var localDomains = map[string]bool{"localhost": true, "local": true, "internal": true, "svc": true}
 
-// normal returns a name as names are compared: in lower case, without the dot of the root.
+// normal returns a host name in the form used for comparison: lower case, without the trailing dot.
 func normal(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
 
 // isHostName reports whether a normal name consists of labels. Containers' names may have a _.
 func isHostName(name string) bool {
-	strange := func(r rune) bool {
+	invalid := func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && r != '-' && r != '_'
 	}
 	for label := range strings.SplitSeq(name, ".") {
-		if label == "" || strings.ContainsFunc(label, strange) {
+		if label == "" || strings.ContainsFunc(label, invalid) {
 			return false
 		}
 	}
 	return true
 }
 
-// ParseHost returns a host of Guard.Hosts.
+// ParseHost parses a host name or address for Guard.Hosts.
 func ParseHost(text string) (string, error) {
 	name := normal(text)
 	if _, err := netip.ParseAddr(name); err != nil && !isHostName(name) {

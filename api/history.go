@@ -21,8 +21,8 @@ func (s *Server) messageHistory(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// pathHistory returns the history of the message in the path and its life, if there is one that may
-// be read.
+// pathHistory returns the history of the message in the path, and its life, if the token may read
+// it.
 func (q *request) pathHistory() (history []event.Event, l *life) {
 	q.read("at", "consistency")
 	id, st := q.pathID("id"), q.state()
@@ -42,7 +42,7 @@ func (q *request) pathHistory() (history []event.Event, l *life) {
 	return history, l
 }
 
-// life is one message id in history.
+// life is the history of one message id.
 type life struct {
 	id       event.ID
 	born     *event.Event // how it came into its queue
@@ -51,15 +51,15 @@ type life struct {
 	set      *event.Event // where its key and kind were set
 	priority uint8
 	attempts uint32
-	moved    *event.Event   // the newest move that made a successor
+	moved    *event.Event   // the newest move to a successor id
 	again    []*event.Event // its resurrections, oldest first
-	newest   event.ID       // the event that was the newest about it
-	first    event.ID       // under which it was first enqueued
+	newest   event.ID       // its newest event
+	first    event.ID       // the id under which it was first enqueued
 	replays  int64          // up to this id
 }
 
-// lifeOf picks one message id out of a history that follows moves back and forth; nil if it is not
-// there. Events of earlier ids count too, those of other successors of these ids do not.
+// lifeOf extracts one message id from a history that follows moves back and forth; nil if it is not
+// there. It includes events of the message's earlier ids, but not of their other successors.
 func lifeOf(history []event.Event, id event.ID) *life {
 	l := &life{id: id, first: id}
 	at := map[event.ID]*event.Event{}
@@ -69,7 +69,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	line := map[event.ID]bool{id: true} // the ids that it had
 	for e := at[id]; e != nil && e.IsMove(); e = at[e.Subject] {
 		if e.Type == event.Resurrected {
-			// It has all that it was made of, also where what was before is gone.
+			// The event has everything, even if the history before it has been deleted.
 			l.first, l.replays = e.First, l.replays+e.Count
 			break
 		}
@@ -81,7 +81,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	}
 	for i := range history {
 		e := &history[i]
-		// What brought the message into a queue, under this id or an earlier one, has set these.
+		// The events that brought the message into a queue, under this id or an earlier one, set these.
 		if line[e.ID] && (e.Type == event.Enqueued || e.IsMove()) {
 			switch {
 			case e.Type == event.Enqueued, e.Type == event.Resurrected:
@@ -113,7 +113,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		if e.IsMove() {
 			l.moved = e
 		}
-		// These come when the message has left, or only move its content: its state stays.
+		// These follow after the message has left, or only move its content: its state is unchanged.
 		keeps := e.Type == event.Resurrected || e.Type == event.Erased ||
 			e.Type == event.ContentCarried || e.Type == event.Rescheduled && e.Due == 0
 		if l.last == nil || !keeps {
@@ -129,7 +129,7 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	return l
 }
 
-// queue is the one that the message with this id is or was in.
+// queue returns the queue that the message with this id is or was in.
 func (l *life) queue() string {
 	if l.born == nil {
 		return l.last.Queue
@@ -137,17 +137,17 @@ func (l *life) queue() string {
 	return cmp.Or(l.born.ToQueue, l.born.Queue)
 }
 
-// stateAfter is what some types of events leave a message in.
+// stateAfter maps event types to the state that they leave a message in.
 var stateAfter = map[event.Type]event.State{
 	event.Acked: event.StateAcked, event.DeadLettered: event.StateDeadLettered,
 	event.Discarded: event.StateDiscarded, event.Replayed: event.StateReplayed,
 	event.Leased: event.StateLeased, event.LeaseExtended: event.StateLeased,
 }
 
-// state is what an id's newest event leaves it in.
+// state returns the state that an id's newest event leaves it in.
 func (l *life) state() event.State {
 	switch e := l.last; {
-	case e.ID == l.id: // born, and nothing since: it would be live
+	case e.ID == l.id: // enqueued, and nothing since: it would be live
 		return event.StateReady
 	case stateAfter[e.Type] != event.StateNone:
 		return stateAfter[e.Type]
@@ -161,7 +161,7 @@ func (l *life) state() event.State {
 func (l *life) view() event.MessageView {
 	v := event.MessageView{
 		ID: l.id, Queue: l.queue(), State: l.state(), Attempt: l.attempts,
-		EnqueuedAt: event.ClockOf(l.id), // also where that event is gone
+		EnqueuedAt: event.ClockOf(l.id), // even if that event has been deleted
 	}
 	if b := l.born; b != nil {
 		v.Expires = b.Expires
@@ -183,7 +183,7 @@ func (l *life) view() event.MessageView {
 		v.Key, v.Kind, v.Priority = e.Key, e.Kind, l.priority
 		v.SourceID, v.Size = e.SourceID, e.Size
 	}
-	v.Content = event.RefOf(l.first) // gone with the history, unless there is a payload
+	v.Content = event.RefOf(l.first) // deleted with the history, unless there is a payload
 	if e := l.payload; e != nil {
 		v.Content = event.RefOf(e.ID)
 		if e.Type != event.ContentCarried {
@@ -200,7 +200,7 @@ func (s *Server) pastMessage(l *life) (m wire.Message, v event.MessageView, err 
 		return m, v, err
 	}
 	if l.set != nil {
-		m.CorrelationID = l.set.CorrelationID // also of an erased one
+		m.CorrelationID = l.set.CorrelationID // even if the content was erased
 	}
 	m.Reason, m.LeftAt = l.last.Reason.String(), wire.Time(event.ClockOf(l.last.ID))
 	if l.moved != nil && l.moved.Type != event.Resurrected {
@@ -214,7 +214,7 @@ func (s *Server) pastMessage(l *life) (m wire.Message, v event.MessageView, err 
 	return m, v, err
 }
 
-// result returns the result in an acked event, nil for none and for another event.
+// result returns the result in an acked event, nil if there is none or the event has another type.
 func result(e *event.Event) (jsontext.Value, error) {
 	if e.Type != event.Acked {
 		return nil, nil
@@ -226,7 +226,7 @@ func result(e *event.Event) (jsontext.Value, error) {
 	return c.Result, nil
 }
 
-// eventContent returns what users wrote in an event; nil where it was erased, or there is none.
+// eventContent returns the user content of an event; nil if it was erased or e is nil.
 func eventContent(e *event.Event) (*event.Content, error) {
 	if e == nil || e.Erased() {
 		return nil, nil
@@ -264,17 +264,17 @@ func attemptsOf(history []event.Event) []wire.Attempt {
 	return out
 }
 
-// trail is where a message went from one of its ids.
+// trail is the path of a message from one of its ids through its moves.
 type trail struct {
 	id      event.ID           // the newest
 	live    *event.MessageView // nil: it has left its queue
-	life    *life              // of id, where it is not live; nil: history does not have it
-	history []event.Event      // none where the first id is live
+	life    *life              // of id, if it is not live; nil: history does not have it
+	history []event.Event      // none if the first id is live
 	moves   []*event.Event     // oldest first
 }
 
-// follow follows a message from any of its ids through its moves, the newest where there are
-// several, to what it is now.
+// follow follows a message from any of its ids through its moves (the newest if there are several)
+// to its current id.
 func (s *Server) follow(ctx context.Context, st State, id event.ID) (t trail, err error) {
 	for t.id = id; ; t.id = t.life.moved.ID {
 		if v, ok := st.Message(t.id); ok {
@@ -294,8 +294,8 @@ func (s *Server) follow(ctx context.Context, st State, id event.ID) (t trail, er
 	}
 }
 
-// fate returns what became of a message, and its result: in a dead-letter queue it is
-// dead_lettered, replayed and acked it is acked. None where its history is gone.
+// fate returns the final state of a message, and its result: dead_lettered if it is in a
+// dead-letter queue, acked if it was replayed and then acked. StateNone if its history was deleted.
 func (s *Server) fate(ctx context.Context, st State, id event.ID) (
 	event.State, jsontext.Value, error) {
 	t, err := s.follow(ctx, st, id)

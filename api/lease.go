@@ -49,7 +49,7 @@ func (s *Server) leaseMany(q *request) error {
 	return s.lease(q, in)
 }
 
-// mayLease refuses unless the token may consume from all these queues.
+// mayLease returns an error unless the token may consume from all these queues.
 func (q *request) mayLease(queues []string) error {
 	for i, name := range queues {
 		if p, ok := q.may(roleConsume, name).(*event.Problem); ok && len(queues) > 1 {
@@ -121,7 +121,7 @@ var shuttingDown = &event.Problem{
 	Detail: "this node is shutting down; ask another one",
 }
 
-// leaseWhile waits for work and leases it, while ctx lasts. Before each proposal it calls may.
+// leaseWhile waits for work and leases it, until ctx ends. It calls may before each proposal.
 func (s *Server) leaseWhile(
 	ctx context.Context, c *event.Command, wait time.Duration, may func() error,
 ) (res event.Result, err error) {
@@ -136,15 +136,15 @@ func (s *Server) leaseWhile(
 		return c
 	}
 	w.lease = func(pending pendingWrite) (n int, err error) {
-		// A proposal is awaited in any case: messages leased for nobody must be released.
+		// Always wait for the proposal: messages leased for a client that is gone must be released.
 		awaited := context.WithoutCancel(ctx)
 		if pending != nil {
 			if res, err = s.track(awaited, c, "", pending); !unknown(err) {
-				err = nil // the produce was refused, not this call: it waits on
+				err = nil // the produce was refused, not this call, which keeps waiting
 			}
 			return len(res.Leased), err
 		}
-		// It goes on behind messages that have died instead, a bounded number per entry.
+		// Each entry lets a bounded number of messages die instead; continue behind those.
 		for more := true; more; more = err == nil && len(res.Leased) == 0 && res.Count > 0 {
 			if err = cmp.Or(ctx.Err(), may()); err == nil {
 				res, err = s.propose(awaited, c, "")
@@ -171,14 +171,15 @@ func (s *Server) freshOrDraining(ctx context.Context) error {
 	return nil
 }
 
-// unknown reports whether an error says that a write may still be committed.
+// unknown reports whether the write that failed with err may still be committed.
 func unknown(err error) bool {
 	p, ok := errors.AsType[*event.Problem](err)
 	return err != nil && (!ok || p.Unknown)
 }
 
-// takeLeases takes the leases of waiters on this node along with a command that produces. The
-// caller passes each waiter the pending answer to its lease.
+// takeLeases returns the waiters on this node that can lease the messages that a command is about
+// to produce, and their lease commands, to be proposed with it. The caller sends each waiter the
+// pending answer to its lease.
 func (s *Server) takeLeases(c *event.Command) (woken []*waiter, leases []*event.Command) {
 	take := func(p *event.Produce) {
 		for _, w := range s.waiters.take(p.Queue, func() []string { return s.deliverable(p) }) {
@@ -201,8 +202,8 @@ func (s *Server) takeLeases(c *event.Command) (woken []*waiter, leases []*event.
 	return woken, leases
 }
 
-// deliverable returns the kinds of a produce's messages that can be leased at once (of a partition
-// only the first), as far as this node knows. A lease that finds nothing changes nothing.
+// deliverable returns the kinds of a produce's messages that can be leased at once (only the first
+// of a partition), as far as this node knows. It may be wrong: an empty lease changes nothing.
 func (s *Server) deliverable(p *event.Produce) (kinds []string) {
 	q, ok := s.deps.State.Queue(p.Queue)
 	ordering := q.Policy.Ordering
@@ -238,14 +239,14 @@ func (s *Server) releaseAll(leased []event.LeasedMessage) {
 	}
 }
 
-// damagedPause is how long a message stays leased that cannot be read here. Meanwhile others of its
-// queue are delivered, and the file may be repaired.
+// damagedPause is how long a message that cannot be read here stays leased. Meanwhile other
+// messages of its queue are delivered, and the file may be repaired.
 const damagedPause = 5 * time.Second
 
-// answerLeased writes the leased messages. One that cannot be read because a file is damaged is
-// released after a pause: it costs no attempt, and other nodes can read it. One that cannot be
-// decoded is left out: its lease expires, and in the end it is dead-lettered. What is behind either
-// in its batch is released with it.
+// answerLeased writes the leased messages. A message that cannot be read because a file is damaged
+// is released after a pause: that costs no attempt, and other nodes can read it. A message that
+// cannot be decoded is left out: its lease expires, and eventually it is dead-lettered. Messages
+// behind either in its batch are released as well.
 func (s *Server) answerLeased(q *request, worker string, leased []event.LeasedMessage) error {
 	readable, contents := leased[:0], make([]*event.Content, 0, len(leased))
 	withheld := map[event.ID]bool{} // leases
@@ -259,7 +260,7 @@ func (s *Server) answerLeased(q *request, worker string, leased []event.LeasedMe
 		c, err := s.content(m.Content)
 		if err == nil && c == nil {
 			if _, lost := s.deps.Log.Content(m.Content); log.IsDamage(lost) {
-				err = lost // not to be acked without its content: the file may be repaired
+				err = lost // it must not be acked without its content: the file may be repaired
 			}
 		}
 		var shown wire.LeasedMessage
@@ -297,7 +298,7 @@ func (s *Server) answerLeased(q *request, worker string, leased []event.LeasedMe
 	return q.answer(http.StatusOK, &out)
 }
 
-// leasedMessage returns a message of an answer; c is nil where the content was erased.
+// leasedMessage returns a leased message's view; c is nil if the content was erased.
 func (s *Server) leasedMessage(m *event.LeasedMessage, c *event.Content) (
 	out wire.LeasedMessage, err error) {
 	var of wire.Message
@@ -323,7 +324,7 @@ func (s *Server) leasedMessage(m *event.LeasedMessage, c *event.Content) (
 	return out, err
 }
 
-// leaseAnswer is a wire.LeaseResponse whose JSON is faster.
+// leaseAnswer is a wire.LeaseResponse with a faster JSON encoder.
 type leaseAnswer wire.LeaseResponse
 
 func (a *leaseAnswer) appendJSON(b []byte) (_ []byte, err error) {
@@ -339,8 +340,8 @@ func (a *leaseAnswer) appendJSON(b []byte) (_ []byte, err error) {
 	return append(b, "]}"...), nil
 }
 
-// appendLeased appends a message's JSON as the library does, at a third of the cost. Users' JSON is
-// unchanged and comes last: a reader who looks for the first "id" finds the message's.
+// appendLeased appends the same JSON as the library, at a third of the cost. Users' JSON is copied
+// verbatim and comes last, so a search for the first "id" finds the message's.
 func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 	text := func(name, v string) {
 		b, _ = jsontext.AppendQuote(append(b, name...), v) // an error: not UTF-8, which none is
@@ -406,8 +407,8 @@ func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
 // pushActor is the actor, in events, of the cluster's own deliveries.
 const pushActor = "push"
 
-// LeaseHere leases for push, as a client's long poll does. Messages leased when ctx has ended are
-// released. An error may say that the outcome is unknown: such leases expire.
+// LeaseHere leases for push, as a client's long poll does. Messages leased after ctx has ended are
+// released. If an error says that the outcome is unknown, the leases expire.
 func (s *Server) LeaseHere(
 	ctx context.Context, lease *event.Lease, wait time.Duration,
 ) ([]event.LeasedMessage, error) {

@@ -36,19 +36,19 @@ func (s *Server) messageLineage(q *request) error {
 	return q.answer(http.StatusOK, l.answer())
 }
 
-// lineage is a search. It needs no index: what a call produces is in the same block as the ends of
-// the leases that it settles.
+// lineage is a search. It needs no index: the messages that a call produces are in the same block
+// as the ends of the leases that it settles.
 type lineage struct {
 	q     *request
 	st    State                     // the live one, or the past one of at=
-	found map[event.ID]bool         // ids that were read, the token's or not
-	nodes map[event.ID]wire.Message // those of which it may know
+	found map[event.ID]bool         // ids that were read, visible to the token or not
+	nodes map[event.ID]wire.Message // the visible ones
 	edges []wire.LineageEdge
 	open  []event.ID
 	out   wire.Lineage
 }
 
-// read reads a message under all ids that it had, and what is next to it.
+// read reads a message under all its ids, and adds its neighbours to open.
 func (l *lineage) read(id event.ID) error {
 	history, err := l.q.s.deps.Log.History(l.q.Context(), id)
 	if err != nil {
@@ -72,7 +72,7 @@ func (l *lineage) read(id event.ID) error {
 	for i := range history {
 		e := &history[i]
 		if _, ok := l.nodes[e.Subject]; !ok {
-			continue // what is next to what the token may not see is not looked for
+			continue // do not search behind messages that the token may not see
 		}
 		for _, c := range e.Cause {
 			l.edges = append(l.edges, edge(c, e.ID, "produce"))
@@ -87,7 +87,7 @@ func (l *lineage) read(id event.ID) error {
 	return nil
 }
 
-// movedBy names the moves.
+// movedBy names the edges of moves.
 var movedBy = map[event.Type]string{
 	event.DeadLettered: "dead_letter", event.Replayed: "replay", event.Resurrected: "resurrect",
 }
@@ -96,7 +96,7 @@ func edge(from, to event.ID, by string) wire.LineageEdge {
 	return wire.LineageEdge{From: from.String(), To: to.String(), By: by}
 }
 
-// node adds a message, by one of its ids, unless the token may not see it.
+// node adds a message, under one of its ids, if the token may see it.
 func (l *lineage) node(history []event.Event, id event.ID) (err error) {
 	if l.found[id] {
 		return nil
@@ -120,7 +120,7 @@ func (l *lineage) node(history []event.Event, id event.ID) (err error) {
 	return nil
 }
 
-// produced finds what a call has produced that ended or extended a lease.
+// produced adds to open the messages produced by the call that ended or extended a lease with e.
 func (l *lineage) produced(e *event.Event) error {
 	at := event.RefOf(e.ID).Index
 	for b, err := range l.q.s.deps.Log.Blocks(l.q.Context(), at, at, event.Enqueued) {
@@ -136,7 +136,7 @@ func (l *lineage) produced(e *event.Event) error {
 	return nil
 }
 
-// answer returns what was found, by id, with the edges between these.
+// answer returns the messages found, by id, and the edges between them.
 func (l *lineage) answer() *wire.Lineage {
 	names := map[string]bool{}
 	l.out.Nodes, l.out.Edges = []wire.Message{}, []wire.LineageEdge{}

@@ -45,7 +45,7 @@ type messageFilter struct {
 	headers   map[string]string
 }
 
-// messageFilter reads one from the query, nil if there is none.
+// messageFilter reads a filter from the query, nil if there is none.
 func (q *request) messageFilter() *messageFilter {
 	f := &messageFilter{
 		key: q.text("key", event.MaxKeyBytes), kind: q.text("kind", maxKind),
@@ -58,7 +58,7 @@ func (q *request) messageFilter() *messageFilter {
 	return f
 }
 
-// queryHeaders returns the parameters header.NAME by NAME.
+// queryHeaders returns the header.NAME parameters, by NAME.
 func (q *request) queryHeaders() map[string]string {
 	headers := map[string]string{}
 	for name, v := range q.query {
@@ -92,7 +92,7 @@ func (s *Server) selects(f *messageFilter, v *event.MessageView) (bool, error) {
 	return true, nil
 }
 
-// A filtered page reads at most this many messages, and about this long.
+// A filtered page reads at most peekMost messages, for about peekFor.
 const (
 	peekMost     = 10_000
 	peekContents = 1000 // if it needs their contents
@@ -100,8 +100,8 @@ const (
 	peekStep     = 500
 )
 
-// peek returns at most limit messages of a queue behind an id, and the id behind which the next
-// page begins, zero at the end. If it filters them, it counts in out how many it read.
+// peek returns at most limit messages of a queue after an id, and the id after which the next page
+// begins, zero at the end. With a filter, it sets out.Scanned to the number of messages read.
 func (s *Server) peek(
 	st State, name string, f *messageFilter, after event.ID, limit int, out *wire.MessageList,
 ) (views []event.MessageView, next event.ID, err error) {
@@ -151,10 +151,10 @@ func (s *Server) messages(views []event.MessageView, most int64) ([]wire.Message
 	return out, nil
 }
 
-// maxPayload returns how large payloads may be that a list shows.
+// maxPayload returns the size of the largest payload that a list includes.
 func (q *request) maxPayload() int64 { return q.number("max_payload", math.MaxInt64, 0, 256<<20) }
 
-// withoutLarge leaves a payload of more than most bytes out of a message.
+// withoutLarge removes a payload of more than most bytes from a message.
 func withoutLarge(m *wire.Message, most int64) {
 	if m.Size > most {
 		m.Payload, m.PayloadBytes, m.Original = nil, nil, nil
@@ -173,7 +173,7 @@ func (s *Server) message(v *event.MessageView) (wire.Message, error) {
 	return m, s.died(v, m.Dead)
 }
 
-// died returns the error of a dead message, and whose lease it was that expired.
+// died sets the error of a dead message and, if it died of an expired lease, the worker.
 func (s *Server) died(v *event.MessageView, to *wire.Dead) (err error) {
 	if to == nil {
 		return nil
@@ -202,7 +202,7 @@ func (s *Server) died(v *event.MessageView, to *wire.Dead) (err error) {
 	return nil
 }
 
-// messageOf returns a message's view, but for the error of a dead one.
+// messageOf returns a message's view, without the error of a dead message.
 func messageOf(v *event.MessageView, c *event.Content) wire.Message {
 	m := wire.Message{
 		ID: v.ID.String(), Queue: v.Queue, State: v.State.String(), Held: v.Held,
@@ -233,7 +233,7 @@ func messageOf(v *event.MessageView, c *event.Content) wire.Message {
 	return m
 }
 
-// content reads what users wrote in an event, nil where it was erased or deleted by retention.
+// content reads the user content of an event, nil if it was erased or deleted by retention.
 func (s *Server) content(ref event.Ref) (*event.Content, error) {
 	if ref.IsZero() {
 		return &event.Content{}, nil
@@ -245,7 +245,7 @@ func (s *Server) content(ref event.Ref) (*event.Content, error) {
 	return c, err
 }
 
-// absent says why a content is not there: c, which content has read, is nil.
+// absent reports why content returned nil for ref; c is what it returned.
 func (s *Server) absent(c *event.Content, ref event.Ref) (erased, damaged bool) {
 	if c != nil {
 		return false, false
@@ -255,8 +255,7 @@ func (s *Server) absent(c *event.Content, ref event.Ref) (erased, damaged bool) 
 	return errors.Is(err, log.ErrErased) && !damaged, damaged
 }
 
-// firstOf returns the index of the event with which a message's history begins, as far as its view
-// knows.
+// firstOf returns the index at which a message's history begins, as far as its view knows.
 func firstOf(v *event.MessageView) uint64 {
 	first := v.ID
 	switch {
@@ -268,7 +267,7 @@ func firstOf(v *event.MessageView) uint64 {
 	return event.RefOf(first).Index
 }
 
-// historyBegins returns when history begins if retention has deleted an index, else nil.
+// historyBegins returns when history begins if retention has deleted the given index, else nil.
 func (s *Server) historyBegins(index uint64) *wire.Time {
 	before, clock := s.deps.Log.Begins()
 	if before == 0 || index > before {
@@ -277,7 +276,7 @@ func (s *Server) historyBegins(index uint64) *wire.Time {
 	return new(wire.Time(clock))
 }
 
-// setContent puts what the user wrote into a message; c is nil where it is gone.
+// setContent sets the user content of a message; c is nil if it was erased or deleted.
 func setContent(m *wire.Message, c *event.Content) {
 	if c == nil {
 		m.Payload = jsontext.Value("null")
@@ -347,8 +346,8 @@ func (s *Server) getMessage(q *request) error {
 	return q.answer(http.StatusOK, &m)
 }
 
-// noMessage returns the error for a message that does not exist: for a token that may not read
-// all queues the same as for one in a queue that it may not read.
+// noMessage returns the error for a message that does not exist. A token that may not read all
+// queues gets the same error as for a message in a queue that it may not read.
 func (q *request) noMessage(id event.ID) error {
 	if err := q.mayRead(id, ""); err != nil {
 		return err
@@ -356,7 +355,7 @@ func (q *request) noMessage(id event.ID) error {
 	return messageNotFound(id)
 }
 
-// mayRead refuses unless the token may read a message's queue; "" is none.
+// mayRead returns an error unless the token may read a message's queue; "" is no queue.
 func (q *request) mayRead(id event.ID, queue string) error {
 	if q.sees(queue) {
 		return nil
@@ -365,7 +364,7 @@ func (q *request) mayRead(id event.ID, queue string) error {
 		"there is no message %s in a queue that the token of %s may read", id, echo(q.who.name))
 }
 
-// visible leaves out the part of a history that took place in queues that the token may not read.
+// visible returns the part of a history that took place in queues that the token may read.
 func (q *request) visible(history []event.Event) []event.Event {
 	if q.who == nil {
 		return history
@@ -384,8 +383,8 @@ func (s *Server) deleteMessage(q *request) error {
 	return q.answer(http.StatusNoContent, nil)
 }
 
-// rescheduleMessage answers PATCH /v1/messages/{id}: a message that waits gets another time,
-// another priority, or both.
+// rescheduleMessage answers PATCH /v1/messages/{id}: it changes the time or the priority of a
+// waiting message, or both.
 func (s *Server) rescheduleMessage(q *request) error {
 	id := q.read().pathID("id")
 	var in wire.Reschedule
@@ -423,7 +422,7 @@ func (s *Server) rescheduleMessage(q *request) error {
 		if v, live := st.Message(id); live {
 			return s.message(&v)
 		}
-		return s.leftMessage(q, id) // since then
+		return s.leftMessage(q, id) // it left after the commit
 	})
 	return q.answer(http.StatusOK, &m)
 }

@@ -14,12 +14,12 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// maxQueueSeries bounds the queues with series of their own; the others are summed up
-// as _other, a name that no queue can have.
+// maxQueueSeries bounds the number of queues with their own series; the others are summed
+// up as _other, a name that no queue can have.
 const maxQueueSeries = 2000
 
-// metrics are the API's own and, at each scrape, the queues' states. Labels are
-// routes, codes, types and names of queues and webhooks, never a client's free text.
+// metrics has the API's own metrics and, at each scrape, collects the queues' states. Labels
+// are routes, codes, types and names of queues and webhooks, never a client's free text.
 type metrics struct {
 	s         *Server
 	handler   http.Handler
@@ -50,7 +50,7 @@ var queueDescs = [...]*prometheus.Desc{
 
 const queueCounters = 4
 
-// oldest is the element of a queueRow that is not summed up.
+// oldest is the element of a queueRow that is not summed up for _other.
 const oldest = len(queueDescs) - 1
 
 func queueDesc(name, help string) *prometheus.Desc {
@@ -97,7 +97,7 @@ func newMetrics(s *Server) *metrics {
 	}
 	commit := histogram("commit_seconds", "Time from a write's proposal to its answer.",
 		2, 15, "class")
-	for i, class := range classNames { // now, so that each has a value before its first write
+	for i, class := range classNames { // create all, so that each has a value before its first write
 		m.commit[i] = commit.WithLabelValues(class)
 	}
 	waiting := prometheus.GaugeOpts{
@@ -136,7 +136,7 @@ func (m *metrics) route(method, route string) func(status int, took time.Duratio
 		count   prometheus.Counter
 		seconds prometheus.Observer
 	}
-	var newest atomic.Pointer[series] // saves the search for the labels
+	var newest atomic.Pointer[series] // avoids the lookup by labels
 	return func(status int, took time.Duration) {
 		of := newest.Load()
 		if of == nil || of.status != status {
@@ -218,8 +218,8 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// collectExpired emits how many leases expired. The read models count them: without these, there is
-// no value.
+// collectExpired emits how many leases expired. The count is in the read models; without them there
+// is no value.
 func (m *metrics) collectExpired(ch chan<- prometheus.Metric, queues []event.QueueView) {
 	expired, err := m.s.deps.Models.LeasesExpired(queues)
 	if err != nil {
@@ -245,7 +245,7 @@ func (m *metrics) collectExpired(ch chan<- prometheus.Metric, queues []event.Que
 // serve answers GET /metrics.
 func (m *metrics) serve(q *request) error {
 	q.status = http.StatusOK
-	m.s.took.forget(func(name string) bool {
+	m.s.deliveries.forget(func(name string) bool {
 		_, ok := m.s.deps.State.Webhook(name)
 		return ok
 	})

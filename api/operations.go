@@ -16,11 +16,12 @@ import (
 	"github.com/qlogd/qlogd/raft/peer"
 )
 
-// keepOperations is the least number of finished writes with an Idempotency-Key that a node
-// remembers; the read models know older ones.
+// keepOperations is the minimum number of finished writes with an Idempotency-Key that a node
+// remembers; the read models have older ones.
 const keepOperations = 10_000
 
-// tracker records this node's writes; of finished ones without an Idempotency-Key only sums.
+// tracker records this node's writes. Of finished ones without an Idempotency-Key it keeps only
+// totals.
 type tracker struct {
 	mu      sync.Mutex
 	pending map[*operation]struct{}
@@ -29,7 +30,7 @@ type tracker struct {
 	latency [event.Classes]float64 // ms, moving average
 }
 
-// operation is one write. The tracker guards all that changes when it ends.
+// operation is one write. Fields that change when it ends are guarded by tracker.mu.
 type operation struct {
 	statKey
 	key          operationKey
@@ -110,7 +111,7 @@ func commandKind(c *event.Command) string {
 	return "other"
 }
 
-// begin records a write, which must be ended; key is its Idempotency-Key, "" none.
+// begin records a write; the caller must call end or drop. key is its Idempotency-Key, "" for none.
 func (t *tracker) begin(key string, c *event.Command) *operation {
 	op := &operation{
 		statKey: statKey{commandKind(c), c.Class(), opPending},
@@ -163,8 +164,8 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	for i, op := range found {
 		out[i] = wire.Operation{
 			Key: key.Key, Type: op.kind, Status: op.status, Priority: classNames[op.class],
-			CreatedAt: wire.TimeOf(op.begun), Error: unlessZero(op.err),
-			Index: unlessZero(op.index),
+			CreatedAt: wire.TimeOf(op.begun), Error: nilIfZero(op.err),
+			Index: nilIfZero(op.index),
 		}
 		if op.status == opPending {
 			out[i].Position, out[i].EstimatedWaitMS = t.ahead(op)
@@ -176,7 +177,7 @@ func (t *tracker) find(key operationKey) []wire.Operation {
 	return out
 }
 
-// ahead returns how many of this node's writes go before a pending one, and its likely wait in ms.
+// ahead returns how many of this node's writes precede a pending one, and its estimated wait in ms.
 func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	var n int64
 	for o := range t.pending {
@@ -187,7 +188,7 @@ func (t *tracker) ahead(op *operation) (position, wait *int64) {
 	return &n, new(max(0, int64(t.latency[op.class])-time.Since(op.begun).Milliseconds()))
 }
 
-// summary returns the sums of all writes since the node started.
+// summary returns the totals of all writes since the node started.
 func (t *tracker) summary() wire.OperationStats {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -219,12 +220,12 @@ func (s *Server) operations(q *request) error {
 	if !visible(key.Key, 255) {
 		q.refuse("idempotency_key", "idempotency_key must be 1 to 255 visible ASCII characters")
 	}
-	q.read("consistency").stale() // either way the memories are asked
+	q.read("consistency").stale() // the answer is the same: it reads the nodes' memories
 	if q.err != nil {
 		return q.err
 	}
 	q.setAppliedIndex()
-	// The others first, so that what is pending there and completes meanwhile is not missed.
+	// Ask the others first, so that a write which completes meanwhile is not missed.
 	lists := askOthers[[]wire.Operation](q.Context(), s, askOperations, key)
 	all := slices.Concat(append(lists, s.ops.find(key))...)
 	slices.SortStableFunc(all, func(a, b wire.Operation) int {
@@ -256,7 +257,7 @@ func (s *Server) operations(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// keptOperation describes a write by the answer that the log keeps.
+// keptOperation describes a write from its answer in the log.
 func keptOperation(key string, e *event.Event) (wire.Operation, error) {
 	at, index := wire.Time(event.ClockOf(e.ID)), event.RefOf(e.ID).Index
 	o := wire.Operation{
@@ -282,7 +283,7 @@ func keptOperation(key string, e *event.Event) (wire.Operation, error) {
 	return o, nil
 }
 
-// The questions to other nodes' Servers.
+// The queries to other nodes' Servers, with their arguments and answers.
 const (
 	askOperations = "api.operations" // an operationKey: the []wire.Operation it received
 	askWaiters    = "api.waiters"    // a queue and a kind: the number of leases that wait
@@ -291,18 +292,18 @@ const (
 	askPush       = "api.push"       // to the leader, a queue: its *wire.PushReason
 )
 
-// Answers returns the functions that answer the questions of other nodes' Servers, by name.
+// Answers returns the handlers of the queries from other nodes' Servers, by name.
 func (s *Server) Answers() map[string]peer.Handler {
 	return map[string]peer.Handler{
 		askOperations: answering(s.ops.find),
 		askWaiters:    answering(func(of [2]string) int64 { return s.waiters.count(of[0], of[1]) }),
-		askDeliveries: answering(s.took.to),
-		askRefused:    answering(s.took.refused),
+		askDeliveries: answering(s.deliveries.to),
+		askRefused:    answering(s.deliveries.refused),
 		askPush:       answering(s.deps.Push.Reason),
 	}
 }
 
-// answering returns answer for questions and answers in JSON.
+// answering wraps answer in a handler whose arguments and answers are JSON.
 func answering[Q, A any](answer func(Q) A) peer.Handler {
 	return func(_ context.Context, _ peer.Identity, b []byte) ([]byte, error) {
 		var question Q
@@ -316,7 +317,7 @@ func answering[Q, A any](answer func(Q) A) peer.Handler {
 // othersWithin bounds the wait for the other nodes' answers.
 const othersWithin = time.Second
 
-// askOthers asks the other nodes and returns the answers of those that gave one in time.
+// askOthers queries the other nodes and returns the answers that arrive in time.
 func askOthers[A any](ctx context.Context, s *Server, name string, question any) (out []A) {
 	b, _ := wire.Marshal(question) // no error: it is valid UTF-8
 	ctx, cancel := context.WithTimeout(ctx, othersWithin)

@@ -11,11 +11,11 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// A handler reads the parts of its request one after the other. The first error is kept in err;
-// later reads return zero values, commit proposes nothing, and answer returns it. So a handler
-// checks err only where it would use a zero value otherwise.
+// A handler reads the parts of its request in sequence. The first error is kept in request.err:
+// later reads return zero values, commit proposes nothing, and answer returns the error. So a
+// handler checks err only where it must not use a zero value.
 
-// read begins to read a request whose query may have these parameters.
+// read checks that the query has only these parameters, and returns q.
 func (q *request) read(query ...string) *request {
 	q.do(func() error { return q.allow(query...) })
 	return q
@@ -25,7 +25,7 @@ func (q *request) read(query ...string) *request {
 func get[T any](q *request, read func() (T, error)) (v T) {
 	if q.err == nil {
 		got, err := read()
-		if q.err = cmp.Or(q.err, err); q.err == nil { // read may itself read the request
+		if q.err = cmp.Or(q.err, err); q.err == nil { // read may have set q.err
 			v = got
 		}
 	}
@@ -52,8 +52,8 @@ func (q *request) refuseAt(i int, field, format string, args ...any) {
 	}
 }
 
-// allow refuses query parameters that the route does not know, and ones that occur twice. A name
-// that ends in a dot allows all names that begin with it; one that ends in + may occur often.
+// allow rejects query parameters that are not in names, and ones that occur twice. A name that ends
+// in a dot allows all names that begin with it; one that ends in + may be repeated.
 func (q *request) allow(names ...string) error {
 	for name, values := range q.query {
 		often := slices.Contains(names, name+"+")
@@ -73,7 +73,7 @@ func (q *request) allow(names ...string) error {
 	return nil
 }
 
-// validName refuses what cannot be the name of a queue or webhook.
+// validName returns an error unless name can be the name of a queue or webhook.
 func validName(field, name string) error {
 	if !event.ValidName(name) {
 		return bad(field, "%s must match %s; it was %s", field, event.Names, echo(name))
@@ -91,7 +91,7 @@ func (q *request) pathName(param string) string {
 // queue returns the queue in the path.
 func (q *request) queue() string { return q.pathName("queue") }
 
-// nameCursor returns the cursor of a list that is sorted by name, "" where it is absent.
+// nameCursor returns the cursor of a list that is sorted by name, "" if it is absent.
 func (q *request) nameCursor() string {
 	after := q.query.Get("cursor")
 	if q.query.Has("cursor") && !event.ValidName(after) {
@@ -100,7 +100,7 @@ func (q *request) nameCursor() string {
 	return after
 }
 
-// ulid reads an id.
+// ulid parses an id.
 func ulid(field, s string) (event.ID, error) {
 	id, err := event.ParseID(s)
 	if err != nil {
@@ -114,7 +114,7 @@ func (q *request) pathID(name string) event.ID {
 	return get(q, func() (event.ID, error) { return ulid(name, q.PathValue(name)) })
 }
 
-// queryID returns an id in the query, zero where it is absent.
+// queryID returns an id in the query, zero if it is absent.
 func (q *request) queryID(name string) (id event.ID) {
 	if !q.query.Has(name) {
 		return id
@@ -122,7 +122,7 @@ func (q *request) queryID(name string) (id event.ID) {
 	return get(q, func() (event.ID, error) { return ulid(name, q.query.Get(name)) })
 }
 
-// text returns text in the query of at most limit bytes, nil where it is absent.
+// text returns a text parameter of at most limit bytes, nil if it is absent.
 func (q *request) text(name string, limit int) *string {
 	if !q.query.Has(name) {
 		return nil
@@ -135,7 +135,7 @@ func (q *request) text(name string, limit int) *string {
 	return &v
 }
 
-// label returns text by which to filter, "" where it is absent.
+// label returns a nonempty text parameter to filter by, "" if it is absent.
 func (q *request) label(name string, limit int) string {
 	v := q.text(name, limit)
 	if v != nil && *v == "" {
@@ -144,7 +144,7 @@ func (q *request) label(name string, limit int) string {
 	return deref(v)
 }
 
-// choice returns a parameter that has one of these values, "" where it is absent.
+// choice returns a parameter that has one of these values, "" if it is absent.
 func (q *request) choice(name string, values ...string) string {
 	v := q.query.Get(name)
 	if q.query.Has(name) && !slices.Contains(values, v) {
@@ -158,7 +158,7 @@ func (q *request) choice(name string, values ...string) string {
 // flag reads a parameter that is true or false.
 func (q *request) flag(name string) bool { return q.choice(name, "true", "false") == "true" }
 
-// number reads a parameter that is a whole number from lo to hi, def where it is absent.
+// number reads a parameter that is a whole number from lo to hi, def if it is absent.
 func (q *request) number(name string, def, lo, hi int64) int64 {
 	if !q.query.Has(name) {
 		return def
@@ -173,7 +173,7 @@ func (q *request) number(name string, def, lo, hi int64) int64 {
 
 func (q *request) limit(def, most int64) int { return int(q.number("limit", def, 1, most)) }
 
-// instant returns an instant in the past, now where the parameter is absent.
+// instant returns a parameter that is an instant in the past, now if it is absent.
 func (q *request) instant(name string) event.Instant {
 	if !q.query.Has(name) {
 		return event.Instant{Kind: event.InstantNow}
@@ -181,33 +181,41 @@ func (q *request) instant(name string) event.Instant {
 	return get(q, func() (event.Instant, error) { return q.parseInstant(name, q.query.Get(name)) })
 }
 
-// forms describes how an instant is written.
-const forms = "an RFC 3339 time, an event's ULID, index:N, " +
+// optionalInstant parses an instant in a field of the body, the zero Instant if text is "".
+func (q *request) optionalInstant(field, text string) (at event.Instant) {
+	if text == "" {
+		return at
+	}
+	return get(q, func() (event.Instant, error) { return q.parseInstant(field, text) })
+}
+
+// instantForms describes how an instant is written.
+const instantForms = "an RFC 3339 time, an event's ULID, index:N, " +
 	"a duration before now such as 15m, start or now"
 
-// parseInstant reads an instant in the past.
+// parseInstant parses an instant in the past.
 func (q *request) parseInstant(name, value string) (event.Instant, error) {
 	now := q.s.clock(q.s.deps.State)
 	at, err := event.ParseInstant(value, now)
 	if err != nil {
-		return at, bad(name, "%s must be %s", name, forms)
+		return at, bad(name, "%s must be %s", name, instantForms)
 	}
 	switch at.Kind {
 	case event.InstantTime:
 		if at.Time > now {
-			return at, bad(name, "%s is in the future; it must be %s", name, forms)
+			return at, bad(name, "%s is in the future; it must be %s", name, instantForms)
 		}
 		at.Time = max(at.Time, 0)
 	case event.InstantIndex, event.InstantID:
 		if head := q.s.deps.Log.Head(); at.Index > head {
 			return at, bad(name, "%s is beyond the end of the log, index:%d; it must be %s",
-				name, head, forms)
+				name, head, instantForms)
 		}
 	}
 	return at, nil
 }
 
-// rangeProblem names the parameter in the Log's error about an instant.
+// rangeProblem turns the log's error about an instant into a problem that names the parameter.
 func (q *request) rangeProblem(name string, err error) error {
 	if !gone(err) && log.IsRange(err) {
 		return bad(name, "%s: %s", name, clip(err.Error(), 300))
@@ -224,7 +232,7 @@ func (q *request) optionalBody(v any) { q.do(func() error { return q.decode(v, t
 // noBody accepts no body, or {}.
 func (q *request) noBody() { q.optionalBody(&struct{}{}) }
 
-// barrier waits until this node has applied everything that was committed before.
+// barrier waits until this node has applied everything that was committed before the call.
 func (q *request) barrier() { q.do(func() error { return q.s.barrier(q.Context()) }) }
 
 // stale reports whether the request accepts a stale answer.
@@ -232,7 +240,7 @@ func (q *request) stale() bool {
 	return q.choice("consistency", "linearizable", "stale") == "stale"
 }
 
-// fresh waits until a read is linearizable, or with consistency=stale reports the answer's age.
+// fresh waits until a read is linearizable or, with consistency=stale, sets the age header.
 func (q *request) fresh() {
 	if q.stale() && q.err == nil {
 		q.setAge()
@@ -244,13 +252,13 @@ func (q *request) fresh() {
 	}
 }
 
-// setAppliedIndex sets X-Qlogd-Applied-Index: the answer shows all entries up to there. It must be
-// called before the state is read, which may then show more, never less.
+// setAppliedIndex sets X-Qlogd-Applied-Index: the answer includes all entries up to it. It must be
+// called before the state is read, so that the answer may include more entries, never fewer.
 func (q *request) setAppliedIndex() {
 	q.w.Header().Set("X-Qlogd-Applied-Index", strconv.FormatUint(q.s.deps.State.Index(), 10))
 }
 
-// setAge sets X-Qlogd-Age-Ms: by how much the answer may be behind.
+// setAge sets X-Qlogd-Age-Ms: how stale the answer may be.
 func (q *request) setAge() {
 	age := "unknown"
 	if d, ok := q.s.deps.Node.Age(); ok {
@@ -270,7 +278,7 @@ func (q *request) state() State {
 	return q.s.deps.State
 }
 
-// stateAt returns the state after an entry, the live one where that is not known (any more).
+// stateAt returns the state after an entry, or the live one if that is not available (any more).
 func (q *request) stateAt(index uint64) State {
 	at := event.Instant{Kind: event.InstantIndex, Index: index}
 	if st, err := q.s.deps.Past(q.Context(), at); err == nil {
@@ -287,7 +295,7 @@ type pastState struct {
 
 // past returns the state of an instant.
 func (s *Server) past(q *request, at event.Instant) (State, error) {
-	if at.Kind == event.InstantNow { // a past that is just over: rates are null here too
+	if at.Kind == event.InstantNow { // still a past state, so that rates are null as in any other
 		return &pastState{State: s.deps.State, at: s.clock(s.deps.State)}, nil
 	}
 	st, err := s.deps.Past(q.Context(), at)
@@ -297,7 +305,7 @@ func (s *Server) past(q *request, at event.Instant) (State, error) {
 	return &pastState{State: st, at: st.Clock()}, nil
 }
 
-// clock returns a state's instant: of the live one now, also while nothing happens.
+// clock returns a state's instant; that of the live state is now, even while nothing happens.
 func (s *Server) clock(st State) int64 {
 	if p, ok := st.(*pastState); ok {
 		return p.at
@@ -305,7 +313,7 @@ func (s *Server) clock(st State) int64 {
 	return max(st.Clock(), s.deps.Node.Clock())
 }
 
-// upTo returns the part of a history that a past state has seen: all of it for the live one.
+// upTo returns the part of a history up to a past state; all of it for the live state.
 func upTo(st State, history []event.Event) []event.Event {
 	if _, past := st.(*pastState); !past {
 		return history
@@ -320,7 +328,7 @@ func cut(history []event.Event, index uint64) []event.Event {
 	})
 }
 
-// found looks up key in a state.
+// found looks up key with look; if it does not exist, the request fails with missing.
 func found[K, V any](q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem) V {
 	v, ok := look(key)
 	if !ok {
@@ -353,8 +361,8 @@ func deref[T any](p *T) (v T) {
 	return v
 }
 
-// unlessZero returns a pointer to v, nil for the zero value.
-func unlessZero[T comparable](v T) *T {
+// nilIfZero returns a pointer to v, nil for the zero value.
+func nilIfZero[T comparable](v T) *T {
 	if v == *new(T) {
 		return nil
 	}

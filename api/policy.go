@@ -10,7 +10,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// defaultPolicy is a new queue's. Its deduplication window is at most the history retention.
+// defaultPolicy is the policy of a new queue. Its deduplication window is at most the history
+// retention.
 func (s *Server) defaultPolicy() event.Policy { return defaultPolicy(s.maxWindow()) }
 
 func defaultPolicy(maxWindow int64) event.Policy {
@@ -21,10 +22,10 @@ func defaultPolicy(maxWindow int64) event.Policy {
 	return p
 }
 
-// maxWindow is the longest deduplication window in seconds, 0 without a limit.
+// maxWindow returns the longest deduplication window in seconds, 0 for no limit.
 func (s *Server) maxWindow() int64 { return int64(s.opts.HistoryRetention.Seconds()) }
 
-// updatePolicy applies an update to a queue's policy and checks whether push can deliver here.
+// updatePolicy is UpdatePolicy with this node's limits. It also checks push, and sets its defaults.
 func (s *Server) updatePolicy(
 	name string, p *event.Policy, u *wire.PolicyUpdate,
 ) (auto bool, err error) {
@@ -122,7 +123,7 @@ func UpdatePolicy(
 	return auto, nil
 }
 
-// of returns a member of a group: where the group is null, so is each member.
+// of returns a member of a group; if the group is null, so is each member.
 func of[G, T any](group wire.Opt[G], member wire.Opt[T]) wire.Opt[T] {
 	if group.Null {
 		return wire.Null[T]()
@@ -130,14 +131,14 @@ func of[G, T any](group wire.Opt[G], member wire.Opt[T]) wire.Opt[T] {
 	return member
 }
 
-// set sets a field that was given; null is the default.
+// set sets a field that is in the update; null sets the default.
 func set[T any](o wire.Opt[T], v *T, def T) {
 	if o.Set {
 		*v = o.Or(def)
 	}
 }
 
-// parse is set for a field that is represented in another way; want describes valid ones.
+// parse is set for a field with another representation; want describes valid values.
 func parse[From, To any](
 	field string, o wire.Opt[From], v *To, def To, want string, to func(From) (To, bool),
 ) error {
@@ -156,14 +157,14 @@ func parse[From, To any](
 	return nil
 }
 
-// millionths converts a number from lo to hi: the state machine knows no floats.
+// millionths converts a number from lo to hi to millionths: the state machine uses no floats.
 func millionths(lo, hi float64) func(float64) (int64, bool) {
 	return func(v float64) (int64, bool) {
 		return int64(math.Round(v * event.Million)), v >= lo && v <= hi
 	}
 }
 
-// laneBatch converts a lane_batch: a policy says nothing of 1, the default.
+// laneBatch converts a lane_batch; a policy stores the default, 1, as 0.
 func laneBatch(n int64) (uint32, bool) {
 	ok := n >= 1 && n <= event.MaxBatch
 	if n == 1 {
@@ -172,7 +173,7 @@ func laneBatch(n int64) (uint32, bool) {
 	return uint32(n), ok
 }
 
-// ratePer converts a rate_limit's per_ms: a policy says nothing of 1000, the default.
+// ratePer converts a rate_limit's per_ms; a policy stores the default, 1000, as 0.
 func ratePer(ms int64) (int64, bool) {
 	ok := ms >= 1 && ms <= event.MaxRatePerMS
 	if ms == 1000 {
@@ -196,7 +197,7 @@ func policyOf(p *event.Policy) wire.Policy {
 			BackoffJitter:     float64(p.BackoffJitter) / event.Million,
 			BackoffScheduleMS: slices.Clone(p.BackoffScheduleMS),
 			OnRetry:           p.OnRetry.String(), OnDead: p.OnDead.String(),
-			DeadLetterQueue: unlessZero(p.DeadLetterQueue), LaneBatch: p.Batch(),
+			DeadLetterQueue: nilIfZero(p.DeadLetterQueue), LaneBatch: p.Batch(),
 			MaxInFlight: p.MaxInFlight, DefaultDelayMS: p.DefaultDelayMS,
 			RateLimit:         wire.RateLimit{Count: p.RateLimit, PerMS: p.RatePer()},
 			MaxInFlightPerKey: p.MaxInFlightPerKey,
@@ -211,7 +212,7 @@ func policyOf(p *event.Policy) wire.Policy {
 	}
 }
 
-// answerToExists refuses a policy whose answers go to a queue that does not exist, or come back.
+// answerToExists is checkAnswerTo against the live state.
 func (s *Server) answerToExists(q *request, name string, p *event.Policy) error {
 	live := func(name string) *event.Policy { return policyIn(s.deps.State, name) }
 	if to := answerTo(p); to != "" && live(to) == nil { // this node may be behind
@@ -222,7 +223,7 @@ func (s *Server) answerToExists(q *request, name string, p *event.Policy) error 
 	return checkAnswerTo(name, p, live)
 }
 
-// policyIn returns a queue's policy, nil where it does not exist.
+// policyIn returns a queue's policy, nil if the queue does not exist.
 func policyIn(st State, name string) *event.Policy {
 	if v, ok := st.Queue(name); ok {
 		return &v.Policy
@@ -230,10 +231,10 @@ func policyIn(st State, name string) *event.Policy {
 	return nil
 }
 
-// checkAnswerTo refuses the policy of a queue whose answers go to a queue that does not exist, or
-// are delivered, and the answers to them, until they come back to it. policy returns those of the
-// other queues, nil where there is none. Two that are set at the same time may still form a circle:
-// they are checked before they are proposed.
+// checkAnswerTo rejects the policy of a queue if push.answer_to names a queue that does not exist,
+// or if following push.answer_to from queue to queue leads back to it. policy returns the policies
+// of the other queues, nil for none. Two concurrent updates may still form a cycle, because they
+// are checked before they are proposed.
 func checkAnswerTo(name string, p *event.Policy, policy func(string) *event.Policy) error {
 	const field = "push.answer_to"
 	first, seen := answerTo(p), map[string]bool{}
@@ -264,7 +265,7 @@ func answerTo(p *event.Policy) string {
 // pushOf returns a policy's push as the API shows it, nil for none.
 func pushOf(p *event.Policy) *wire.Push {
 	push := &wire.Push{}
-	// What cannot be decoded is a newer program's; it is not delivered here either.
+	// A push that cannot be decoded is a newer version's; this node does not deliver it either.
 	if len(p.Push) == 0 || wire.Decode(p.Push, push) != nil {
 		return nil
 	}

@@ -28,7 +28,7 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// The codes that only HTTP knows; the others are event's.
+// The codes that only the HTTP API uses; the others are in package event.
 const (
 	codeInvalidJSON      = "invalid_json"
 	codeInvalidMsgpack   = "invalid_msgpack"
@@ -57,13 +57,13 @@ const (
 type status struct {
 	Status int
 	Title  string
-	Advice string // on its page: the cause, and the remedy
+	Advice string // cause and remedy, for /problems/{code}
 }
 
 //go:embed problems.yaml
 var problemsYAML []byte
 
-// statuses returns them by code.
+// statuses returns the statuses by code.
 var statuses = sync.OnceValue(func() (m map[string]status) {
 	if err := yaml.Unmarshal(problemsYAML, &m); err != nil {
 		panic(fmt.Sprintf("api: problems.yaml: %v", err)) // embedded, and tested
@@ -76,7 +76,7 @@ func bad(field, format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeInvalidArgument, field, format, args...)
 }
 
-// problem returns the problem to answer an error with, nil if the client has hung up.
+// problem returns the problem to answer an error with, nil if the client has disconnected.
 func (s *Server) problem(q *request, err error) *event.Problem {
 	var p *event.Problem
 	switch {
@@ -87,7 +87,7 @@ func (s *Server) problem(q *request, err error) *event.Problem {
 	case q.Context().Err() != nil:
 		return nil
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return perhaps(event.CodeNoLeader, "the cluster did not answer in time")
+		return unknownOutcome(event.CodeNoLeader, "the cluster did not answer in time")
 	case gone(err):
 		return event.Problemf(event.CodeHistoryExpired, "", "%s", clip(err.Error(), 300))
 	case log.IsRange(err):
@@ -134,8 +134,8 @@ func (q *request) problemPage() error {
 	return nil
 }
 
-// unread is how long the rest of a refused request's body may take to arrive: a client that is
-// sending it would take the closed connection for the answer.
+// unread is how long to wait for the rest of a rejected request's body: a client that is still
+// sending it would see a closed connection instead of the answer.
 const unread = time.Second
 
 // fail answers with a problem, whose code has a status.
@@ -143,7 +143,7 @@ func (q *request) fail(p *event.Problem) {
 	st := statuses()[p.Code]
 	noRoom := p.Code == event.CodeQueueFull || p.Code == event.CodeQueueNotFound
 	if noRoom && q.route == "POST "+hookPath {
-		st.Status = http.StatusServiceUnavailable // after which senders of webhooks try again
+		st.Status = http.StatusServiceUnavailable // senders of webhooks retry after it
 	}
 	retryable := st.Status == http.StatusRequestTimeout ||
 		st.Status == http.StatusTooManyRequests ||
@@ -185,8 +185,8 @@ func (q *request) fail(p *event.Problem) {
 	}
 	q.send(st.Status, "application/problem+json", b)
 	if p.Code == event.CodePayloadTooLarge && http.NewResponseController(q.w).Flush() == nil {
-		// Some clients read an answer only after they have sent everything. They would report
-		// the closed connection in its place.
+		// Some clients read an answer only after they have sent everything, and would report the
+		// closed connection instead.
 		_, _ = io.CopyN(io.Discard, q.Body, 4*q.s.opts.MaxRequest)
 	}
 }
@@ -201,10 +201,10 @@ func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, p *event.Problem
 	}
 }
 
-// echo quotes a client's text, at most 64 characters and without what would move a cursor.
+// echo quotes a client's text for an error: clipped, and without control characters.
 func echo(s string) string { return strconv.Quote(clip(s, 60)) }
 
-// clip cuts s to n bytes at a character, replacing what cannot be printed.
+// clip cuts s to n bytes at a character boundary and replaces unprintable characters.
 func clip(s string, n int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -243,7 +243,7 @@ func decodeProblem(err error, syntaxCode string) error {
 	return p
 }
 
-// expected describes the value that should have been there.
+// expected describes the value that was expected.
 func expected(e *json.SemanticError) string {
 	t := e.GoType
 	for t != nil && t.Kind() == reflect.Pointer {
@@ -318,7 +318,7 @@ var msgpackTypes = []string{typeMsgpack, "application/x-msgpack", "application/v
 
 func isMsgpack(media string) bool { return slices.Contains(msgpackTypes, media) }
 
-// packs reports whether a route (produce, lease and settle calls) accepts MessagePack.
+// packs reports whether a route accepts MessagePack: produce, lease and settle calls do.
 func packs(method, route string) bool {
 	last := path.Base(route)
 	_, settles := settleKinds[last]

@@ -15,7 +15,7 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-// Limits of a message's fields; package event has the others.
+// Limits of a message's fields; other limits are in package event.
 const (
 	maxKind          = 128
 	maxCorrelationID = 256
@@ -37,7 +37,7 @@ func (s *Server) produce(q *request) error {
 	q.noteProduced(b, res.Produced)
 	out := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
 	isNew := func(p event.Produced) bool { return !p.Duplicate }
-	status := createdOr200(slices.ContainsFunc(res.Produced, isNew))
+	status := createdOrOK(slices.ContainsFunc(res.Produced, isNew))
 	return q.answer(status, &wire.ProduceResponse{Messages: out})
 }
 
@@ -77,7 +77,7 @@ func (s *Server) produced(q *request) (*batch, error) {
 	return b, q.err
 }
 
-// carryHops gives a message of a push the hops of its request.
+// carryHops copies the hop count of a push's request to the message.
 func (q *request) carryHops(m *wire.NewMessage) {
 	if n := webhook.Hops(q.Header); n > 0 {
 		if m.Headers == nil {
@@ -87,13 +87,13 @@ func (q *request) carryHops(m *wire.NewMessage) {
 	}
 }
 
-// batch is messages to enqueue together into one queue, with their payloads, which fit checks
-// against the queue.
+// batch has messages to enqueue together into one queue, and their payloads, which fit checks
+// against the queue's schema.
 type batch struct {
 	msgs     []event.NewMessage
 	payloads []payload
 	imported bool           // they have source ids
-	noCreate bool           // their queue is not created automatically
+	noCreate bool           // do not create their queue automatically
 	trace    []event.Header // added to messages without a trace context of their own
 
 	content  event.Content // of the newest message
@@ -107,7 +107,7 @@ func batchSize(field string, n int) error {
 	return nil
 }
 
-// uncaused refuses a cause: only an ack or a transaction has leases.
+// uncaused rejects messages with a cause: only an ack or a transaction has leases.
 func (b *batch) uncaused() error {
 	for i := range b.msgs {
 		if !b.msgs[i].Cause.IsZero() {
@@ -118,7 +118,7 @@ func (b *batch) uncaused() error {
 	return nil
 }
 
-// rawMessage reads a message whose body is its payload.
+// rawMessage reads a message whose payload is the body.
 func (q *request) rawMessage() *wire.NewMessage {
 	m := q.metadata("key", "priority", "delay_ms", "deliver_at", "ttl_ms", "kind", "correlation_id",
 		"idempotency_key", "header.")
@@ -131,7 +131,7 @@ func (q *request) rawMessage() *wire.NewMessage {
 	return m
 }
 
-// metadata reads a message's fields from the query, of which the route accepts these.
+// metadata reads a message's fields from the query; the route accepts only these.
 func (q *request) metadata(names ...string) *wire.NewMessage {
 	q.read(names...)
 	m := &wire.NewMessage{}
@@ -160,7 +160,7 @@ func (q *request) metadata(names ...string) *wire.NewMessage {
 	return m
 }
 
-// newBatch checks messages one by one. Their contents are put into room, where they fit.
+// newBatch checks messages and adds them to a new batch. Their contents are appended to room.
 func (s *Server) newBatch(
 	msgs []wire.NewMessage, room []byte, trace []event.Header,
 ) (*batch, error) {
@@ -189,8 +189,8 @@ func (s *Server) newBatch(
 	return b, nil
 }
 
-// add checks a message, encodes its content, once, and adds both to a batch. original is the body
-// that its payload was mapped from, if it was. Problems name fields within the message.
+// add checks a message, encodes its content, and adds both to a batch. original is the body that
+// its payload was mapped from, nil for none. Problems name fields within the message.
 func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 	p := payload{m.Payload, false}
 	if m.Payload == nil {
@@ -283,7 +283,7 @@ func within(field, v string, n int) error {
 	return nil
 }
 
-// mediaType refuses what cannot be a content type.
+// mediaType returns an error unless v can be a content type.
 func mediaType(field, v string) error {
 	if len(v) > maxContentType || !printable(v) {
 		return bad(field, "%s must be a media type of at most %d bytes", field, maxContentType)
@@ -297,8 +297,7 @@ func printable(v string) bool {
 	return !strings.ContainsFunc(v, control)
 }
 
-// messageHeaders checks headers and sorts them by name, so that the same message has the same
-// bytes.
+// messageHeaders checks headers and sorts them by name, so that equal messages have equal bytes.
 func messageHeaders(m map[string]string) ([]event.Header, error) {
 	if len(m) == 0 {
 		return nil, nil
@@ -328,7 +327,7 @@ func messageHeaders(m map[string]string) ([]event.Header, error) {
 	return out, nil
 }
 
-// enqueue proposes messages that were checked against the queue's policy.
+// enqueue checks messages against the queue's policy and proposes them.
 func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error) {
 	return q.proposeFresh("queue", "the queue's policy", func() (*event.Command, error) {
 		p, err := s.fit(q, name, b)
@@ -336,8 +335,8 @@ func (s *Server) enqueue(q *request, name string, b *batch) (event.Result, error
 	})
 }
 
-// fit checks messages against their queue as this node knows it, and returns what enqueues them. It
-// has the policy's revision: deciding refuses another one.
+// fit checks messages against their queue as this node knows it, and returns the command part that
+// enqueues them. It has the policy's revision; the state machine refuses it for another one.
 func (s *Server) fit(q *request, name string, b *batch) (event.Produce, error) {
 	p := event.Produce{Queue: name, Messages: b.msgs, Import: b.imported}
 	p.AutoCreate = s.opts.AutoCreateQueues && !b.noCreate
@@ -359,7 +358,7 @@ func (s *Server) fit(q *request, name string, b *batch) (event.Produce, error) {
 		}
 	}
 	p.Revision = v.Revision
-	if s.deps.State.DedupFloor() > 0 { // else it remembers all
+	if s.deps.State.DedupFloor() > 0 { // else the state remembers all hashes
 		err = s.lookForDuplicates(q.Context(), &p, &v)
 	}
 	return p, err
@@ -381,8 +380,8 @@ func (s *Server) producedAll(q *request, produced []event.Produced) ([]wire.Prod
 	return out, nil
 }
 
-// firstFate returns what became of the message of which another one is a duplicate: its state, ""
-// where that is not known any more, and its result.
+// firstFate returns the state and result of the original message of a duplicate; the state is "" if
+// it is not known any more.
 func (s *Server) firstFate(ctx context.Context, id event.ID) (string, jsontext.Value, error) {
 	state, result, err := s.fate(ctx, s.deps.State, id)
 	if err != nil || state == event.StateNone {
@@ -414,7 +413,7 @@ func (s *Server) importMessages(q *request) error {
 		}
 		out.Messages[i] = m
 	}
-	return q.answer(createdOr200(out.Imported > 0), &out)
+	return q.answer(createdOrOK(out.Imported > 0), &out)
 }
 
 // importBatch checks messages with source ids.

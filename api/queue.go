@@ -16,7 +16,7 @@ func queueNotFound(name string) *event.Problem {
 	return event.Problemf(event.CodeQueueNotFound, "queue", "queue %s does not exist", echo(name))
 }
 
-// maxName is how long a name may be, see event.Names.
+// maxName is the maximum length of a name, see event.Names.
 const maxName = 128
 
 // listQueues answers GET /v1/queues?namespace=&name=&dead=&limit=&cursor=&at=&consistency=.
@@ -57,12 +57,12 @@ func (s *Server) adminQueues(q *request) error {
 	return q.answer(http.StatusOK, &wire.AdminQueues{Queues: out})
 }
 
-// isTenant reports whether a queue is in the namespace tenant_id, if the request names one.
+// isTenant reports whether a queue is in the namespace tenant_id, or the request has no tenant_id.
 func (q *request) isTenant(v *event.QueueView) bool {
 	return !q.query.Has("tenant_id") || v.Policy.Namespace == q.query.Get("tenant_id")
 }
 
-// ofTenant refuses a queue for which isTenant is false.
+// ofTenant fails the request with queue_not_found for a queue of another tenant.
 func (q *request) ofTenant(queue string) {
 	v, ok := q.s.deps.State.Queue(queue)
 	if !q.isTenant(&v) && (ok || !q.keyed()) {
@@ -100,7 +100,7 @@ func (s *Server) patchQueue(q *request) error {
 	return q.answerQueue(name, res)
 }
 
-// updatePut applies an update to the policy that a command sets.
+// updatePut applies an update to the policy in a PutQueue command.
 func (s *Server) updatePut(q *request, put *event.PutQueue, u *wire.PolicyUpdate) (err error) {
 	put.DeadLetterAuto, err = s.updatePolicy(put.Name, &put.Policy, u)
 	if err == nil && u.Push.Set {
@@ -109,22 +109,22 @@ func (s *Server) updatePut(q *request, put *event.PutQueue, u *wire.PolicyUpdate
 	return err
 }
 
-// mayCreate refuses a command that would create more queues than there may be. Else it adds those
-// to Server.creating, for the requests that are looked at meanwhile, and returns how many they are.
-// Those of other nodes are not seen, so that there can be a few more.
+// mayCreate rejects a command that would exceed the maximum number of queues. Otherwise it reserves
+// the queues to be created in Server.creating, for the checks of concurrent requests, and returns
+// their number. Other nodes' reservations are not visible, so the limit may be exceeded by a few.
 func (q *request) mayCreate(c *event.Command) (created int64, err error) {
 	if c.Produce == nil && c.Transaction == nil && c.PutQueue == nil && c.Define == nil {
 		return 0, nil
 	}
 	st, most := q.s.deps.State, int64(q.s.opts.MaxQueues)
-	for looked := false; ; looked = true {
+	for caughtUp := false; ; caughtUp = true {
 		created = int64(q.s.creates(c))
-		inFlight := q.s.creating.Add(created) // then the count: no queue is in neither
+		inFlight := q.s.creating.Add(created) // before QueueCount, so that no queue is missed
 		if created == 0 || int64(st.QueueCount())+inFlight <= most {
 			return created, nil
 		}
 		q.s.creating.Add(-created)
-		if looked {
+		if caughtUp {
 			return 0, event.Problemf(event.CodeConflict, "queue", "there are %d queues, and the "+
 				"limit is %d (serve --max-queues): %d more are not created", st.QueueCount(), most,
 				created)
@@ -144,7 +144,7 @@ func (s *Server) creates(c *event.Command) int {
 		}
 	}
 	produce := func(p *event.Produce) {
-		if p.AutoCreate && p.Revision == 0 { // else it was there
+		if p.AutoCreate && p.Revision == 0 { // else the queue exists
 			create(p.Queue)
 		}
 	}
@@ -177,19 +177,19 @@ func (q *request) policyUpdate() (name string, u *wire.PolicyUpdate) {
 	return name, u
 }
 
-// current returns a queue as it is now.
+// current returns a queue of the live state.
 func (s *Server) current(q *request, name string) (event.QueueView, error) {
 	return currently(q, name, s.deps.State.Queue, queueNotFound)
 }
 
-// answerQueue answers PUT and PATCH with the queue, for a repeated request as it was then.
+// answerQueue answers PUT and PATCH with the queue; for a repeated request, as it was then.
 func (q *request) answerQueue(name string, res event.Result) error {
 	st := q.after(&res)
 	v, ok := st.Queue(name)
 	if !ok { // deleted since
 		v.Name, v.Policy = name, q.s.defaultPolicy()
 	}
-	return q.answer(createdOr200(res.Created), new(q.s.queueOf(&v, st)))
+	return q.answer(createdOrOK(res.Created), new(q.s.queueOf(&v, st)))
 }
 
 // deleteQueue answers DELETE /v1/queues/{queue}?force=.
@@ -197,7 +197,7 @@ func (s *Server) deleteQueue(q *request) error {
 	name, force := q.read("force", "reason").queue(), q.flag("force")
 	q.becauseBody()
 	q.exists(name)
-	q.carriedOut(q.commit(&event.Command{
+	q.awaitRemovals(q.commit(&event.Command{
 		DeleteQueue: &event.DeleteQueue{Name: name, Force: force},
 	}))
 	return q.answer(http.StatusNoContent, nil)
@@ -232,38 +232,38 @@ func (s *Server) purgeQueue(q *request) error {
 	q.becauseBody()
 	q.exists(name)
 	res := q.commit(&event.Command{PurgeQueue: &event.PurgeQueue{Name: name}})
-	q.carriedOut(res)
+	q.awaitRemovals(res)
 	return q.answer(http.StatusOK, &wire.Purged{Purged: res.Count})
 }
 
-// carriedPerEntry is how many messages that leave at once one entry records, carriedWithin how long
-// an answer waits for these entries.
+// One entry records the removal of at most removalsPerEntry messages. An answer waits removalsWithin
+// for these entries.
 const (
-	carriedPerEntry = 1024
-	carriedWithin   = time.Second
+	removalsPerEntry = 1024
+	removalsWithin   = time.Second
 )
 
-// carriedOut waits until the log has the end of each message that a purge or a deletion removed,
-// for readers of histories. The messages are gone in any case, so a timeout is no error.
-func (q *request) carriedOut(res event.Result) {
+// awaitRemovals waits until the log has an event for each message that a purge or a deletion removed,
+// so that histories are complete. The messages are gone in any case, so a timeout is no error.
+func (q *request) awaitRemovals(res event.Result) {
 	if res.Count <= 0 || q.replayed {
 		return
 	}
-	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
+	ctx, cancel := context.WithTimeout(q.Context(), removalsWithin)
 	defer cancel()
-	_ = q.s.deps.Log.Wait(ctx, res.Index+uint64(res.Count-1)/carriedPerEntry)
+	_ = q.s.deps.Log.Wait(ctx, res.Index+uint64(res.Count-1)/removalsPerEntry)
 }
 
-// keyFollowed is carriedOut for leases whose messages died: where the policy says so, the messages
+// awaitKeyDeaths is awaitRemovals for leases whose messages died: depending on the policy, the messages
 // behind them in their partition die in the next entry.
-func (q *request) keyFollowed(res event.Result) {
+func (q *request) awaitKeyDeaths(res event.Result) {
 	died := func(t event.Settled) bool {
 		return t.Status == event.StatusDeadLettered || t.Status == event.StatusDiscarded
 	}
 	if q.replayed || !slices.ContainsFunc(res.Settled, died) {
 		return
 	}
-	ctx, cancel := context.WithTimeout(q.Context(), carriedWithin)
+	ctx, cancel := context.WithTimeout(q.Context(), removalsWithin)
 	defer cancel()
 	for e, err := range q.s.deps.Log.Events(ctx, res.Index, res.Index) {
 		if err == nil && e.TakesKey {
@@ -273,7 +273,7 @@ func (q *request) keyFollowed(res event.Result) {
 	}
 }
 
-// queueOf returns a queue's view. Ages are counted at the state's instant.
+// queueOf returns a queue's view. Ages are as of the state's instant.
 func (s *Server) queueOf(v *event.QueueView, st State) wire.Queue {
 	out := wire.Queue{
 		Name: v.Name, Policy: policyOf(&v.Policy), Paused: v.Paused, PausedKeys: v.PausedKeys,
@@ -301,14 +301,14 @@ func StatsOf(t *event.Stats, clock int64) wire.Stats {
 	return s
 }
 
-// countWithin bounds the wait for the read models, which may be counting all of a log again.
+// countWithin bounds the wait for the read models, which may be rebuilding from the whole log.
 const countWithin = 5 * time.Second
 
-// countAll waits until the read models have counted what the log holds, or for countWithin.
+// countAll waits until the read models have caught up with the log, but at most for countWithin.
 func (s *Server) countAll(q *request) {
 	ctx, cancel := context.WithTimeout(q.Context(), countWithin)
 	defer cancel()
-	_ = s.deps.Models.Wait(ctx, s.deps.Log.Head()) // the answer has the index up to which they did
+	_ = s.deps.Models.Wait(ctx, s.deps.Log.Head()) // the answer has the index that they reached
 }
 
 // queueStats answers GET /v1/queues/{queue}/stats?minutes=&consistency=.
@@ -355,12 +355,12 @@ func (s *Server) projections(q *request) error {
 }
 
 func (s *Server) projectionsNow() wire.Projections {
-	// The head last: it is never behind what is counted.
+	// The head last, so that it is never below index.
 	index, clock := s.deps.Models.Position()
 	return wire.Projections{Index: index, Time: wire.Time(clock), LogHead: s.deps.Log.Head()}
 }
 
-// rebuildProjections answers POST /v1/projections/rebuild; counting goes on in the background.
+// rebuildProjections answers POST /v1/projections/rebuild; the rebuild runs in the background.
 func (s *Server) rebuildProjections(q *request) error {
 	q.read().noBody()
 	do := func(context.Context) (int, any, error) {

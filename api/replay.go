@@ -21,8 +21,8 @@ const (
 	maxReplays     = 1_000_000
 	defaultReplays = 100
 	maxEdits       = event.MaxBatch
-	dryMessages    = 100 // whose ids a dry run returns
-	drySample      = 10  // that it returns whole
+	dryMessages    = 100 // message ids in the answer to a dry run
+	drySample      = 10  // whole messages in it
 )
 
 // movement is a replay or a purge of dead letters.
@@ -37,17 +37,17 @@ type movement struct {
 	order event.Order
 	spec  dead.Spec // for a task
 
-	// Of the newest attempt.
+	// Set by the newest call of choose:
 	target event.QueueView         // of a replay
-	index  map[event.ID]int        // of what is named: position in names
-	total  int64                   // how many were found
+	index  map[event.ID]int        // message to its position in names
+	total  int64                   // number of messages found
 	found  []event.MessageView     // the first of them; in a dry run the first that would move
-	moved  []event.Moved           // without being proposed
-	passed int64                   // how many were passed over so
-	unused map[event.ID]*dead.Edit // of messages that are not found yet
+	moved  []event.Moved           // messages skipped before the proposal
+	passed int64                   // number of them
+	unused map[event.ID]*dead.Edit // edits whose messages were not found yet
 }
 
-// movement starts to read a replay or a purge with these parameters in its query.
+// movement starts reading a replay or purge request that may have these query parameters.
 func (q *request) movement(kind event.TaskKind, query ...string) *movement {
 	m := &movement{
 		q: q, queue: q.read(append(query, "reason")...).queue(), kind: kind, field: "message_ids",
@@ -133,7 +133,7 @@ func (s *Server) moveOne(q *request, kind event.TaskKind, query ...string) event
 	return event.ID{}
 }
 
-// selection reads which messages are named, or what filter selects them.
+// selection reads the message ids, or the filter.
 func (m *movement) selection(named []string, filter *wire.DeadFilter) {
 	q := m.q
 	switch n := len(named); {
@@ -154,7 +154,7 @@ func (m *movement) selection(named []string, filter *wire.DeadFilter) {
 	}
 }
 
-// at gives a problem the position of a message in message_ids.
+// at sets a problem's position in message_ids.
 func (m *movement) at(i int, err error) error {
 	p, ok := err.(*event.Problem)
 	if !ok {
@@ -168,7 +168,7 @@ func (m *movement) at(i int, err error) error {
 	return p
 }
 
-// find returns a message that is dead in the queue now, by any id that it ever had.
+// find returns a message that is dead in the queue now, by any id that it has or had.
 func (m *movement) find(field string, id event.ID) (*event.MessageView, error) {
 	t, err := m.q.s.follow(m.q.Context(), m.q.s.deps.State, id)
 	if err == nil && (t.live == nil || !t.live.DiedIn(m.queue)) {
@@ -177,7 +177,7 @@ func (m *movement) find(field string, id event.ID) (*event.MessageView, error) {
 	return t.live, err
 }
 
-// newEdit checks what replaces parts of a message.
+// newEdit validates an edit of a message.
 func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err error) {
 	out = &dead.Edit{
 		ContentType: in.ContentType, Payload: in.Payload, HasHeaders: in.Headers.Set,
@@ -209,7 +209,7 @@ func (s *Server) newEdit(field string, in *wire.ReplayEdit) (out *dead.Edit, err
 	return out, nil
 }
 
-// choose finds the messages that are named or that the filter selects, in the state as it is now.
+// choose finds the named or filtered messages in the current state.
 func (m *movement) choose() error {
 	st := m.q.s.deps.State
 	m.index, m.total, m.found, m.moved, m.passed = map[event.ID]int{}, 0, nil, nil, 0
@@ -279,7 +279,7 @@ func (m *movement) findEdits() error {
 	return nil
 }
 
-// chooseNamed finds messages by any ids that they ever had.
+// chooseNamed finds the named messages by any ids that they have or had.
 func (m *movement) chooseNamed() error {
 	m.spec.IDs = nil
 	for i, id := range m.names {
@@ -299,7 +299,7 @@ func (m *movement) chooseNamed() error {
 	return nil
 }
 
-// take adds a message that was found. A dry run also checks what would become of it.
+// take adds a message that was found. A dry run also checks whether it would be moved.
 func (m *movement) take(v *event.MessageView) (err error) {
 	m.total++
 	delete(m.unused, v.ID)
@@ -326,7 +326,8 @@ func (m *movement) skip(id event.ID, code string) (moves bool) {
 	return false
 }
 
-// item returns a message's part of a replay. A misfit that a filter selected is skipped.
+// item returns a message's item of a Replay command. If a filter selected the message, one that
+// does not match the target's schema is skipped.
 func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, err error) {
 	item, err = m.q.s.DeadLetters().Item(v, m.spec.Edit[v.ID], &m.target)
 	if p, misfit := err.(*event.Problem); misfit && m.spec.Filter != nil {
@@ -335,8 +336,8 @@ func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, e
 	return item, err == nil, m.at(m.index[v.ID], err)
 }
 
-// execute moves what is selected, or for a dry run finds out what would be moved, and answers:
-// a repeated request as the first one was, however it would be done by now.
+// execute moves the selected messages, or in a dry run finds what would be moved, and answers. A
+// repeated request gets the first answer, whether a task did it or not.
 func (m *movement) execute() error {
 	q, out := m.q, wire.DeadMoved{DryRun: m.dry}
 	if m.dry {
@@ -373,20 +374,20 @@ func (m *movement) execute() error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// commit moves what is selected, at once or by a task.
+// commit moves the selected messages, at once or by a task.
 func (m *movement) commit() event.Result {
 	return get(m.q, func() (event.Result, error) {
 		res, err := m.q.proposeFresh("to", "the queue's policy", m.command)
 		p, ok := errors.AsType[*event.Problem](err)
 		if ok && p.Code == event.CodeMessageNotFound && m.names != nil {
-			// Another request was faster: choose finds which message it is, and what became of it.
+			// Another request was faster: choose returns which message it moved, and where.
 			err = cmp.Or(m.choose(), m.at(-1, err))
 		}
 		return res, err
 	})
 }
 
-// command returns the command that moves what is selected, nil (no entry) for nothing.
+// command returns the command that moves the selected messages, nil (no entry) if there are none.
 func (m *movement) command() (*event.Command, error) {
 	if err := m.choose(); err != nil {
 		return nil, err

@@ -26,17 +26,17 @@ import (
 // request is one HTTP request and the state of its answer.
 type request struct {
 	*http.Request
-	s      *Server
-	w      http.ResponseWriter
-	id     string // X-Request-Id
-	route  string // pattern, for logs and metrics
-	packed bool   // body and answer may be MessagePack
-	write  bool
-	why    string     // the reason that an operator gave
-	who    *principal // nil: there is no auth file, everybody may do everything
-	span   trace.Span // nil: the request is not traced
-	idle   bool       // a lease that has found nothing
-	level  bool       // this node has caught up with what was committed before the request
+	s        *Server
+	w        http.ResponseWriter
+	id       string // X-Request-Id
+	route    string // pattern, for logs and metrics
+	packed   bool   // body and answer may be MessagePack
+	write    bool
+	why      string     // the operator's reason
+	who      *principal // nil: there is no auth file, everything is allowed
+	span     trace.Span // nil: the request is not traced
+	idle     bool       // a lease that has found nothing
+	caughtUp bool       // this node has caught up with what was committed before the request
 
 	err      error        // of reading the request; see params.go
 	status   int          // of the answer; 0: not answered yet
@@ -60,7 +60,8 @@ const (
 	typeMsgpack = wire.MediaMsgpack
 )
 
-// newRequest begins a request and its answer's headers. s is nil before the node can serve.
+// newRequest returns a request and sets the answer's common headers. s is nil before the node can
+// serve.
 func newRequest(s *Server, w http.ResponseWriter, r *http.Request, pattern string) *request {
 	q := &request{Request: r, s: s, w: w, route: pattern, id: requestID(r)}
 	q.write = r.Method != http.MethodGet && r.Method != http.MethodHead &&
@@ -82,7 +83,7 @@ func (q *request) header(name, value string) {
 	q.w.Header()[name] = q.values[n : n+1 : n+1]
 }
 
-// check refuses what no route takes.
+// check rejects encodings and queries that no route accepts, and parses the media type and query.
 func (q *request) check() error {
 	enc := first(q.Header["Content-Encoding"])
 	if enc != "" && !strings.EqualFold(enc, "identity") {
@@ -97,7 +98,7 @@ func (q *request) check() error {
 		media, params, err := mime.ParseMediaType(ct[0])
 		if err != nil || len(ct) > 1 || len(ct[0]) > 256 {
 			if q.ContentLength == 0 {
-				break // the type of nothing
+				break // there is no body
 			}
 			return event.Problemf(codeUnsupportedMedia, "Content-Type",
 				"Content-Type %s cannot be understood", echo(ct[0]))
@@ -121,16 +122,18 @@ func first(v []string) string {
 	return v[0]
 }
 
-// unhurried clears the deadline of the body: net/http watches for the client hanging up while the
-// answer is computed, and would mistake the deadline for that.
-func (q *request) unhurried() { _ = http.NewResponseController(q.w).SetReadDeadline(time.Time{}) }
+// clearReadDeadline clears the read deadline of the body: net/http watches for a disconnect while the
+// answer is computed, and would mistake the deadline for one.
+func (q *request) clearReadDeadline() {
+	_ = http.NewResponseController(q.w).SetReadDeadline(time.Time{})
+}
 
 var bodies = sync.Pool{New: func() any { return &bytes.Buffer{} }}
 
 // maxPooled bounds the buffers that bodies keeps.
 const maxPooled = 1 << 20
 
-// release drops the body.
+// release releases the body's memory.
 func (q *request) release() {
 	if q.pooled != nil {
 		q.recycle(q.pooled)
@@ -138,14 +141,14 @@ func (q *request) release() {
 	q.raw, q.pooled = nil, nil
 }
 
-// room returns memory for about as much as the body, for as long as the body.
+// room returns an empty buffer with about the body's capacity, valid as long as the body.
 func (q *request) room() []byte {
 	q.pooled.Grow(q.pooled.Len())
 	return q.pooled.AvailableBuffer()
 }
 
-// recycle returns a buffer to bodies. Nothing may refer to its bytes any more, as HTTP/2 does after
-// a write to a client that has hung up.
+// recycle returns a buffer to bodies. Nothing may refer to its bytes any more; HTTP/2 does after a
+// write to a client that has disconnected.
 func (q *request) recycle(b *bytes.Buffer) {
 	if b.Cap() <= maxPooled && !q.hungUp {
 		b.Reset()
@@ -166,7 +169,7 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 		return nil, tooLarge()
 	}
 	b := &bytes.Buffer{}
-	if q.packed { // nothing refers to the body of these calls once they are answered
+	if q.packed { // nothing refers to the body of such a call after its answer
 		b = bodies.Get().(*bytes.Buffer)
 		q.pooled = b
 	}
@@ -174,13 +177,13 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	if q.ContentLength < 0 {
 		body = http.MaxBytesReader(q.w, body, limit)
 	}
-	// The buffer doubles with what has come.
+	// The buffer grows with what has arrived.
 	b.Grow(int(min(max(0, q.ContentLength), 64<<10)) + bytes.MinRead)
 	_, err := b.ReadFrom(body)
 	_, tooMany := errors.AsType[*http.MaxBytesError](err)
 	switch {
 	case err == nil:
-		q.unhurried()
+		q.clearReadDeadline()
 		q.raw = b.Bytes()
 		return q.raw, nil
 	case tooMany:
@@ -194,9 +197,9 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 	return nil, event.Problemf(codeInvalidJSON, "", "the body could not be read")
 }
 
-// decode reads the body into v, strictly: it is JSON or, where the route accepts it, MessagePack or
-// one of these other media types. An empty body is refused, unless it is optional: then it may have
-// any type.
+// decode decodes the body strictly into v: JSON or, if the route accepts it, MessagePack, or JSON
+// with one of the media types in also. An empty body is rejected unless it is optional; then it may
+// have any type.
 func (q *request) decode(v any, optional bool, also ...string) error {
 	packed := isMsgpack(q.media)
 	ok := q.media == "" || q.media == typeJSON || q.packed && packed ||
@@ -228,7 +231,7 @@ func (q *request) decode(v any, optional bool, also ...string) error {
 		return err
 	case empty:
 		return event.Problemf(code, "", "the body is empty")
-	case null: // which is decoded as a value without fields
+	case null: // it would decode as a value without fields
 		of := reflect.TypeOf(v).Elem()
 		return decodeProblem(&json.SemanticError{GoType: of, JSONKind: 'n'}, code)
 	case !packed:
@@ -263,8 +266,8 @@ func (q *request) send(status int, media string, body []byte) {
 	}
 }
 
-// answer writes v as JSON, or as MessagePack where the client asks for that, unless reading the
-// request failed. nil is no content.
+// answer writes v as JSON, or as MessagePack if the client asks for that; nil is no content. If
+// reading the request failed, it returns that error.
 func (q *request) answer(status int, v any) error {
 	if q.err != nil {
 		return q.err
@@ -295,15 +298,15 @@ func (q *request) answer(status int, v any) error {
 	return err
 }
 
-// createdOr200 is the status of an answer to PUT.
-func createdOr200(created bool) int {
+// createdOrOK returns the status of an answer that may have created something.
+func createdOrOK(created bool) int {
 	if created {
 		return http.StatusCreated
 	}
 	return http.StatusOK
 }
 
-// accepts returns the first of these media types that the Accept header names, "" for none.
+// accepts returns the first media type of the Accept header that is in types, "" for none.
 func (q *request) accepts(types ...string) string {
 	for _, h := range q.Header["Accept"] {
 		for part := range strings.SplitSeq(h, ",") {

@@ -10,8 +10,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// resurrect answers POST /v1/messages/{id}/resurrect: what was acked or
-// discarded is enqueued again, from the log, while history keeps it.
+// resurrect answers POST /v1/messages/{id}/resurrect: it enqueues an acked or discarded
+// message again, from the log, as long as history has it.
 func (s *Server) resurrect(q *request) error {
 	var body wire.ResurrectRequest
 	id := q.read("reason").pathID("id")
@@ -55,8 +55,8 @@ func (s *Server) resurrect(q *request) error {
 	})
 }
 
-// departed returns what a message was that has left its queue, as it comes into target. It is a
-// problem if that cannot be, with the code of a skipped one.
+// departed returns the item that resurrects a message, which has left its queue, into target (nil:
+// without content). If that is impossible, it returns a problem with the code to skip it by.
 func (s *Server) departed(
 	ctx context.Context, l *life, edit *dead.Edit, target *event.QueueView,
 ) (item event.ResurrectItem, err error) {
@@ -98,9 +98,9 @@ func (s *Server) departed(
 	return item, nil
 }
 
-// aliasIn returns the deduplication hash that a message has in a queue. It keeps its own where it
-// took that; in another queue it has the same of what is known, which is the hash within the
-// incarnation of the queue in which it took it.
+// aliasIn returns the deduplication hash of a message in the target queue. In its own queue it
+// keeps its hash. In another queue the hash is derived from the known one, which is scoped to the
+// incarnation of the queue where the message took it.
 func (s *Server) aliasIn(
 	target *event.QueueView, set *event.Event, content *event.Content,
 ) event.Hash {
@@ -119,7 +119,7 @@ func (s *Server) aliasIn(
 }
 
 // lastLife follows a message from any of its ids to the one under which it was acked or
-// discarded. It is a problem if the message, or what it was resurrected as, is in a queue.
+// discarded. It returns a problem if the message is still in a queue or was resurrected.
 func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 	conflict := func(format string, args ...any) (*life, error) {
 		return nil, event.Problemf(event.CodeConflict, "id", format, args...)
@@ -138,7 +138,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 		}
 		return nil, messageNotFound(id)
 	}
-	// By an id that it had before it died, or was replayed, it is the same message.
+	// An id from before it died, or was replayed, stands for the same message.
 	for l.moved != nil && (l.last.Type == event.DeadLettered || l.last.Type == event.Replayed) {
 		id = l.moved.ID
 		if v, ok := s.deps.State.Message(id); ok && v.State.Live() {

@@ -25,7 +25,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// statusClientGone is the status of a request whose client hung up.
+// statusClientGone is the status, in metrics, of a request whose client disconnected.
 const statusClientGone = 499
 
 // handler answers a request, or returns an error to answer with.
@@ -38,10 +38,10 @@ func (s *Server) mux() *http.ServeMux {
 		s.rules[pattern] = rule
 		m.Handle(pattern, s.serve(pattern, rule, h))
 	}
-	free, admin := access{on: open}, access{roleAdmin, anywhere}
-	read, consume := access{roleRead, onPath}, access{roleConsume, onPath}
+	free, admin := access{on: open}, access{roleAdmin, allQueues}
+	read, consume := access{roleRead, pathQueue}, access{roleConsume, pathQueue}
 
-	add("GET /v1/queues", access{roleRead, somehow}, s.listQueues)
+	add("GET /v1/queues", access{roleRead, anyQueue}, s.listQueues)
 	add("GET /v1/queues/{queue}", read, s.getQueue)
 	add("GET /v1/queues/{queue}/stats", read, s.queueStats)
 	add("PUT /v1/queues/{queue}", admin, s.putQueue)
@@ -51,14 +51,14 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/queues/{queue}/resume", admin, s.pauseQueue(false))
 	add("POST /v1/queues/{queue}/purge", admin, s.purgeQueue)
 
-	add("POST /v1/queues/{queue}/messages", access{roleProduce, onPath},
+	add("POST /v1/queues/{queue}/messages", access{roleProduce, pathQueue},
 		s.traced(opSend, opSend, s.produce))
 	add("GET /v1/queues/{queue}/messages", read, s.peekMessages)
-	add("GET /v1/messages/{id}", access{roleRead, somehow}, s.getMessage)
+	add("GET /v1/messages/{id}", access{roleRead, anyQueue}, s.getMessage)
 	add("PATCH /v1/messages/{id}", admin, s.rescheduleMessage)
 	add("DELETE /v1/messages/{id}", admin, s.deleteMessage)
-	add("GET /v1/messages/{id}/history", access{roleRead, somehow}, s.messageHistory)
-	add("GET /v1/messages/{id}/lineage", access{roleRead, somehow}, s.messageLineage)
+	add("GET /v1/messages/{id}/history", access{roleRead, anyQueue}, s.messageHistory)
+	add("GET /v1/messages/{id}/lineage", access{roleRead, anyQueue}, s.messageLineage)
 
 	add("GET /v1/queues/{queue}/dead", read, s.listDead)
 	add("GET /v1/queues/{queue}/dead/groups", read, s.deadGroups)
@@ -69,47 +69,47 @@ func (s *Server) mux() *http.ServeMux {
 	add("POST /v1/queues/{queue}/dead/purge", admin, s.purgeDead)
 	add("POST /v1/messages/{id}/erase", admin, s.eraseMessage)
 	add("POST /v1/queues/{queue}/erase", admin, s.eraseKey)
-	add("GET /v1/tasks", access{roleRead, somehow}, s.listTasks)
-	add("GET /v1/tasks/{id}", access{roleRead, somehow}, s.getTask)
+	add("GET /v1/tasks", access{roleRead, anyQueue}, s.listTasks)
+	add("GET /v1/tasks/{id}", access{roleRead, anyQueue}, s.getTask)
 	add("DELETE /v1/tasks/{id}", admin, s.cancelTask)
 	add("POST /v1/tasks/{id}/resume", admin, s.resumeTask)
 
-	add("POST /v1/queues/{queue}/messages/import", access{roleProduce, onPath},
+	add("POST /v1/queues/{queue}/messages/import", access{roleProduce, pathQueue},
 		s.traced(opSend, "import", s.importMessages))
 	add("POST /v1/messages/{id}/resurrect", admin, s.resurrect)
-	add("GET /v1/messages/{id}/edits", access{roleRead, somehow}, s.messageEdits)
+	add("GET /v1/messages/{id}/edits", access{roleRead, anyQueue}, s.messageEdits)
 
 	add("GET /v1/queues/{queue}/explain", read, s.explain)
-	add("GET /v1/attention", access{roleRead, somehow}, s.attention)
-	add("GET /v1/workers", access{roleRead, somehow}, s.listWorkers)
+	add("GET /v1/attention", access{roleRead, anyQueue}, s.attention)
+	add("GET /v1/workers", access{roleRead, anyQueue}, s.listWorkers)
 
-	// Short forms of calls above.
-	add("GET /admin/queues", access{roleRead, somehow}, s.adminQueues)
+	// Simplified forms of the calls above.
+	add("GET /admin/queues", access{roleRead, anyQueue}, s.adminQueues)
 	add("GET /admin/queues/{queue}/dlq", read, s.adminDead)
 	add("POST /admin/queues/{queue}/dlq/{message_id}/replay", admin, s.adminReplay)
 	add("DELETE /admin/queues/{queue}/dlq/{message_id}", admin, s.adminPurge)
 
 	add("POST /v1/queues/{queue}/lease", consume, s.traced(opReceive, opReceive, s.leaseOne))
-	add("POST /v1/lease", access{roleConsume, somehow},
+	add("POST /v1/lease", access{roleConsume, anyQueue},
 		s.traced(opReceive, opReceive, s.leaseMany))
 	for name, kind := range settleKinds {
 		settle := s.traced(opSettle, name, s.settle(kind))
 		add("POST /v1/queues/{queue}/"+name, consume, settle)
-		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, somehow}, settle)
-		add("POST /v1/"+name, access{roleConsume, somehow}, settle)
+		add("POST /v1/leases/{lease_id}/"+name, access{roleConsume, anyQueue}, settle)
+		add("POST /v1/"+name, access{roleConsume, anyQueue}, settle)
 	}
-	add("POST /v1/transactions", access{on: known},
+	add("POST /v1/transactions", access{on: authenticated},
 		s.traced(opSettle, "transaction", s.transact))
 
 	add("GET /v1/definitions", admin, s.getDefinitions) // as webhooks are
 	add("PUT /v1/definitions", admin, s.putDefinitions)
 
-	add("GET /v1/events", access{roleRead, somehow}, s.events)
-	add("GET /v1/log/head", access{roleRead, somehow}, s.logHead)
-	add("GET /v1/log/segments", access{roleRead, somehow}, s.logSegments)
-	// Neither is about a queue: one has the token's own writes, the other numbers.
-	add("GET /v1/operations/{idempotency_key}", access{on: known}, s.operations)
-	add("GET /v1/operations/stats", access{roleRead, somehow}, s.operationStats)
+	add("GET /v1/events", access{roleRead, anyQueue}, s.events)
+	add("GET /v1/log/head", access{roleRead, anyQueue}, s.logHead)
+	add("GET /v1/log/segments", access{roleRead, anyQueue}, s.logSegments)
+	// Neither is about a queue: one shows the token's own writes, the other only counts.
+	add("GET /v1/operations/{idempotency_key}", access{on: authenticated}, s.operations)
+	add("GET /v1/operations/stats", access{roleRead, anyQueue}, s.operationStats)
 
 	add("GET /v1/webhooks", admin, s.listWebhooks)
 	add("GET /v1/webhooks/{name}", admin, s.getWebhook)
@@ -117,10 +117,10 @@ func (s *Server) mux() *http.ServeMux {
 	add("DELETE /v1/webhooks/{name}", admin, s.deleteWebhook)
 	add("GET /v1/webhooks/{name}/deliveries", admin, s.listDeliveries)
 	add("POST "+hookPath, free, s.hook)
-	add("GET /v1/projections", access{roleRead, somehow}, s.projections)
+	add("GET /v1/projections", access{roleRead, anyQueue}, s.projections)
 	add("POST /v1/projections/rebuild", admin, s.rebuildProjections)
 
-	add("GET /v1/cluster", access{roleRead, somehow}, s.cluster)
+	add("GET /v1/cluster", access{roleRead, anyQueue}, s.cluster)
 	add("POST /v1/cluster/nodes", admin, s.addNode)
 	add("DELETE /v1/cluster/nodes/{id}", admin, s.removeNode)
 	add("POST /v1/cluster/nodes/{id}/verify", admin, s.verifyNode)
@@ -129,7 +129,7 @@ func (s *Server) mux() *http.ServeMux {
 
 	add("GET /healthz", free, (*request).healthz)
 	add("GET /readyz", free, s.readyz)
-	metrics := access{roleRead, anywhere} // they name all queues
+	metrics := access{roleRead, allQueues} // they name all queues
 	if s.opts.OpenMetrics {
 		metrics = free
 	}
@@ -139,12 +139,12 @@ func (s *Server) mux() *http.ServeMux {
 	add("GET /docs", free, s.serveDocs)
 	s.rules["GET /"] = free
 	m.Handle("GET /{$}", s.serve("GET /", free, s.index))
-	add("/", access{on: known}, s.noRoute)
+	add("/", access{on: authenticated}, s.noRoute)
 	return m
 }
 
-// Exempt is the API's Guard.Exempt: senders of webhooks prove themselves by their signatures, and
-// health checks know a node by names of their own.
+// Exempt is the API's Guard.Exempt: webhook requests are authenticated by their signatures, and
+// health checks may use any name for a node.
 func Exempt(path string) (origin, host bool) {
 	hook := strings.HasPrefix(path, "/hook/")
 	return hook, hook || path == "/healthz" || path == "/readyz"
@@ -159,7 +159,7 @@ func (s *Server) Handler() http.Handler {
 			s.routes.ServeHTTP(w, r)
 			return
 		}
-		s.serve("", access{on: known}, func(*request) error {
+		s.serve("", access{on: authenticated}, func(*request) error {
 			if field == "" {
 				return &problemNotFound
 			}
@@ -168,8 +168,8 @@ func (s *Server) Handler() http.Handler {
 	})
 }
 
-// cleanPath reports whether the path has neither empty nor dot segments, nor control characters;
-// field names the parameter in the place of such a segment.
+// cleanPath reports whether the path has neither empty nor dot segments, nor control characters. If
+// it has, field names the path parameter at fault, if there is one.
 func cleanPath(u *url.URL) (field string, ok bool) {
 	control := func(r rune) bool { return r < 0x20 || r == 0x7f }
 	if strings.ContainsFunc(u.Path, control) {
@@ -190,7 +190,7 @@ func cleanPath(u *url.URL) (field string, ok bool) {
 	return "", true
 }
 
-// serve wraps a handler: request id, panics, rights, encodings, problems, metrics.
+// serve wraps a handler: request id, panics, access, encodings, problems, metrics.
 func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
 	record, packed := s.metrics.route(method, path), packs(method, path)
@@ -226,7 +226,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			q.release()
 			record(q.status, time.Since(begun))
 		}()
-		// Rights before all else: a stranger must not learn even that the request is malformed.
+		// Access first: without it a client must not learn even that the request is malformed.
 		q.do(func() error { return q.refused(rule) })
 		q.do(q.check)
 		err := q.err
@@ -291,8 +291,8 @@ func (s *Server) readyz(q *request) error {
 	if s.draining() {
 		ok, reasons = false, append([]string{"shutting down"}, reasons...)
 	}
-	// Without a secret some webhooks are refused and some queues not delivered. All else is served,
-	// so that one wrong definition does not take every node out of service.
+	// Without a secret, some webhooks are refused and some queues are not delivered. The node is
+	// still ready, so that one wrong definition does not take every node out of service.
 	secrets := append(s.secretsMissing(), s.deps.Push.Unready()...)
 	if !ok {
 		return q.notReady(slices.Concat(reasons, secrets))
@@ -301,7 +301,8 @@ func (s *Server) readyz(q *request) error {
 }
 
 // Unready returns a handler for a node that cannot serve yet: its cluster is not formed, or its
-// state is replaced. It is alive and not ready, and says why; other requests get 503.
+// state is being replaced. The node is alive and not ready, with the reason why; other requests get
+// 503.
 func Unready(why string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		q := newRequest(nil, w, r, "")
@@ -344,7 +345,7 @@ func openAPI(version string) []byte {
 	return b
 }
 
-// appendJSON appends a YAML value as JSON, its members in their order.
+// appendJSON appends a YAML value as JSON and keeps the order of members.
 func appendJSON(b []byte, n *yaml.Node) (_ []byte, err error) {
 	switch n.Kind {
 	case yaml.AliasNode:
@@ -380,7 +381,7 @@ func appendJSON(b []byte, n *yaml.Node) (_ []byte, err error) {
 	return append(b, text...), err
 }
 
-// members returns the names and values of a mapping, with those that it merges (<<).
+// members returns the names and values of a mapping, including merged ones (<<).
 func members(n *yaml.Node) (all [][]*yaml.Node) {
 	own := map[string]bool{}
 	for pair := range slices.Chunk(n.Content, 2) {
@@ -421,7 +422,8 @@ func (s *Server) serveOpenAPI(q *request) error {
 	return nil
 }
 
-// docsPolicy permits the page its own style and script, by their hashes, and /openapi.json.
+// docsPolicy is a Content-Security-Policy that permits the page's own style and script, by their
+// hashes, and /openapi.json.
 var docsPolicy = sync.OnceValue(func() string {
 	hash := func(tag string) string {
 		_, text, _ := strings.Cut(string(docsPage), "<"+tag+">")
@@ -433,7 +435,7 @@ var docsPolicy = sync.OnceValue(func() string {
 		"frame-ancestors 'none'; " + hash("style") + "; " + hash("script")
 })
 
-// serveDocs answers with a page that reads /openapi.json; it needs nothing from elsewhere.
+// serveDocs answers with a self-contained page that reads /openapi.json.
 func (s *Server) serveDocs(q *request) error {
 	q.w.Header().Set("Content-Security-Policy", docsPolicy())
 	q.send(http.StatusOK, "text/html; charset=utf-8", docsPage)

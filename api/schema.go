@@ -14,9 +14,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// A schema and the payloads come from clients: a schema may refer to itself in ways that take for
-// ever, or break the library. So compiling and validating have a budget of evaluated subschemas,
-// panics are caught, and nothing is loaded from elsewhere.
+// Schemas and payloads come from clients: a schema may refer to itself in ways that never
+// terminate, or that break the library. So compiling and validating have a budget of evaluated
+// subschemas, panics are caught, and no external references are loaded.
 
 // errBudget ends a validation that takes too many steps.
 var errBudget = errors.New("takes too many steps to check")
@@ -31,7 +31,7 @@ type schema struct {
 	left int        // steps
 }
 
-// compileSchema compiles a JSON Schema (2020-12). Only with assertFormat is a format a condition.
+// compileSchema compiles a JSON Schema (2020-12). Formats are asserted only with assertFormat.
 func compileSchema(what string, text []byte, assertFormat bool) (sc *schema, err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -81,11 +81,12 @@ const schemaURL = "qlogd:message_schema"
 type noLoader struct{}
 
 func (noLoader) Load(string) (any, error) {
-	return nil, errors.New("references to the outside are off")
+	return nil, errors.New("external references are not supported")
 }
 
-// step is in every subschema and counts its evaluations. The library comes to it last, and not at
-// all where a type or an enum does not fit, so each evaluation pays for those below it as well.
+// step is part of every subschema and counts its evaluations. The library evaluates it last, and
+// not at all if a type or an enum does not match, so each step also pays for the subschemas below
+// it.
 type step struct {
 	schema *schema
 	cost   int
@@ -97,10 +98,10 @@ func (e *step) Validate(*jsonschema.ValidatorContext, any) {
 	}
 }
 
-// weight is the cost of an evaluation that does not go into others.
+// weight is the cost of one evaluation without its subschemas.
 func (sc *schema) weight() int { return 1 + sc.enum/8 }
 
-// cost is how many others an evaluation may go into for the same value.
+// cost is the number of evaluations that one evaluation may cause for the same value.
 func cost(obj map[string]any) int {
 	n := 1
 	for _, v := range obj {
@@ -132,7 +133,7 @@ func nodes(v any) int {
 	return n
 }
 
-// validate checks one JSON payload: why it does not match, "" if it does, and where in it.
+// validate checks one JSON payload. It returns why it does not match ("" if it does), and where.
 func (sc *schema) validate(payload []byte) (where, why string, err error) {
 	defer func() {
 		if v := recover(); v == errBudget {
@@ -167,7 +168,7 @@ func (sc *schema) validate(payload []byte) (where, why string, err error) {
 	return where, why, nil
 }
 
-// checkSchema refuses a schema that cannot be used.
+// checkSchema returns an error unless text is a usable schema.
 func checkSchema(field string, text []byte) error {
 	if len(text) > event.MaxSchema {
 		return bad(field, "%s must be at most %d bytes", field, event.MaxSchema)
@@ -179,13 +180,13 @@ func checkSchema(field string, text []byte) error {
 	return nil
 }
 
-// payload is what a schema is checked against.
+// payload is a message's payload, to be checked against a schema.
 type payload struct {
 	bytes  []byte
 	binary bool // not JSON
 }
 
-// check validates payloads one by one; a mismatch has its index. A nil schema takes all.
+// check validates payloads in order; a mismatch has its index. A nil schema accepts all.
 func (sc *schema) check(payloads ...payload) (err error) {
 	if sc == nil {
 		return nil
@@ -232,7 +233,7 @@ func (s *Server) Fits(v *event.QueueView, c *event.Content) error {
 	return err
 }
 
-// cache keeps what was compiled from the newest definition of a queue or webhook, by name.
+// cache keeps the compiled form of the newest definition of a queue or webhook, by name.
 type cache[V any] struct{ *lru.Cache[string, cached[V]] }
 
 type cached[V any] struct {
@@ -241,11 +242,11 @@ type cached[V any] struct {
 }
 
 func newCache[V any]() cache[V] {
-	made, _ := lru.New[string, cached[V]](10_000) // an error: less than one
-	return cache[V]{made}
+	c, _ := lru.New[string, cached[V]](10_000) // fails only for a size below one
+	return cache[V]{c}
 }
 
-// of returns what compile returns for this revision of a definition.
+// of returns the cached value of this revision of a definition, or else what compile returns.
 func (c cache[V]) of(name string, revision uint64, compile func() (V, error)) (V, error) {
 	if m, ok := c.Get(name); ok && m.revision == revision {
 		return m.v, nil

@@ -1,4 +1,4 @@
-// Package api is qlogd's HTTP interface: routes, limits, problems. It decides nothing: it checks
+// Package api is qlogd's HTTP interface: routes, limits, problems. It makes no decisions: it checks
 // requests, proposes commands and returns their results; reads go to the state and the event log.
 //
 // Invariant: a request refused here is never proposed, so bad input leaves no entry in the log.
@@ -29,19 +29,19 @@ import (
 
 // Server serves the HTTP API. It is created by New and ended by Drain.
 type Server struct {
-	deps    Deps
-	opts    Options
-	log     *slog.Logger
-	routes  *http.ServeMux
-	rules   map[string]access // by pattern
-	waiters *waiters
-	schemas cache[*schema]
-	hooks   cache[*compiledWebhook]
-	ops     *tracker
-	took    deliveries
-	once    *lru.Cache[event.Hash, *onceCall] // by Idempotency-Key
-	metrics *metrics
-	openapi func() []byte // JSON, made when first asked for
+	deps       Deps
+	opts       Options
+	log        *slog.Logger
+	routes     *http.ServeMux
+	rules      map[string]access // by pattern
+	waiters    *waiters
+	schemas    cache[*schema]
+	hooks      cache[*compiledWebhook]
+	ops        *tracker
+	deliveries deliveries
+	once       *lru.Cache[event.Hash, *onceCall] // by Idempotency-Key
+	metrics    *metrics
+	openapi    func() []byte // JSON, built on the first call
 
 	started   time.Time
 	begun     atomic.Uint64   // requests
@@ -56,10 +56,10 @@ func New(deps Deps, opts Options) *Server {
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
 		rules: map[string]access{}, ops: newTracker(), started: time.Now(),
-		took:    deliveries{of: map[string]*delivered{}},
-		schemas: newCache[*schema](), hooks: newCache[*compiledWebhook](),
+		deliveries: deliveries{of: map[string]*delivered{}},
+		schemas:    newCache[*schema](), hooks: newCache[*compiledWebhook](),
 	}
-	s.once, _ = lru.New[event.Hash, *onceCall](keepOnce) // an error: less than one
+	s.once, _ = lru.New[event.Hash, *onceCall](keepOnce) // fails only for a size below one
 	s.undrained, s.drainNow = context.WithCancel(context.Background())
 	s.waiters = &waiters{
 		leasable: deps.State.Leasable, fresh: s.freshOrDraining, drain: s.undrained.Done(),
@@ -71,22 +71,22 @@ func New(deps Deps, opts Options) *Server {
 	return s
 }
 
-// Applied reports queues in which something became leasable.
+// Applied wakes waiters of queues in which something became leasable.
 func (s *Server) Applied(queues []string) { s.waiters.applied(queues) }
 
 // Drain begins the shutdown: /readyz is not ready, waiting leases answer empty, streams end, new
 // leases get 503 shutting_down. Other requests are still served.
 func (s *Server) Drain() { s.drainNow() }
 
-// A server that drains is quiet after quietFor without a request, or at the latest quietWithin.
+// A draining server is quiet after quietFor without a request, or after quietWithin at the latest.
 const (
 	quietFor    = 100 * time.Millisecond
 	quietWithin = 500 * time.Millisecond
 )
 
-// Quiesce waits, after Drain, until no request has come for a moment. Call it before the
-// http.Server's Shutdown, which closes connections that are idle at that instant: a request on its
-// way on one of them would be lost, and its client would not know whether it was executed.
+// Quiesce waits, after Drain, until no request has arrived for a moment. Call it before the
+// http.Server's Shutdown, which closes connections that are idle at that instant: a request in
+// flight on one of them would be lost, and its client would not know whether it was executed.
 func (s *Server) Quiesce(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietWithin)
 	defer cancel()
@@ -102,9 +102,9 @@ func (s *Server) Quiesce(ctx context.Context) {
 
 func (s *Server) draining() bool { return s.undrained.Err() != nil }
 
-// HTTPServer returns an http.Server with timeouts and limits fit for untrusted clients, behind a
+// HTTPServer returns an http.Server with timeouts and limits suited to untrusted clients, behind a
 // Guard. Every listener for clients has one. It speaks HTTP/1.1 and HTTP/2, also without TLS (prior
-// knowledge). The handler may change from one Server's to another's with the same Options.
+// knowledge). The handler may switch from one Server's to another's with the same Options.
 func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *http.Server {
 	opts.defaults()
 	protocols := new(http.Protocols)
@@ -131,7 +131,7 @@ func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *htt
 	}
 }
 
-// barrier makes a read that follows linearizable. It waits as long as a write may.
+// barrier returns nil when the reads that follow are linearizable. It waits at most WriteTimeout.
 func (s *Server) barrier(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
 	defer cancel()
@@ -151,7 +151,7 @@ type Node interface {
 	Clock() int64 // Unix ms
 	Age() (time.Duration, bool)
 	LeaderHTTP() string // called for each write
-	// The name of a question is one of those of Answers; other nodes' Servers answer.
+	// AskLeader and AskOthers query other nodes' Servers; the names are those of Answers.
 	AskLeader(ctx context.Context, name string, ask, answer any) error
 	AskOthers(ctx context.Context, name string, body []byte) [][]byte
 
@@ -159,7 +159,7 @@ type Node interface {
 	Members() []raft.MemberStatus
 	RefreshMembers(ctx context.Context)
 	// Changes of the cluster return an *event.Problem (no_leader, conflict, node_not_found,
-	// invalid_argument); its Unknown says that the change may still come.
+	// invalid_argument); its Unknown says that the change may still be made.
 	AddMember(ctx context.Context, m raft.Member) error
 	RemoveMember(ctx context.Context, id string, force bool) error
 	TransferLeadership(ctx context.Context, to string) error
@@ -191,7 +191,7 @@ type Live interface {
 	Attention(queue string) (event.AttentionView, bool)
 	NextReady() (at int64, ok bool)
 	// The floors are the indexes from which on the state remembers deduplication hashes and
-	// requests; below, the log must be asked. 0: it remembers all.
+	// requests; below, the log must be searched. 0: the state remembers all.
 	DedupFloor() uint64
 	AnswerFloor() uint64
 	Duplicate(hash event.Hash) (event.ID, bool)
@@ -213,12 +213,12 @@ type Log interface {
 	Events(ctx context.Context, from, to uint64) iter.Seq2[*event.Event, error]
 	Head() uint64
 	Begins() (index uint64, clock int64)
-	Wait(ctx context.Context, index uint64) error // until the head is above index
+	Wait(ctx context.Context, index uint64) error // returns nil once the head is above index
 	From(at event.Instant) (uint64, error)
 	To(at event.Instant) (uint64, error)
 }
 
-// Push delivers queues whose policy has push. *push.Engine is one and describes the methods.
+// Push delivers the queues whose policy has push. *push.Engine is one and describes the methods.
 type Push interface {
 	// Check returns an *event.Problem, whose field begins with "push", unless p can be delivered;
 	// it fills in defaults.
@@ -227,8 +227,8 @@ type Push interface {
 	Unready() []string
 }
 
-// Models are the read models, which follow about a second behind the log and can be rebuilt from
-// it. *store.Store is one and describes the methods.
+// Models are the read models, which lag about a second behind the log and can be rebuilt from it.
+// *store.Store is one and describes the methods.
 type Models interface {
 	MessagesPerMinute(queue string, now int64) (int64, error)
 	QueueTotals(queue string) (map[string]uint64, error)
@@ -245,16 +245,16 @@ type Models interface {
 	Rebuild() error
 }
 
-// Deps is what a Server runs on. All of it but the Tracer is needed.
+// Deps are a Server's dependencies. All but the Tracer are required.
 type Deps struct {
 	Node   Node
 	State  Live
 	Log    Log
 	Models Models
 	// Past returns the state after the whole entry that an instant falls on.
-	// Errors are an *event.Problem or as the log's.
+	// Errors are an *event.Problem or the log's.
 	Past func(ctx context.Context, at event.Instant) (State, error)
-	// HeadAt returns the newest block up to an index of the log. Errors are as the log's.
+	// HeadAt returns the newest block up to an index of the log. Errors are the log's.
 	HeadAt      func(index uint64) (wire.LogHead, error)
 	LogSegments func() wire.LogSegments // oldest first
 	Push        Push

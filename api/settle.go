@@ -22,7 +22,7 @@ var settleKinds = map[string]event.SettleOp{
 	"extend": event.OpExtend, "release": event.OpRelease,
 }
 
-// settles is the settles of a request. A mistake in one is the request's error.
+// settles collects the settle items of a request. A mistake in one is the request's error.
 type settles struct {
 	q      *request
 	items  []event.SettleItem
@@ -35,9 +35,9 @@ type place struct {
 	index int
 }
 
-// settle answers POST /v1/queues/{queue}/ack and the like: many leases, each answered on its own;
-// POST /v1/ack and the like, where they are of any queues; and, for the one lease in the path,
-// POST /v1/leases/{lease_id}/ack and the like.
+// settle answers POST /v1/queues/{queue}/ack and the like (many leases, each with its own result),
+// POST /v1/ack and the like (leases of any queues), and POST /v1/leases/{lease_id}/ack and the like
+// (the lease in the path).
 func (s *Server) settle(op event.SettleOp) handler {
 	return func(q *request) error {
 		queue, lease := q.PathValue("queue"), q.PathValue("lease_id")
@@ -132,7 +132,8 @@ func (q *request) settleRequest(
 	return in, produce
 }
 
-// settleBody decodes a settle call's body: many leases', or converted by many, the path's one.
+// settleBody decodes the body of a settle call for many leases or, if one is not "", for the lease
+// in the path, converted by many.
 func settleBody[Many, One any](q *request, one string, many func(One) Many) (in Many) {
 	if one == "" {
 		q.body(&in)
@@ -143,7 +144,7 @@ func settleBody[Many, One any](q *request, one string, many func(One) Many) (in 
 	return many(body)
 }
 
-// settleItems proposes a settle. A repeated item is not rejected, but answered as the first time.
+// settleItems proposes a settle. A repeated item is not rejected: it gets the first answer.
 func (s *Server) settleItems(
 	q *request, queue string, items []event.SettleItem,
 ) []wire.SettleResult {
@@ -155,12 +156,12 @@ func (s *Server) settleItems(
 		return nil
 	}
 	q.noteSettled(res.Settled)
-	q.keyFollowed(res)
-	ends := map[uint64]bool{} // the entries at which items before took effect, the first time
+	q.awaitKeyDeaths(res)
+	ends := map[uint64]bool{} // entries at which repeated items took effect the first time
 	for i := range res.Settled {
 		switch t := &res.Settled[i]; {
 		case t.Code == event.CodeWrongQueue && q.may(roleConsume, t.Queue) != nil:
-			t.Code = event.CodeLeaseLost // where it is, is none of the token's business
+			t.Code = event.CodeLeaseLost // the token may not learn the lease's queue
 		case t.Code == event.CodeLeaseLost && !t.Lease.IsZero():
 			q.do(func() error { return s.settledBefore(q, queue, &items[i], t, ends) })
 		}
@@ -170,11 +171,11 @@ func (s *Server) settleItems(
 	return out
 }
 
-// fatesFor is about how long a settle call reads what became of the messages of lost leases: a
-// history each. The rest of a long list is answered without.
+// fatesFor bounds the time that a settle call spends reading the fates of lost leases' messages,
+// each of which takes a history. The rest of a long list is answered without.
 const fatesFor = time.Second
 
-// fates adds to results what had become, at an entry, of the messages of lost leases.
+// fates adds to results the fates, as of an entry, of the messages of lost leases.
 func (q *request) fates(results []wire.SettleResult, settled []event.Settled, index uint64) {
 	var until time.Time
 	for i := range settled {
@@ -193,8 +194,8 @@ func (q *request) fates(results []wire.SettleResult, settled []event.Settled, in
 	}
 }
 
-// fateOf says what had become, at an entry, of the message of a lost lease: nothing where history
-// does not have the lease (any more), or where the token may not consume its queue.
+// fateOf returns the fate, as of an entry, of the message of a lost lease: zero if history does not
+// have the lease (any more), or if the token may not consume its queue.
 func (q *request) fateOf(lease event.ID, index uint64) (f wire.Fate, err error) {
 	leased, err := q.leasedEvent(lease)
 	if err != nil || leased == nil || q.may(roleConsume, leased.Queue) != nil {
@@ -211,11 +212,11 @@ func (q *request) fateOf(lease event.ID, index uint64) (f wire.Fate, err error) 
 		state = event.StateReady
 	}
 	if state == event.StateLeased && (l.last.ID == lease || l.last.Lease == lease) {
-		return f, nil // not lost: an item before it in a refused transaction would have returned it
+		return f, nil // not lost: an earlier item of the refused transaction would have returned it
 	}
 	f.State = state.String()
 	if state != event.StateLeased && state != event.StateAcked {
-		return f, nil // nobody has it
+		return f, nil // no worker has it
 	}
 	f.LeasedUntil = wire.Time(l.last.LeaseExpires)
 	for i := range history {
@@ -226,8 +227,9 @@ func (q *request) fateOf(lease event.ID, index uint64) (f wire.Fate, err error) 
 	return f, nil
 }
 
-// settledBefore gives a lost lease the first answer if, as the log shows, the same call ended it:
-// by its item, or by one before it, which sent the message back at one of the entries ends.
+// settledBefore replaces the answer for a lost lease by the first one if the log shows that the
+// same call ended it before: by the same item, or by an earlier item that returned the message, at
+// one of the entries in ends.
 func (s *Server) settledBefore(
 	q *request, queue string, item *event.SettleItem, t *event.Settled, ends map[uint64]bool,
 ) error {
@@ -265,7 +267,7 @@ func (s *Server) settledBefore(
 	return nil
 }
 
-// settleResults returns the outcomes of a request's leases.
+// settleResults returns the views of settle outcomes.
 func settleResults(settled []event.Settled) []wire.SettleResult {
 	out := make([]wire.SettleResult, len(settled))
 	for i := range settled {
@@ -278,7 +280,7 @@ func settleResults(settled []event.Settled) []wire.SettleResult {
 	return out
 }
 
-// add adds an item with its lease; field names the lease in the item, "" in a list of leases.
+// add adds an item with its lease; field is the name of the lease's field, "" in a list of leases.
 func (in *settles) add(at place, field, lease string, item event.SettleItem) {
 	var err error
 	if item.Lease, err = event.ParseID(lease); err != nil {
@@ -294,7 +296,7 @@ func (in *settles) refuse(at place, field, format string, args ...any) {
 	in.q.refuseAt(index, short, full+" "+format, args...)
 }
 
-// leases adds leases that are settled alike.
+// leases adds an equal item for each lease.
 func (in *settles) leases(list string, leases []string, item event.SettleItem) {
 	in.items, in.places = slices.Grow(in.items, len(leases)), slices.Grow(in.places, len(leases))
 	for i, id := range leases {
@@ -306,7 +308,7 @@ func (in *settles) ack(list string, leases []string, result jsontext.Value) {
 	in.leases(list, leases, in.ackItem("result", -1, result))
 }
 
-// ackItem returns an ack with a result, which field and index name in the request.
+// ackItem returns an ack with a result; field and index locate the result in the request.
 func (in *settles) ackItem(field string, index int, result jsontext.Value) event.SettleItem {
 	item := event.SettleItem{Op: event.OpAck}
 	if most := in.q.s.opts.MaxPayload; int64(len(result)) > most && in.q.err == nil {
@@ -319,7 +321,7 @@ func (in *settles) ackItem(field string, index int, result jsontext.Value) event
 	return item
 }
 
-// acks adds acks that have results of their own.
+// acks adds acks, each with its own result.
 func (in *settles) acks(list string, items []wire.AckItem) {
 	for i, it := range items {
 		field := ""
@@ -418,12 +420,12 @@ func messagesIn(produce []wire.TransactionProduce) (n int) {
 	return n
 }
 
-// transactAll proposes settles (of leases of queue, "" any) and produces, all of it or nothing, and
+// transactAll proposes settles (of leases of queue; "": of any) and produces, all or nothing, and
 // answers.
 func (s *Server) transactAll(
 	q *request, queue string, in *settles, produce []wire.TransactionProduce,
 ) error {
-	q.do(func() error { return q.mayProduce(produce) }) // rights before what only they may show
+	q.do(func() error { return q.mayProduce(produce) }) // before checks that reveal a queue
 	for i := 0; queue != "" && q.err == nil && i < len(in.items); i++ {
 		q.do(func() error { return q.isOf(queue, in.items[i].Lease, in.places[i]) })
 	}
@@ -482,14 +484,15 @@ func (s *Server) transactAll(
 		return p
 	}
 	q.noteTransaction(batches, &res)
-	q.keyFollowed(res)
+	q.awaitKeyDeaths(res)
 	messages := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
 	out := wire.TransactionResponse{Results: settleResults(res.Settled), Messages: messages}
 	return q.answer(http.StatusOK, &out)
 }
 
-// isOf refuses a lease that is not of a queue, as wrong_queue if it is the current one of its
-// message, and the token may consume that. A lease belongs to one queue for ever: see maySettle.
+// isOf rejects a lease that does not belong to a queue: as wrong_queue if it is its message's
+// current lease and the token may consume from its queue, else as lease_lost. A lease never changes
+// its queue: see mayEnd.
 func (q *request) isOf(queue string, lease event.ID, at place) error {
 	leased, err := q.leasedEvent(lease)
 	if err != nil || leased != nil && leased.Queue == queue {
@@ -509,7 +512,7 @@ func (q *request) isOf(queue string, lease event.ID, at place) error {
 		"current one in this queue; nothing was done", lease).At(at.index)
 }
 
-// mayProduce refuses unless the token may produce into all these queues.
+// mayProduce returns an error unless the token may produce into all these queues.
 func (q *request) mayProduce(produce []wire.TransactionProduce) error {
 	for i := range produce {
 		if err := q.may(roleProduce, produce[i].Queue); err != nil {
@@ -594,7 +597,7 @@ func (s *Server) SettleHere(
 	return settled, q.err
 }
 
-// noAnswer takes the headers of the answer to a request of the node itself, which writes none.
+// noAnswer discards the headers of the answer to an internal request, which writes no body.
 type noAnswer struct {
 	http.ResponseWriter
 	header http.Header

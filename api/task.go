@@ -39,7 +39,7 @@ func (s *Server) listTasks(q *request) error {
 	return q.answer(http.StatusOK, &out)
 }
 
-// getTask answers GET /v1/tasks/{id}?wait_ms=: once the task has ended, or the time is over.
+// getTask answers GET /v1/tasks/{id}?wait_ms=, when the task has ended or the wait is over.
 func (s *Server) getTask(q *request) error {
 	q.read("wait_ms", "consistency")
 	id, wait := q.pathID("id"), q.number("wait_ms", 0, 0, event.MaxWaitMS)
@@ -65,7 +65,7 @@ func (s *Server) getTask(q *request) error {
 	}
 }
 
-// addSpec adds what a task does, and what it waits for.
+// addSpec adds a task's rate, and what it waits for.
 func (s *Server) addSpec(t *event.TaskView, out *wire.Task) error {
 	if t.Kind != event.TaskReplay && t.Kind != event.TaskUndo {
 		return nil
@@ -105,7 +105,7 @@ func (q *request) answerTask(status int, t *event.TaskView) error {
 	return q.answer(status, &out)
 }
 
-// cancelTask answers DELETE /v1/tasks/{id}. What it has done so far stays done.
+// cancelTask answers DELETE /v1/tasks/{id}. What the task has done so far is not undone.
 func (s *Server) cancelTask(q *request) error {
 	id := q.changeableTask("cancelled").ID
 	q.commit(&event.Command{UpdateTask: &event.UpdateTask{ID: id, Op: event.TaskOpCancel}})
@@ -125,8 +125,8 @@ func (s *Server) resumeTask(q *request) error {
 	return q.answerTask(http.StatusOK, &t)
 }
 
-// changeableTask reads which task is to be changed. It refuses what cannot be done, so that this
-// leaves no entry; the state machine refuses it for a task that ends meanwhile.
+// changeableTask returns the task in the path. It rejects a change of a final task here, so that it
+// leaves no entry; the state machine rejects it for a task that ends meanwhile.
 func (q *request) changeableTask(done string) event.TaskView {
 	id := q.read().pathID("id")
 	t := get(q, func() (event.TaskView, error) {
@@ -171,10 +171,10 @@ func (s *Server) taskOf(t *event.TaskView) (wire.Task, error) {
 	return out, err
 }
 
-// accepted answers with a task as it was when it was created: a repeated request gets the
-// first answer, however far the task is now.
+// accepted answers with a task as it was created: a repeated request gets the first answer,
+// regardless of the task's progress.
 func (q *request) accepted(id event.ID) error {
-	// From the log: the state keeps only some of those that have ended.
+	// From the log, because the state keeps only some of the ended tasks.
 	e, err := q.s.deps.Log.Event(event.RefOf(id))
 	if err != nil {
 		return err
@@ -183,7 +183,7 @@ func (q *request) accepted(id event.ID) error {
 	return q.answerTask(http.StatusAccepted, new(event.TaskOf(e)))
 }
 
-// erasedOn returns the members that carry out an erasure, once it has ended the nodes that did.
+// erasedOn returns the members that carry out a running erasure, or the nodes that did.
 func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	at := map[string]int64{}
 	var names []string
@@ -196,7 +196,7 @@ func (s *Server) erasedOn(t *event.TaskView) []wire.TaskNode {
 	}
 	out := map[string]wire.TaskNode{}
 	for _, name := range names {
-		// A directory that was wiped meanwhile is the same node to a user.
+		// To a user, a node whose directory was wiped meanwhile is the same node.
 		node, _, _ := strings.Cut(name, "/")
 		out[node] = wire.TaskNode{Node: node, Complete: at[name] > 0, At: wire.Time(at[name])}
 	}
@@ -227,9 +227,10 @@ func (s *Server) eraseKey(q *request) error {
 		queueNotFound(name))
 }
 
-// erase creates a task, or counts what it would erase; none is the answer where that is nothing.
+// erase creates an erasure task, or with dry counts what it would erase. none is the error if there
+// is nothing to erase.
 func (q *request) erase(spec *erasure.Spec, dry bool, none *event.Problem) error {
-	if spec.Reason == "" && !dry { // nothing else is left to explain the gap
+	if spec.Reason == "" && !dry { // nothing else will explain the gap in the log
 		q.refuse("reason", "reason is needed: 1 to %d bytes, which are kept", maxReason)
 	}
 	q.because(spec.Reason)
@@ -237,7 +238,7 @@ func (q *request) erase(spec *erasure.Spec, dry bool, none *event.Problem) error
 	var out wire.Erasable
 	res := q.commitFresh("", "", func() (_ *event.Command, err error) {
 		_, exists := q.s.deps.State.Queue(spec.Queue)
-		if !exists || dry { // to count a key is expensive
+		if !exists || dry { // counting a key is expensive
 			if out, err = q.s.deps.Eraser.DryRun(q.Context(), spec); err != nil {
 				return nil, err
 			}

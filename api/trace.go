@@ -25,15 +25,15 @@ const (
 	opSettle  = "settle"
 )
 
-// Limits of the trace context that is kept with messages. W3C asks for 512 bytes of tracestate; as
-// they count for no other limit, more are not kept.
+// Limits of the trace context that is kept with messages. W3C requires 512 bytes of tracestate.
+// They do not count towards other limits, so a longer one is dropped.
 const (
 	maxTraceparent = 128
 	maxTracestate  = 512
 )
 
-// sender returns the span that the request's headers name, and these as a message's headers: none
-// where there are none, or they are invalid. A traceparent with an invalid tracestate is valid.
+// sender returns the span in the request's headers, and its trace context as message headers; none
+// if they are missing or invalid. A traceparent with an invalid tracestate is valid.
 func (q *request) sender() (from trace.SpanContext, headers []event.Header) {
 	parent := q.Header["Traceparent"]
 	if len(parent) != 1 || !visible(parent[0], maxTraceparent) {
@@ -54,15 +54,15 @@ func (q *request) sender() (from trace.SpanContext, headers []event.Header) {
 	return from, headers
 }
 
-// spanOf returns the span that headers name, an invalid one for none.
+// spanOf returns the span in headers, an invalid one if there is none.
 func spanOf(headers map[string]string) trace.SpanContext {
 	ctx := propagation.TraceContext{}.Extract(context.Background(),
 		propagation.MapCarrier(headers))
 	return trace.SpanContextFromContext(ctx)
 }
 
-// traceContext returns the trace context of the messages that the request produces: the sender's
-// or, without one, that of the request's own span.
+// traceContext returns the trace context for the messages that the request produces: the sender's
+// or, if it has none, that of the request's own span.
 func (q *request) traceContext() []event.Header {
 	if _, headers := q.sender(); headers != nil {
 		return headers
@@ -70,7 +70,7 @@ func (q *request) traceContext() []event.Header {
 	return q.ownTrace()
 }
 
-// ownTrace returns the trace context of the request's span, nil where it has none.
+// ownTrace returns the trace context of the request's span, nil if it has none.
 func (q *request) ownTrace() (headers []event.Header) {
 	if q.span == nil || !q.span.SpanContext().IsSampled() {
 		return nil
@@ -103,7 +103,7 @@ func (s *Server) traced(operation, name string, h handler) handler {
 	}
 }
 
-// begin begins the request's span, unless the sampler passes over it.
+// begin starts the request's span, unless it is not sampled.
 func (q *request) begin(
 	ctx context.Context, operation, name, queue string, more ...trace.SpanStartOption,
 ) {
@@ -123,8 +123,8 @@ func (q *request) begin(
 	}
 }
 
-// end ends the request's span, if it has one. A lease that found nothing leaves none: a worker that
-// waits would otherwise fill the traces.
+// end ends the request's span, if it has one. An empty lease leaves no span: waiting workers would
+// otherwise fill the traces.
 func (q *request) end(err error) {
 	if q.span == nil || q.idle && (err == nil || q.Context().Err() != nil) {
 		return
@@ -136,7 +136,7 @@ func (q *request) end(err error) {
 	q.span.End()
 }
 
-// failed notes an error, nil for none, in a span.
+// failed records an error, nil for none, in a span.
 func failed(span trace.Span, err error) {
 	if err == nil {
 		return
@@ -151,7 +151,7 @@ func failed(span trace.Span, err error) {
 	span.SetAttributes(semconv.ErrorTypeKey.String(code))
 }
 
-// link links the request's span, if it has one, to the one that a message's headers name.
+// link links the request's span, if it has one, to the span in a message's headers.
 func (q *request) link(headers map[string]string, more ...attribute.KeyValue) {
 	if q.span == nil || headers[event.Traceparent] == "" {
 		return
@@ -161,7 +161,7 @@ func (q *request) link(headers map[string]string, more ...attribute.KeyValue) {
 	}
 }
 
-// noteProduced notes in the request's span, if it has one, what became of messages.
+// noteProduced records the outcome of a produce in the request's span, if it has one.
 func (q *request) noteProduced(b *batch, produced []event.Produced) {
 	if q.span == nil || q.err != nil {
 		return
@@ -186,8 +186,8 @@ func (q *request) noteProduced(b *batch, produced []event.Produced) {
 	}
 }
 
-// noteLeased notes leased messages in the request's span, if it has one, and links it to the spans
-// that produced them.
+// noteLeased records leased messages in the request's span, if it has one, and links it to the
+// spans that produced them.
 func (q *request) noteLeased(worker string, leased *leaseAnswer) {
 	if q.span == nil {
 		return
@@ -206,7 +206,7 @@ func (q *request) noteLeased(worker string, leased *leaseAnswer) {
 	}
 }
 
-// noteSettled notes the outcome of settles in the request's span, if it has one.
+// noteSettled records the outcome of settles in the request's span, if it has one.
 func (q *request) noteSettled(settled []event.Settled) {
 	if q.span == nil || q.err != nil {
 		return
@@ -223,7 +223,7 @@ func (q *request) noteSettled(settled []event.Settled) {
 	}
 }
 
-// noteTransaction notes the outcome of a transaction in the request's span, if it has one.
+// noteTransaction records the outcome of a transaction in the request's span, if it has one.
 func (q *request) noteTransaction(batches []*batch, res *event.Result) {
 	if q.span == nil || q.err != nil {
 		return
@@ -235,8 +235,8 @@ func (q *request) noteTransaction(batches []*batch, res *event.Result) {
 	q.noteProduced(batches[0], res.Produced)
 }
 
-// hooked begins the span of a verified webhook: of a new trace, for the sender is a stranger, and
-// must not decide what is recorded here.
+// hooked starts the span of a verified webhook, in a new trace: the sender is external and must not
+// decide what is recorded here.
 func (q *request) hooked(queue string, at time.Time) {
 	if q.s.deps.Tracer == nil {
 		return
@@ -248,7 +248,7 @@ func (q *request) hooked(queue string, at time.Time) {
 	q.begin(q.Context(), opSend, opSend, queue, more...)
 }
 
-// commitSpan begins the span of a proposal, nil where that is of no traced request.
+// commitSpan starts the span of a proposal, nil if the request is not traced.
 func (s *Server) commitSpan(ctx context.Context) (context.Context, trace.Span) {
 	if s.deps.Tracer == nil || !trace.SpanFromContext(ctx).IsRecording() {
 		return ctx, nil
@@ -256,7 +256,7 @@ func (s *Server) commitSpan(ctx context.Context) (context.Context, trace.Span) {
 	return s.deps.Tracer.Start(ctx, "commit")
 }
 
-// endCommit ends the span of a proposal. As in end, a lease that found nothing leaves none.
+// endCommit ends the span of a proposal. As in end, an empty lease leaves no span.
 func endCommit(span trace.Span, c *event.Command, res *event.Result, err error) {
 	if c.Lease != nil && err == nil && len(res.Leased) == 0 {
 		return

@@ -10,15 +10,15 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// undoAll is what selects all that was acked, for those who mean it.
+// undoAll is the request that selects all acked messages, for error texts.
 const undoAll = `{"filter": {"state": "acked", "from": "start"}}`
 
-// Undoer finds what left a queue, in the log.
+// Undoer returns a finder of the messages that left a queue.
 func (s *Server) Undoer() undo.Finder {
 	return undo.Finder{Log: s.deps.Log, State: s.deps.State, Item: s.undoItem}
 }
 
-// undoItem returns a message's part of an undo: see undo.Finder.
+// undoItem returns a message's item of an undo: see undo.Finder.
 func (s *Server) undoItem(ctx context.Context, id event.ID, target *event.QueueView) (
 	item event.ResurrectItem, content event.Ref, err error,
 ) {
@@ -69,8 +69,8 @@ func (s *Server) lookForHolder(
 	return err
 }
 
-// born returns what the event says that brought a message into its queue, or its whole history
-// where that event has not all. It does not know of a priority that the message got later.
+// born returns a life from only the event that brought a message into its queue if that suffices,
+// or else from its whole history. The priority may have changed since: see setPriority.
 func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 	e, err := s.deps.Log.Event(event.RefOf(id))
 	whole := err == nil && e.ID == id &&
@@ -90,7 +90,7 @@ func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 	return cmp.Or(lifeOf(history, id), &life{id: id, first: id}), err
 }
 
-// setPriority sets the priority that a message had in the end, if history has how it came there.
+// setPriority sets a message's final priority, if history has the event that set it.
 func (s *Server) setPriority(ctx context.Context, l *life) error {
 	history, err := s.deps.Log.History(ctx, l.id)
 	if all := lifeOf(history, l.id); all != nil && all.set != nil {
@@ -99,8 +99,8 @@ func (s *Server) setPriority(ctx context.Context, l *life) error {
 	return err
 }
 
-// undo answers POST /v1/queues/{queue}/resurrect: what left a queue is brought back, at once or by
-// a task.
+// undo answers POST /v1/queues/{queue}/resurrect: it brings back messages that left a queue, at
+// once or by a task.
 func (s *Server) undo(q *request) error {
 	var body wire.UndoRequest
 	queue := q.read("reason").queue()
@@ -122,7 +122,7 @@ func (s *Server) undo(q *request) error {
 			p.Field = field
 			return nil, target, p
 		}
-		q.unhurried()
+		q.clearReadDeadline()
 		if err := s.deleted(q.Context(), queue); err != nil {
 			return nil, target, err
 		}
@@ -173,7 +173,8 @@ func (s *Server) undo(q *request) error {
 	return q.answer(http.StatusOK, out)
 }
 
-// deleted waits for the events of what a purge has deleted: they come in the next entries.
+// deleted waits for the events of the messages that a purge has deleted, which follow in the next
+// entries.
 func (s *Server) deleted(ctx context.Context, queue string) error {
 	waiting, cancel := context.WithTimeout(ctx, listWithin)
 	defer cancel()
@@ -191,7 +192,7 @@ func (s *Server) deleted(ctx context.Context, queue string) error {
 	}
 }
 
-// undoSpec checks what an undo is asked to do.
+// undoSpec validates an undo request.
 func (q *request) undoSpec(body *wire.UndoRequest) *undo.Spec {
 	spec := &undo.Spec{Rate: body.RatePerSecond}
 	in := cmp.Or(body.Filter, &wire.UndoFilter{})
@@ -224,17 +225,12 @@ func (q *request) undoSpec(body *wire.UndoRequest) *undo.Spec {
 			within("filter.key", deref(in.Key), event.MaxKeyBytes),
 			within("filter.kind", deref(in.Kind), maxKind))
 	})
-	instant := func(name, value string) (at event.Instant) {
-		if value != "" {
-			at = get(q, func() (event.Instant, error) { return q.parseInstant(name, value) })
-		}
-		return at
-	}
-	from, to := instant("filter.from", in.From), instant("filter.to", in.To)
+	from := q.optionalInstant("filter.from", in.From)
+	to := q.optionalInstant("filter.to", in.To)
 	f.From = get(q, func() (uint64, error) {
 		index, err := q.s.deps.Log.From(from)
 		if from.Kind == event.InstantStart || err != nil && gone(err) {
-			return 0, nil // from where history begins
+			return 0, nil // from the beginning of history
 		}
 		return index, err
 	})
@@ -242,7 +238,7 @@ func (q *request) undoSpec(body *wire.UndoRequest) *undo.Spec {
 		f.To = get(q, func() (uint64, error) {
 			index, err := q.s.deps.Log.To(to)
 			if err != nil && gone(err) {
-				err = nil // all of it has gone
+				err = nil // all of it has been deleted
 			}
 			times := from.Kind == event.InstantTime && to.Kind == event.InstantTime
 			if index+1 < f.From || times && to.Time < from.Time {

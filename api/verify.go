@@ -8,7 +8,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// verifyNode answers POST /v1/cluster/nodes/{id}/verify: a task of that node verifies its files.
+// verifyNode answers POST /v1/cluster/nodes/{id}/verify: it creates a task in which that node
+// verifies its files.
 func (s *Server) verifyNode(q *request) error {
 	id := q.PathValue("id")
 	q.do(func() error { return nodeName("id", id) })
@@ -39,8 +40,8 @@ func (s *Server) verifyNode(q *request) error {
 	return q.accepted(res.ID)
 }
 
-// addVerification adds to a task's view what is known of a verification: how far the node says that
-// it is, or what it has found.
+// addVerification adds to a task's view the progress of a verification that the node reports, or
+// its result.
 func (s *Server) addVerification(t *event.TaskView, out *wire.Task) {
 	if v := out.Verified; v != nil {
 		out.Done, out.Total = v.Bytes, v.Bytes

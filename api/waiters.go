@@ -24,17 +24,17 @@ import (
 // directly behind it: one commit instead of two (take).
 type waiters struct {
 	leasable func(queue string, kinds []string) int
-	fresh    func(context.Context) error // once this node's state is linearizable, or drain is done
+	fresh    func(context.Context) error // returns once the state is linearizable, or drain is closed
 	drain    <-chan struct{}
 
-	parked atomic.Int64 // 0 makes applied and take free
+	parked atomic.Int64 // if 0, applied and take return at once
 
 	mu    sync.Mutex // held while leasable is called
 	next  uint64
 	lines map[string][]*line // by queue
 }
 
-// line is the waiters of one queue that accept the same kinds. A claim counts against its own line
+// line has the waiters of one queue that accept the same kinds. A claim counts against its own line
 // only, or a rare kind would starve behind busy ones.
 type line struct {
 	queue   string
@@ -60,15 +60,16 @@ type waiter struct {
 	queues []string
 	kinds  []string // sorted
 	most   int
-	// lease proposes a lease, or awaits the answer of a pending one, and returns how many messages.
+	// lease proposes a lease, or awaits the answer to a pending one, and returns the number of
+	// leased messages.
 	lease func(pendingWrite) (int, error)
-	// command returns the lease to propose with a produce, or nil if the client has gone.
+	// command returns the lease to propose with a produce, or nil if the client has disconnected.
 	// Another goroutine calls it, while the waiter's own is parked.
 	command func() *event.Command
 
 	place uint64  // arrival order; kept when the waiter parks again
 	lines []*line // in which it is parked
-	// wake receives nil when there may be work, or a lease's answer that a produce took along.
+	// wake receives nil when there may be work, or the answer to a lease proposed with a produce.
 	wake    chan pendingWrite
 	claimed *line // nil: no claim
 	claim   int
@@ -88,19 +89,20 @@ func (ws *waiters) add(queues, kinds []string, most int) *waiter {
 }
 
 const (
-	// checkAfter is when a waiter without work checks that its node is not cut off.
+	// checkAfter is how long a waiter waits before it checks that its node is not cut off.
 	checkAfter = 100 * time.Millisecond
 	// maxPause bounds pauses after empty leases: a message can be leased within 100 ms.
 	maxPause = 50 * time.Millisecond
 )
 
-// poll leases as soon as there is work, until it gets some, wait is over, or the server drains; the
-// latter are no errors. An empty answer is given only after fresh: this node may be behind.
+// poll leases as soon as there is work, and returns when it has leased messages, wait is over, or
+// the server drains. The latter two are no errors. It returns empty-handed only after fresh,
+// because this node may be behind.
 func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 	if wait <= 0 {
 		return w.once(ctx)
 	}
-	var end, check <-chan time.Time // not needed where there is work at once
+	var end, check <-chan time.Time // not needed if there is work at once
 	isFresh, start := false, time.Now()
 	losses := 0 // empty leases in a row
 	for first := true; ctx.Err() == nil; first = false {
@@ -153,7 +155,7 @@ func (w *waiter) poll(ctx context.Context, wait time.Duration) error {
 	return ctx.Err()
 }
 
-// once leases without waiting, if there is work as far as a fresh state shows.
+// once leases without waiting, if a fresh state shows work.
 func (w *waiter) once(ctx context.Context) error {
 	work := func(queue string) bool { return w.ws.leasable(queue, w.kinds) > 0 }
 	if !slices.ContainsFunc(w.queues, work) {
@@ -165,7 +167,8 @@ func (w *waiter) once(ctx context.Context) error {
 	return err
 }
 
-// leave ends a parked call. If it was woken meanwhile, or fresh has brought work, it still leases.
+// leave ends a parked call. If it was woken meanwhile, or there is work after fresh, it still
+// leases.
 func (w *waiter) leave(ctx context.Context, err error) error {
 	w.ws.mu.Lock()
 	if err == nil {
@@ -185,13 +188,13 @@ func (w *waiter) leave(ctx context.Context, err error) error {
 		return err
 	}
 	if n, terr := w.take(ctx, answer); terr != nil || n > 0 {
-		return terr // the caller releases messages if its client has gone
+		return terr // the caller releases the messages if its client has disconnected
 	}
 	return err
 }
 
-// take leases for a waiter that was woken. It waits for a pending answer whatever has happened to
-// the client: the messages must be given back.
+// take leases for a waiter that was woken. It waits for a pending answer even if the client has
+// disconnected, because the messages must be released.
 func (w *waiter) take(ctx context.Context, answer pendingWrite) (n int, err error) {
 	defer w.done()
 	if err = ctx.Err(); err == nil || answer != nil {
@@ -224,7 +227,7 @@ func (w *waiter) park() {
 	ws.dispatchFor(w)
 }
 
-// done releases the claim of a woken waiter, for others.
+// done releases the claim of a woken waiter and dispatches its queue again.
 func (w *waiter) done() {
 	w.ws.mu.Lock()
 	defer w.ws.mu.Unlock()
@@ -259,7 +262,7 @@ func (ws *waiters) unpark(w *waiter) {
 	w.lines = nil
 }
 
-// tidy drops a line that nobody uses. ws.mu is held.
+// tidy drops a line that is not used any more. ws.mu is held.
 func (ws *waiters) tidy(l *line) {
 	if len(l.waiters) > 0 || l.claims > 0 {
 		return
@@ -296,8 +299,8 @@ func (ws *waiters) dispatch(queue string) {
 	}
 }
 
-// take unparks waiters for what a produce is about to add to a queue: the kinds of its messages.
-// The caller sends to the wake channel of each.
+// take unparks waiters for the messages that a produce is about to add to a queue; adds returns
+// their kinds. The caller sends to the wake channel of each.
 func (ws *waiters) take(queue string, adds func() (kinds []string)) (out []*waiter) {
 	if ws.parked.Load() == 0 {
 		return nil

@@ -76,7 +76,7 @@ type storedWebhook struct {
 // definitionOf returns a webhook's definition as the API shows it.
 func definitionOf(v *event.WebhookView) jsontext.Value {
 	w, err := storedOf(v)
-	if err != nil { // a newer program's
+	if err != nil { // written by a newer version
 		return v.Definition
 	}
 	text, _ := wire.Marshal(&w.WebhookDefinition) // an error: not UTF-8, which none is
@@ -103,12 +103,12 @@ func (s *Server) putWebhook(q *request) error {
 		return q.err
 	}
 	v, _ := q.after(&res).Webhook(name)
-	v.Name, v.Definition = name, text // this call's: it may have changed since
-	return q.answerWebhook(createdOr200(res.Created), &v)
+	v.Name, v.Definition = name, text // as this call defined it: it may have changed since
+	return q.answerWebhook(createdOrOK(res.Created), &v)
 }
 
-// checkWebhook checks a definition, except for the existence of its queue, and returns
-// it as it is stored. An error is an *event.Problem about a field.
+// checkWebhook validates a definition, except for the existence of its queue, and returns
+// its stored form. An error is an *event.Problem about a field.
 func (s *Server) checkWebhook(name string, d *wire.WebhookDefinition) (text []byte, err error) {
 	if d.Queue != "" {
 		if err := validName("queue", d.Queue); err != nil {
@@ -149,13 +149,13 @@ func (s *Server) deleteWebhook(q *request) error {
 	return q.answer(http.StatusNoContent, nil)
 }
 
-// compiledWebhook is a webhook that is ready to use.
+// compiledWebhook is a compiled webhook definition.
 type compiledWebhook struct {
 	*webhook.Webhook
 	schema *schema // payload_schema; nil: none
 }
 
-// compiled returns a webhook ready to use.
+// compiled returns the compiled form of a webhook, from the cache if possible.
 func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
 	return s.hooks.of(v.Name, v.Revision, func() (*compiledWebhook, error) {
 		stored, err := storedOf(v)
@@ -168,14 +168,14 @@ func (s *Server) compiled(v *event.WebhookView) (*compiledWebhook, error) {
 			w.schema, err = compileSchema("the webhook's payload_schema", schema,
 				stored.AssertFormat)
 		}
-		if err != nil { // not as a problem: the mistake is not the sender's
+		if err != nil { // %v hides a problem: the mistake is not the sender's
 			err = fmt.Errorf("webhook %s: %v", v.Name, err)
 		}
 		return w, err
 	})
 }
 
-// secretsMissing names the secrets of webhooks that this node lacks.
+// secretsMissing returns a reason for each webhook whose secret this node lacks.
 func (s *Server) secretsMissing() (reasons []string) {
 	for _, v := range s.deps.State.Webhooks() {
 		w, err := s.compiled(&v)
@@ -191,11 +191,11 @@ func (s *Server) secretsMissing() (reasons []string) {
 	return reasons
 }
 
-// hookPath is where webhooks come in: open to everybody, because a signature proves the sender.
+// hookPath is the path of incoming webhooks. It needs no token: a signature proves the sender.
 const hookPath = "/hook/{name}"
 
-// ForwardTimeout bounds the wait for a target's answer, maxForwarded what is passed on of it. The
-// sender waits meanwhile, and most senders give up after half a minute at most.
+// ForwardTimeout bounds the wait for a target's answer, and maxForwarded its size. The sender waits
+// meanwhile, and most senders give up after half a minute at most.
 const (
 	maxForwarded   = 1 << 20
 	ForwardTimeout = 30 * time.Second
@@ -213,7 +213,7 @@ func (s *Server) hook(q *request) error {
 	}
 	v, err := currently(q, name, s.deps.State.Webhook, webhookNotFound)
 	if err != nil {
-		return err // an arbitrary name is not counted
+		return err // arbitrary names must not create metrics
 	}
 	w, err := s.compiled(&v)
 	if err != nil {
@@ -222,7 +222,7 @@ func (s *Server) hook(q *request) error {
 	d := wire.WebhookDelivery{
 		At: wire.TimeOf(at), Node: s.deps.Node.Status().NodeID, SourceIP: q.source().String(),
 	}
-	d.Code, err = s.take(q, w, at, &d)
+	d.Code, err = s.receive(q, w, at, &d)
 	if err != nil {
 		d.Code = "client_gone"
 		if p := s.problem(q, err); p != nil {
@@ -232,13 +232,13 @@ func (s *Server) hook(q *request) error {
 	}
 	d.Status = cmp.Or(q.status, statusClientGone)
 	s.metrics.hook(w.Name, d.Code)
-	s.took.add(w.Name, d)
+	s.deliveries.add(w.Name, d)
 	return err
 }
 
-// take checks a request, and answers it unless there is an error. The outcome is for metrics, which
-// count an error by its problem's code.
-func (s *Server) take(
+// receive checks a webhook request, and answers it unless it returns an error. The outcome is for
+// metrics; an error is counted by its problem's code.
+func (s *Server) receive(
 	q *request, w *compiledWebhook, at time.Time, d *wire.WebhookDelivery,
 ) (outcome string, err error) {
 	source := q.source()
@@ -283,7 +283,7 @@ func (s *Server) take(
 	return s.enqueueHooked(q, w, &m, at, d)
 }
 
-// checkHops refuses a request that has passed too many pushes and hooks.
+// checkHops rejects a request that has passed through too many pushes and hooks.
 func (q *request) checkHops() error {
 	if webhook.Hops(q.Header) <= webhook.MaxHops {
 		return nil
@@ -328,8 +328,8 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 	return body, nil
 }
 
-// enqueueHooked enqueues the message. A duplicate is answered as one even if its payload would be
-// refused now: its sender has been served.
+// enqueueHooked enqueues the message. A duplicate is answered as one even if the current schema
+// rejects its payload, because the first message was accepted.
 func (s *Server) enqueueHooked(
 	q *request, w *compiledWebhook, m *webhook.Message, at time.Time, d *wire.WebhookDelivery,
 ) (outcome string, err error) {
@@ -347,21 +347,21 @@ func (s *Server) enqueueHooked(
 		res, err = s.enqueue(q, w.Definition.Queue, b)
 	}
 	if p, ok := err.(*event.Problem); ok && p.Code == codeSchemaMismatch {
-		// Only refused requests cost this search; for others deciding finds duplicates.
-		q.unhurried()
+		// Only rejected requests need this search; for others the state machine finds duplicates.
+		q.clearReadDeadline()
 		if err := s.barrier(q.Context()); err != nil {
 			return "", err
 		}
 		v, _ := s.deps.State.Queue(w.Definition.Queue)
 		msg := &b.msgs[0]
 		msg.PayloadHash = hash([]byte(m.Payload))
-		id, lerr := s.firstOf(q.Context(), &v, msg)
+		id, lerr := s.originalOf(q.Context(), &v, msg)
 		if lerr != nil || id.IsZero() {
 			return "", cmp.Or(lerr, error(p.At(-1)))
 		}
 		res, err = event.Result{Produced: []event.Produced{{ID: id, Duplicate: true}}}, nil
 	} else if ok && p.Code == event.CodeQueueNotFound {
-		// The sender cannot help it, but an operator can: let it try again.
+		// The sender cannot fix this, but an operator can: let the sender retry.
 		p = event.Problemf(p.Code, "", "the webhook's queue is gone; the webhook accepts nothing "+
 			"until the queue exists again, or it names another one")
 		p.RetryAfterMS = 60_000
@@ -385,12 +385,12 @@ func (s *Server) enqueueHooked(
 	return "duplicate", q.answer(http.StatusOK, &out)
 }
 
-// forward sends a webhook on at once, and passes the target's answer on.
+// forward sends a webhook to its target at once, and returns the target's answer.
 func (s *Server) forward(q *request, w *compiledWebhook, m *webhook.Message) error {
 	if err := w.schema.check(payload{q.raw, false}); err != nil {
 		return err
 	}
-	q.unhurried()
+	q.clearReadDeadline()
 	header := http.Header{}
 	for name, v := range m.Headers {
 		header.Set(name, v)
@@ -413,22 +413,22 @@ func (s *Server) forward(q *request, w *compiledWebhook, m *webhook.Message) err
 		return event.Problemf(codeTargetFailed, "", "the webhook's target could not be reached; "+
 			"the server's log has the cause under this request's id")
 	case err != nil && (ctx.Err() == context.DeadlineExceeded || isNet && late.Timeout()):
-		return perhaps(codeTargetTimeout,
+		return unknownOutcome(codeTargetTimeout,
 			"the webhook's target did not answer in time; it may have received the request")
 	case err != nil && q.Context().Err() != nil:
 		return err
 	case err != nil:
 		s.log.Warn("webhook target gave no answer",
 			"webhook", w.Name, "request_id", q.id, "error", err)
-		return perhaps(codeTargetFailed, "the webhook's target gave no answer, and may have "+
+		return unknownOutcome(codeTargetFailed, "the webhook's target gave no answer, and may have "+
 			"received the request; the server's log has the cause under this request's id")
 	case a.Cut:
-		return perhaps(codeTargetFailed,
+		return unknownOutcome(codeTargetFailed,
 			"the webhook's target answered more than %d bytes", maxForwarded)
 	case a.Status < 200 || a.Status > 599:
-		return perhaps(codeTargetFailed, "the webhook's target answered status %d", a.Status)
+		return unknownOutcome(codeTargetFailed, "the webhook's target answered status %d", a.Status)
 	}
-	// In a browser the answer must not be a page of this server, which could call the API.
+	// In a browser, the answer must not act as a page of this server, which could call the API.
 	q.w.Header().Set("Content-Security-Policy", "default-src 'none'; sandbox")
 	if a.Status == http.StatusNoContent || a.Status == http.StatusNotModified {
 		return q.answer(a.Status, nil)

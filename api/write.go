@@ -31,10 +31,10 @@ func (q *request) commitFresh(
 	return get(q, func() (event.Result, error) { return q.proposeFresh(field, what, build) })
 }
 
-// proposeFresh proposes the command that build returns, nil for none, and returns its result, or
-// that of the first request if this one repeats it (q.replayed is true then). A refusal is an
-// *event.Problem. Where a queue's policy changed since build read it, it builds again; field and
-// what name the policy in the error.
+// proposeFresh proposes the command that build returns, nil for none, and returns its result. If
+// the request repeats an earlier one, it sets q.replayed and returns the first result. A refusal is
+// an *event.Problem. If the state that build read changed concurrently (a queue's policy, say), it
+// builds again; field and what name that state in the error after maxStale attempts.
 func (q *request) proposeFresh(
 	field, what string, build func() (*event.Command, error),
 ) (res event.Result, err error) {
@@ -53,8 +53,8 @@ func (q *request) proposeFresh(
 		if c != nil && refusal == nil {
 			creating, refusal = q.mayCreate(c)
 		}
-		// What build refuses may have been caused by the first request. Its effect and its answer
-		// are one entry, so the answer is searched for after build has read the state.
+		// The first request may be why build refuses this one. Its effect and its answer are one
+		// entry, so the answer must be searched for after build has read the state.
 		if r != nil && (refusal != nil || c != nil && q.s.deps.State.AnswerFloor() > 0) {
 			if ref, err := q.s.lookForAnswer(r); err != nil {
 				return res, q.failed(c, err)
@@ -66,7 +66,7 @@ func (q *request) proposeFresh(
 			return res, refusal
 		}
 		c.Actor, c.Request = q.actor(), r
-		if err := explain(c, q.why); err != nil {
+		if err := addReason(c, q.why); err != nil {
 			return res, err
 		}
 		res, err = q.s.propose(q.Context(), c, first(q.Header["Idempotency-Key"]))
@@ -79,7 +79,7 @@ func (q *request) proposeFresh(
 		case !isStale(err):
 			return res, err
 		}
-		q.unhurried()
+		q.clearReadDeadline()
 		if err := q.s.barrier(q.Context()); err != nil {
 			return res, err
 		}
@@ -88,8 +88,7 @@ func (q *request) proposeFresh(
 		"%s changed concurrently; retry", what))
 }
 
-// failed records a write that failed without a proposal for /v1/operations; c is nil where it has
-// none.
+// failed records, for /v1/operations, a write that failed before its proposal; c may be nil.
 func (q *request) failed(c *event.Command, err error) error {
 	if c != nil {
 		c.Actor = q.actor()
@@ -98,10 +97,10 @@ func (q *request) failed(c *event.Command, err error) error {
 	return err
 }
 
-// maxReason bounds the reason of what an operator does.
+// maxReason bounds an operator's reason, in bytes.
 const maxReason = 1024
 
-// because reads why an operator does this: a field of the body, or the query's reason.
+// because sets the operator's reason: that of the query, or else that of the body.
 func (q *request) because(reason string) {
 	if v := q.text("reason", maxReason); v != nil {
 		reason = *v
@@ -110,16 +109,16 @@ func (q *request) because(reason string) {
 	q.why = reason
 }
 
-// becauseBody reads a request whose body may be omitted, or have a reason.
+// becauseBody sets the operator's reason from the query or an optional body.
 func (q *request) becauseBody() {
 	var body wire.ReasonBody
 	q.optionalBody(&body)
 	q.because(body.Reason)
 }
 
-// explain puts an operator's reason into a command, and into the contents that its events have of
-// their own.
-func explain(c *event.Command, why string) error {
+// addReason adds an operator's reason to a command, and to those contents of the command that
+// become an event's content.
+func addReason(c *event.Command, why string) error {
 	if why == "" {
 		return nil
 	}
@@ -156,7 +155,8 @@ func isStale(err error) bool {
 	return ok && p.Code == event.CodeStaleRevision
 }
 
-// currently looks up key in the live state, and catches up with the cluster before it says none.
+// currently looks up key in the live state. It catches up with the cluster before it returns
+// missing.
 func currently[K, V any](
 	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
 ) (V, error) {
@@ -172,8 +172,8 @@ func currently[K, V any](
 	return v, nil
 }
 
-// mustExist refuses a write to what does not exist, so that it leaves no entry. A request with an
-// Idempotency-Key goes on: it may be a repeated one, whose object has gone since.
+// mustExist rejects a write to an object that does not exist, so that it leaves no entry. A request
+// with an Idempotency-Key passes: it may repeat one whose object was deleted since.
 func mustExist[K, V any](
 	q *request, key K, look func(K) (V, bool), missing func(K) *event.Problem,
 ) {
@@ -182,10 +182,11 @@ func mustExist[K, V any](
 	}
 }
 
-// keyed reports whether the request has an Idempotency-Key, so it may be a repeated one.
+// keyed reports whether the request has an Idempotency-Key, so that it may be a repeated one.
 func (q *request) keyed() bool { return q.Header["Idempotency-Key"] != nil }
 
-// after returns the state that answers a write: for a repeated request the one after the first.
+// after returns the state to answer a write from: the live one or, for a repeated request, the one
+// after the first.
 func (q *request) after(res *event.Result) State {
 	if q.replayed {
 		return q.stateAt(res.Index)
@@ -193,8 +194,8 @@ func (q *request) after(res *event.Result) State {
 	return q.s.deps.State
 }
 
-// committed sets the headers of a committed write: its index and, where that is another node, the
-// leader that the client may write to next time.
+// committed sets the headers of a committed write: its index and, if another node leads, the
+// leader, which the client may write to next time.
 func (q *request) committed(res *event.Result) {
 	q.header("X-Qlogd-Index", strconv.FormatUint(res.Index, 10))
 	if addr := q.s.deps.Node.LeaderHTTP(); addr != "" {
@@ -202,8 +203,8 @@ func (q *request) committed(res *event.Result) {
 	}
 }
 
-// propose decides a command within the time that a write has to commit. The leases of requests that
-// wait here for its messages are decided right behind it.
+// propose proposes a command and waits for its result, for at most WriteTimeout. The leases of
+// waiters on this node that can take its messages are proposed right behind it.
 func (s *Server) propose(ctx context.Context, c *event.Command, key string) (event.Result, error) {
 	return s.track(ctx, c, key, func(ctx context.Context) (event.Result, error) {
 		woken, leases := s.takeLeases(c)
@@ -230,14 +231,14 @@ func (s *Server) track(
 	switch _, refused := errors.AsType[*event.Problem](err); {
 	case refused:
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
-		err = perhaps(event.CodeNoLeader, "the write was not committed in time; it may still be")
+		err = unknownOutcome(event.CodeNoLeader, "the write was not committed in time; it may still be")
 	case err == nil && res.Problem != nil:
 		err = res.Problem
 	}
 	if span != nil {
 		endCommit(span, c, &res, err)
 	}
-	if isStale(err) { // it is checked and proposed again, as one write
+	if isStale(err) { // the caller checks and proposes it again, as one write
 		s.ops.drop(op)
 	} else {
 		s.metrics.committed(s.ops.end(op, res.Index, err), c.Class())
@@ -245,8 +246,8 @@ func (s *Server) track(
 	return res, err
 }
 
-// perhaps returns a problem of unknown outcome.
-func perhaps(code, format string, args ...any) *event.Problem {
+// unknownOutcome returns a problem of a write that may have been executed.
+func unknownOutcome(code, format string, args ...any) *event.Problem {
 	p := event.Problemf(code, "", format, args...)
 	p.Unknown = true
 	return p
@@ -255,8 +256,8 @@ func perhaps(code, format string, args ...any) *event.Problem {
 // kept returns the first result of a repeated request.
 func (q *request) kept(ref event.Ref) (event.Result, error) {
 	c, err := q.s.deps.Log.Content(ref)
-	if err != nil && gone(err) { // it was executed, so it must not be called not applied
-		return event.Result{}, perhaps(event.CodeHistoryExpired, "this request was executed "+
+	if err != nil && gone(err) { // it was executed, so the outcome must not be not_applied
+		return event.Result{}, unknownOutcome(event.CodeHistoryExpired, "this request was executed "+
 			"before, in entry %d; its answer has been deleted with the history", ref.Index)
 	}
 	var res *event.Result
@@ -296,7 +297,7 @@ func (q *request) idempotency() (*event.Request, error) {
 		return nil, err
 	}
 	r := &event.Request{Key: requestKey(q.actor(), q.Method, q.URL.EscapedPath(), v[0])}
-	// It detects mistakes of the client that owns the key, so it need not be cryptographic.
+	// The hash detects mistakes of the client that owns the key; it need not be cryptographic.
 	h := xxhash.New()
 	_, _ = h.WriteString(q.URL.RawQuery + "\x00")
 	_, _ = h.Write(body)
@@ -305,8 +306,8 @@ func (q *request) idempotency() (*event.Request, error) {
 	return r, nil
 }
 
-// requestKey hashes principal, method, path and Idempotency-Key. Its first half is of principal and
-// key alone, so that /v1/operations finds a write by them.
+// requestKey hashes principal, method, path and Idempotency-Key. The first half covers only
+// principal and key, so that /v1/operations finds a write by them.
 func requestKey(principal, method, path, key string) (h event.Hash) {
 	p, rest := keyPrefix(principal, key), hash(method, "\x00", path)
 	copy(h[:8], p[:])
@@ -328,12 +329,12 @@ func hash[T string | []byte](parts ...T) event.Hash {
 	return event.Hash(h.Sum(nil)[:16])
 }
 
-// The state remembers the newest deduplication hashes and requests; older ones are in the log. The
-// log is searched before such a command is proposed, and the command has the index up to which:
-// deciding refuses one that searched too short (event.CodeStaleRevision).
+// The state remembers the newest deduplication hashes and requests; older ones are in the log. So
+// the log is searched before such a command is proposed. The command has the index up to which the
+// log was searched, and the state machine rejects it if that is too low (event.CodeStaleRevision).
 
-// since returns the first index of the log that is younger than age, in ms: 0 where history does
-// not go back that far.
+// since returns the first index of the log that is younger than age, in ms; 0 if history does not
+// go back that far.
 func (s *Server) since(age int64) (uint64, error) {
 	from, err := s.deps.Log.From(
 		event.Instant{Kind: event.InstantTime, Time: max(s.clock(s.deps.State)-age, 0)})
@@ -343,8 +344,8 @@ func (s *Server) since(age int64) (uint64, error) {
 	return from, err
 }
 
-// find returns the newest event with an alias, if it is of one of these types, from an index on;
-// nil if there is none.
+// find returns the newest event with an alias from an index on, if it has one of these types, else
+// nil.
 func (s *Server) find(
 	alias event.Hash, from uint64, types ...event.Type,
 ) (*event.Event, error) {
@@ -387,8 +388,8 @@ func (s *Server) lookForDuplicates(
 }
 
 // holder searches the log, from an index on, for the event by which a message took a deduplication
-// hash, nil if none has it: who was deleted has not. now is the message's id, zero once it has
-// left.
+// hash. It returns nil if no message has the hash; a deleted message does not have it any more. now
+// is the message's current id, zero if it has left.
 func (s *Server) holder(ctx context.Context, hash event.Hash, from uint64) (
 	took *event.Event, now event.ID, err error,
 ) {
@@ -416,8 +417,8 @@ func (s *Server) holder(ctx context.Context, hash event.Hash, from uint64) (
 	}
 }
 
-// firstOf searches the log for the message of which m would be a duplicate; a zero id: none.
-func (s *Server) firstOf(
+// originalOf searches the log for the message that m would duplicate; it returns a zero id for none.
+func (s *Server) originalOf(
 	ctx context.Context, q *event.QueueView, m *event.NewMessage,
 ) (id event.ID, err error) {
 	p := event.Produce{Messages: []event.NewMessage{*m}}
@@ -431,7 +432,7 @@ func (s *Server) firstOf(
 }
 
 // lookForAnswer searches the log for an earlier answer to a request, and sets in r the index up to
-// which. A zero ref: there is none.
+// which it searched. It returns a zero ref if there is none.
 func (s *Server) lookForAnswer(r *event.Request) (ref event.Ref, err error) {
 	r.Looked = s.deps.Log.Head()
 	from, err := s.since(event.KeepAnswersMS)

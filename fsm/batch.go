@@ -6,9 +6,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// stops reports whether an attempt's end by it stops the partition, so that those leased behind it
-// in its batch go back to their places. An expired lease is like a retry, and so is a release with
-// a delay, but that it never dies.
+// stops reports whether ending an attempt by it stops the partition, so that the messages leased
+// behind it in its batch return to their places. An expired lease counts as a retry, and so does a
+// release with a delay, except that a release never dies.
 func stops(p *event.Policy, it *event.SettleItem, attempt uint32) bool {
 	dies := it.Op == event.OpDeadLetter || it.Op == event.OpRetry && last(p, attempt)
 	switch {
@@ -41,13 +41,12 @@ func (d *decision) sendBack(m *event.MessageView) {
 	}
 }
 
-// givesUp reports whether a settle gives its message up for others. If an earlier item of the same
-// command has sent the message back, that is done; an ack or an extension comes too late.
+// givesUp reports whether a settle operation gives up its message. If an earlier item of the same
+// command has sent the message back, such an operation is done; an ack or an extension is too late.
 func givesUp(op event.SettleOp) bool { return op != event.OpAck && op != event.OpExtend }
 
-// extended is a part of a batch, from one lease to another, that was just extended to an instant: a
-// worker extends all of its batch in one call, where each item need not look at all behind it
-// again.
+// extended is a part of a batch, from one lease to another, that was just extended to an instant. A
+// worker extends its whole batch in one call, so each item need not visit all leases behind it.
 type extended struct {
 	from, to event.ID
 	until    int64

@@ -17,8 +17,8 @@ func (d *decision) purgeDead(c *event.PurgeDead) event.Result {
 	return event.Result{Moved: out, Count: int64(len(take))}
 }
 
-// endOverdue expires a message whose time is over, or its lease, before a command handles
-// it. Others may follow it (dead_letter_key), so a command does it for all its messages
+// endOverdue expires a message or its lease, if overdue, before a command handles it. Other
+// messages may die with it (dead_letter_key), so a command calls it for all its messages
 // first.
 func (d *decision) endOverdue(id event.ID) {
 	m, ok := d.s.Message(id)
@@ -37,10 +37,10 @@ type deadLetter struct {
 	at int
 }
 
-// deadLetters finds the messages that a command names, of those that died in a queue. The answer
-// to each says why it is passed over, if it is not among those to take: it is not dead there (with
-// strict that refuses the command), is leased, or was replayed at least most times (0: no limit).
-// All are passed over if the command's task does not run any more.
+// deadLetters finds the messages that a command names among those that died in a queue. A message
+// that is not to be moved gets the reason why in its answer: it is not dead there (with strict,
+// that refuses the command), is leased, or was replayed at least most times (0: no limit). All are
+// skipped if the command's task does not run any more.
 func (d *decision) deadLetters(
 	ids []event.ID, queue string, strict bool, most uint32, task event.ID,
 ) (take []deadLetter, out []event.Moved, p *event.Problem) {

@@ -7,8 +7,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// define puts queues and webhooks, all or none. They are checked against the resulting
-// definitions: one may name another that comes behind it or changes in the same command.
+// define creates or updates queues and webhooks, all or none. They are checked against the
+// resulting definitions: one may refer to another that follows it in the same command.
 func (d *decision) define(c *event.Define) event.Result {
 	plan, i, p := d.planQueues(c.Queues)
 	if p != nil {
@@ -37,9 +37,9 @@ func (d *decision) define(c *event.Define) event.Result {
 	return event.Result{Count: n}
 }
 
-// planQueues checks queues, each on its own and the references between them as they will be, and
-// returns them with their policies complete, and behind them the dead-letter queues that are
-// created with them. at is the one that has the problem.
+// planQueues checks queues, each on its own and their references as they will be, and returns them
+// with complete policies, followed by the dead-letter queues that are created with them. at is the
+// position of the queue that has the problem.
 func (d *decision) planQueues(puts []event.PutQueue) (
 	plan []event.PutQueue, at int, p *event.Problem) {
 	plan = slices.Clone(puts)
@@ -109,8 +109,8 @@ func (d *decision) checkPlan(plan []event.PutQueue) (at int, p *event.Problem) {
 	return 0, nil
 }
 
-// setQueues carries a plan out and returns how many queues it created or changed. A
-// dead-letter queue comes before those that name it.
+// setQueues carries out a plan and returns how many queues it created or changed. A
+// dead-letter queue precedes the queues that name it.
 func (d *decision) setQueues(plan []event.PutQueue) (n int64) {
 	for _, withDLQ := range []bool{false, true} {
 		for i := range plan {

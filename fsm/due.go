@@ -26,8 +26,8 @@ func (d *decision) due() {
 	}
 }
 
-// expireLease ends a lease that has run out, like a retry that nobody asked for: that of the
-// message, or of one ahead of it in its batch that ends at the same instant.
+// expireLease ends an expired lease, like a retry that no worker asked for: that of the message, or
+// of one ahead of it in its batch that ends at the same instant.
 func (d *decision) expireLease(of *event.MessageView) {
 	q, _ := d.s.Look(of.Queue)
 	m := new(d.s.FirstToEnd(of))
@@ -77,9 +77,9 @@ func front(o event.Ordering) event.Place {
 	return event.PlaceBlock
 }
 
-// die removes a message from its queue: into the dead-letter queue, which it returns, or
-// discarded if there is none. One that is discarded because it is too old (on_expired) holds and
-// takes no key.
+// die removes a message from its queue: it moves it to the dead-letter queue, whose name it
+// returns, or discards it if there is none. A message that is discarded because it is too old
+// (on_expired) neither holds its key nor takes other messages with it.
 func (d *decision) die(m *event.MessageView, reason event.Reason, lease event.ID,
 	content event.Blob) (to string) {
 	q, _ := d.s.Look(m.Queue)

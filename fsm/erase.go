@@ -44,7 +44,7 @@ func (d *decision) erase(c *event.Erase) event.Result {
 }
 
 // goneOn reports whether a message that had left came back since the command was
-// prepared: there is an event after the newest one that it names.
+// prepared: it has an event after the newest one in the command.
 func (d *decision) goneOn(it *event.EraseItem) bool {
 	now, ok := d.s.Raised(it.ID)
 	return ok && event.RefOf(now).Compare(it.Last) > 0

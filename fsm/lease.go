@@ -7,8 +7,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// lease leases up to Max messages of the queues, tried in their order. Those that may not be
-// delivered any more are passed over: they die, a bounded number per entry.
+// lease leases up to Max messages of the queues, tried in order. Messages that may not be delivered
+// any more die instead, a bounded number per entry.
 func (d *decision) lease(c *event.Lease) event.Result {
 	for i, name := range c.Queues {
 		if d.s.Policy(name) == nil {
@@ -63,7 +63,7 @@ func (d *decision) lease(c *event.Lease) event.Result {
 	return event.Result{Leased: out, Count: passed}
 }
 
-// undeliverable returns why a message dies instead of being delivered: its time is over, or
+// undeliverable returns why a message dies instead of being delivered: it has expired, or
 // max_attempts was lowered to attempts that it has spent. ReasonNone: it can be delivered.
 func (d *decision) undeliverable(m *event.MessageView, p *event.Policy) event.Reason {
 	switch {

@@ -1,6 +1,6 @@
-// Package fsm decides: it turns a command and the state into events and an answer. It is
-// pure except for Log.Append: time is the entry's, and the same entries give the same
-// events on every node (I5).
+// Package fsm is the replicated state machine: it turns a command and the state into events
+// and an answer. It is pure except for Log.Append: time is the entry's, and the same entries
+// give the same events on every node (I5).
 package fsm
 
 import (
@@ -105,7 +105,7 @@ type decision struct {
 	why   event.Blob // the command's
 	wants uint16     // the entry's rules
 
-	passed int // messages that the entry's leases have passed over
+	passed int // messages that died in the entry instead of being leased
 
 	sent     map[event.ID]event.Settled // leases that the command has sent back (sendBack)
 	extended extended                   // the last part of a batch that was extended
@@ -123,7 +123,7 @@ func (d *decision) emit(e event.Event) event.ID {
 	return e.ID
 }
 
-// about is an event of a message, with what every such event has.
+// about returns an event of a message with the common fields set.
 func about(t event.Type, m *event.MessageView) event.Event {
 	return event.Event{Type: t, Subject: m.ID, Prev: m.Last, Queue: m.Queue, Attempt: m.Attempt}
 }
@@ -131,8 +131,8 @@ func about(t event.Type, m *event.MessageView) event.Event {
 // expect reserves space for n more events.
 func (d *decision) expect(n int) { d.block.Events = slices.Grow(d.block.Events, n) }
 
-// command decides one command. One with an Idempotency-Key is executed once; only answers
-// without a problem are kept.
+// command decides one command. A command with an Idempotency-Key is executed once; only
+// answers without a problem are kept.
 func (d *decision) command(c *event.Command) event.Result {
 	d.actor, d.why = c.Actor, c.Why
 	clear(d.sent)
@@ -223,13 +223,13 @@ func conflict(field, format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeConflict, field, format, args...)
 }
 
-// stale refuses a command that was prepared against an older state; the node that took
+// stale rejects a command that was prepared against an older state; the node that received
 // the request prepares it again.
 func stale(format string, args ...any) *event.Problem {
 	return event.Problemf(event.CodeStaleRevision, "", format, args...)
 }
 
-// schemaChanged refuses payloads that were checked against another revision of a queue's
+// schemaChanged rejects payloads that were checked against another revision of a queue's
 // schema.
 func schemaChanged(q *event.QueueView, revision uint64) *event.Problem {
 	if revision == q.Revision || len(q.Policy.MessageSchema) == 0 {

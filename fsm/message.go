@@ -18,7 +18,7 @@ func (d *decision) deleteMessage(c *event.DeleteMessage) event.Result {
 	return event.Result{}
 }
 
-// reschedule gives a message that waits another time, priority or both.
+// reschedule changes the time or the priority of a waiting message, or both.
 func (d *decision) reschedule(c *event.Reschedule) event.Result {
 	m, ok := d.live(c.ID)
 	switch {
@@ -41,7 +41,7 @@ func (d *decision) reschedule(c *event.Reschedule) event.Result {
 	return event.Result{}
 }
 
-// live returns a message that is in a queue after what is overdue of it has happened.
+// live returns a message that is in a queue, after applying what is overdue for it.
 func (d *decision) live(id event.ID) (event.MessageView, bool) {
 	d.endOverdue(id)
 	m, ok := d.s.Message(id)

@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// news is collected by Apply for other goroutines, which poll it, so that none of their
-// work is on the write path.
+// news is what Apply collects for other goroutines. They poll it, so that their work is not
+// on the write path.
 type news struct {
 	counts    [event.NumTypes]uint64
 	discarded map[Discard]Discarded
@@ -69,8 +69,8 @@ func (m *Machine) TakeDiscarded() map[Discard]Discarded {
 	return d
 }
 
-// TakeErased returns the first block applied since the last call that has an `erased` event, 0 for
-// none, and the index up to which that is known.
+// TakeErased returns the first block since the last call that has an `erased` event, 0 for none,
+// and the index of the newest applied block.
 func (m *Machine) TakeErased() (first, upTo uint64) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -14,12 +14,11 @@ func (d *decision) produce(c *event.Produce) event.Result {
 	return event.Result{Produced: d.enqueue(c, known, nil)}
 }
 
-// load is the messages and bytes that earlier parts of a transaction add to a queue.
+// load has the messages and bytes that earlier parts of a transaction add to a queue.
 type load struct{ count, bytes int64 }
 
-// plan checks a produce without any effect. It returns the messages accepted before of which the
-// new ones are duplicates, zero for none. loads, if not nil, sums up the additions of a
-// transaction.
+// plan checks a produce without any effect. It returns, for each message, the earlier message that
+// it duplicates, zero for none. loads, if not nil, accumulates the additions of a transaction.
 func (d *decision) plan(c *event.Produce, loads map[string]load) ([]event.ID, *event.Problem) {
 	q, ok := d.s.Look(c.Queue)
 	policy := q.Policy
@@ -70,7 +69,7 @@ func (d *decision) plan(c *event.Produce, loads map[string]load) ([]event.ID, *e
 	return known, room(&q, &policy, add)
 }
 
-// accepted returns the message accepted before of which m is a duplicate, zero for none.
+// accepted returns the earlier message that m duplicates, zero for none.
 func (d *decision) accepted(c *event.Produce, m *event.NewMessage,
 	hash event.Hash) (none event.ID, p *event.Problem) {
 	if p := checkPriority(m.Priority); p != nil {
@@ -104,8 +103,8 @@ func (d *decision) accepted(c *event.Produce, m *event.NewMessage,
 	return m.Seen, nil
 }
 
-// checkPriority refuses a priority that would panic in the fold, wherever the command
-// came from.
+// checkPriority rejects a priority that would panic in the fold, regardless of where the
+// command came from.
 func checkPriority(p uint8) *event.Problem {
 	if p < event.MinPriority || p > event.MaxPriority {
 		return invalid("priority", "priority must be from %d to %d", event.MinPriority,
@@ -114,7 +113,7 @@ func checkPriority(p uint8) *event.Problem {
 	return nil
 }
 
-// room checks that more fits into a queue.
+// room checks that a queue has room for more messages and bytes.
 func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	held := q.Stats.Messages()
 	full := func(field string, limit, now, more int64) *event.Problem {
@@ -133,9 +132,8 @@ func room(q *event.QueueView, policy *event.Policy, add load) *event.Problem {
 	return nil
 }
 
-// enqueue carries a plan out; cause finds the messages from which one follows, nil for none.
-// Duplicates of messages of the same call or transaction are found here: those are in the state by
-// now.
+// enqueue carries out a plan; cause returns the causes of a message, nil for none. Duplicates of
+// messages of the same call or transaction are found here, because those are in the state by now.
 func (d *decision) enqueue(c *event.Produce, known []event.ID,
 	cause func(lease event.ID) (of []event.ID, truncated bool)) []event.Produced {
 	if d.s.Policy(c.Queue) == nil {

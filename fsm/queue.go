@@ -33,7 +33,7 @@ func (d *decision) checkQueue(c *event.PutQueue) *event.Problem {
 	return c.Policy.Validate(c.Name)
 }
 
-// checkFixed refuses to change what a queue's messages are kept by.
+// checkFixed rejects changes of policy fields that determine how a queue's messages are stored.
 func (d *decision) checkFixed(name string, p *event.Policy) *event.Problem {
 	q, ok := d.s.Look(name)
 	if !ok || q.Stats.Messages() == 0 {
@@ -49,7 +49,7 @@ func (d *decision) checkFixed(name string, p *event.Policy) *event.Problem {
 func autoDLQ(of *event.Policy) event.Policy {
 	dlq := event.DefaultPolicy()
 	dlq.Namespace = of.Namespace
-	dlq.MaxAttempts = 0 // looking into it five times must not empty it
+	dlq.MaxAttempts = 0 // leasing from it five times must not empty it
 	return dlq
 }
 
@@ -125,8 +125,8 @@ func (d *decision) deleteQueue(c *event.DeleteQueue) event.Result {
 	return event.Result{Count: held}
 }
 
-// unname removes a dead-letter queue that is deleted by force from the policies that name
-// it.
+// unname removes a dead-letter queue that is deleted by force from the policies that refer
+// to it.
 func (d *decision) unname(dlq string) {
 	for _, q := range d.s.Queues() {
 		if q.Policy.DeadLetterQueue != dlq {
@@ -141,7 +141,7 @@ func (d *decision) unname(dlq string) {
 	}
 }
 
-// pauseQueue pauses or resumes a queue or a key, unless that is done.
+// pauseQueue pauses or resumes a queue or a key, unless it is paused or resumed already.
 func (d *decision) pauseQueue(c *event.PauseQueue) event.Result {
 	q, ok := d.s.Look(c.Name)
 	if !ok {

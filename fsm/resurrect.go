@@ -6,8 +6,8 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// resurrect enqueues messages that have left their queues again. The proposing node reads
-// from the log that they have left, what they were, and that they were not resurrected or
+// resurrect enqueues messages again that have left their queues. The proposing node reads
+// their contents from the log, and checks that they have left and were not resurrected or
 // erased up to Looked; here it is checked that neither has happened since.
 func (d *decision) resurrect(c *event.Resurrect) event.Result {
 	if c.Order > event.OrderAppend {
@@ -95,7 +95,7 @@ func (d *decision) resurrect(c *event.Resurrect) event.Result {
 	return event.Result{Moved: out, Count: int64(len(turns))}
 }
 
-// canRise refuses a message that is still in a queue, or was resurrected since the log was read.
+// canRise rejects a message that is still in a queue, or was resurrected since the log was read.
 func (d *decision) canRise(it *event.ResurrectItem) *event.Problem {
 	if p := checkPriority(it.Priority); p != nil {
 		return p

@@ -2,8 +2,8 @@ package fsm
 
 import "github.com/qlogd/qlogd/event"
 
-// upgrade puts rules of deciding into force, for the rest of this entry and all later
-// ones (I19). They never go back.
+// upgrade puts a newer rules version into force, for the rest of this entry and all later
+// ones (I19). The version never decreases.
 func (d *decision) upgrade(c *event.Upgrade) event.Result {
 	if c.Rules > d.wants {
 		// A node that does not know these rules would not have stopped at this entry.
@@ -16,7 +16,7 @@ func (d *decision) upgrade(c *event.Upgrade) event.Result {
 	return event.Result{}
 }
 
-// mark answers the marks of a decided entry: nodes compare the state after all of it.
+// mark sets the results of an entry's Mark commands: nodes compare the state after the entry.
 func (d *decision) mark(commands []event.Command, results []event.Result) {
 	for i := range commands {
 		if commands[i].Mark != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// settle settles leases, each on its own.
+// settle settles leases, each with its own outcome.
 func (d *decision) settle(c *event.Settle) event.Result {
 	out := make([]event.Settled, len(c.Items))
 	if c.Queue != "" && !d.hasQueue(c.Queue) {
@@ -32,7 +32,7 @@ func (d *decision) settle(c *event.Settle) event.Result {
 	return event.Result{Settled: out}
 }
 
-// holder returns the message whose current lease this is. A lease that has run out by the
+// holder returns the message whose current lease this is. A lease that has expired by the
 // clock ends here and cannot be settled.
 func (d *decision) holder(lease event.ID) (event.MessageView, bool) {
 	m, ok := d.s.ByLease(lease)

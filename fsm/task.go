@@ -28,10 +28,11 @@ func (d *decision) createTask(c *event.CreateTask) event.Result {
 	})}
 }
 
-// roomForTask refuses one task more than may run.
+// roomForTask returns a problem if no more tasks may run.
 func (d *decision) roomForTask() *event.Problem {
 	if n := d.s.RunningTasks(); n >= mostTasks {
-		return conflict("", "%d tasks run already, as many as may: let some end, or cancel them", n)
+		return conflict("", "%d tasks run already, which is the limit: wait for some to end, or "+
+			"cancel them", n)
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func TestTasksAreForgotten(t *testing.T) {
 		}
 		rs := b.do(cs...)
 		if n == 900 { // as many run as may
-			b.wantProblem(rs[99], event.CodeConflict, "1000 tasks run already, as many as may: let some end, or cancel them")
+			b.wantProblem(rs[99], event.CodeConflict, "1000 tasks run already, which is the limit: wait for some to end, or cancel them")
 			rs = rs[:99]
 		}
 		for i, r := range rs {
@@ -78,8 +78,8 @@ func TestTasksAreForgotten(t *testing.T) {
 	b.refold()
 }
 
-// TestUndoKeepsHistory: an undo keeps the history that it may have to read until it ends, for a day at
-// most.
+// TestUndoKeepsHistory: an undo keeps the history that it may have to read until it ends, for a day
+// at most.
 func TestUndoKeepsHistory(t *testing.T) {
 	t.Parallel()
 	const day = 24 * 3600 * 1000

@@ -56,9 +56,9 @@ type Archive struct {
 
 var (
 	// ErrNone is returned if there is no archive yet.
-	ErrNone = errors.New("there is no archive")
+	ErrNone = errors.New("no archive found")
 	// ErrOther is returned for an archive of another cluster or of another history of it.
-	ErrOther = errors.New("the archive is of another history")
+	ErrOther = errors.New("archive belongs to another cluster or history")
 )
 
 // CheckDir returns an error unless name can be a directory's. An object store is reached through a
@@ -181,7 +181,7 @@ func (a *Archive) put(name string, r io.Reader) error {
 	return a.fs.SyncDir(dir)
 }
 
-// removeUnfinished removes the unfinished files in a directory that would get this name; "": any.
+// removeUnfinished removes the unfinished files for this name, "" for any, in a directory.
 func (a *Archive) removeUnfinished(dir, name string) error {
 	names, err := vfs.List(a.fs, dir)
 	if err != nil {
@@ -276,8 +276,8 @@ func (a *Archive) Write(ctx context.Context, src Source, progress func(done, tot
 	return w, a.writeCheckpoints(&src, &w, there)
 }
 
-// differs reports whether an archived segment has other bytes than the log's: of two with the same
-// chain, contents were erased in one.
+// differs reports whether an archived segment differs from the log's: two segments with the same
+// chain differ if contents were erased in one.
 func (a *Archive) differs(src *Source, s *log.SegmentInfo) (bool, error) {
 	mine, err := sumOf(src.FS, path.Join(src.LogDir, s.Name), s.Size)
 	if err != nil {
@@ -343,11 +343,12 @@ func (a *Archive) Erase(ctx context.Context, erased []event.Ref) (n int, err err
 	return n, nil
 }
 
-// checkpointStep is how many segments have a checkpoint, so that a state is near every instant.
+// checkpointStep is the number of segments per archived checkpoint, so that every instant has a
+// nearby state.
 const checkpointStep = 8
 
-// writeCheckpoints copies the checkpoint from which the archive can be folded, if the log's
-// beginning was gone before it could be archived, and one for every few of its segments.
+// writeCheckpoints copies the checkpoint that the archive must be folded from, if the log's
+// beginning was deleted before it could be archived, and one for every checkpointStep segments.
 func (a *Archive) writeCheckpoints(src *Source, w *Written, segments []log.SegmentInfo) error {
 	metas, _, err := checkpoint.List(src.FS, src.Checkpoints)
 	if err != nil || len(metas) == 0 || w.UpTo == 0 {

@@ -30,9 +30,9 @@ type ArchiverOptions struct {
 	Logger           *slog.Logger
 }
 
-// Archiver copies sealed segments to the archive while a node runs: the leader writes, the others
-// read which are there, because no node may delete the others. A node without an archive has a nil
-// one.
+// Archiver copies sealed segments to the archive while a node runs. The leader writes; the others
+// read which segments are archived, because no node may delete a segment before that. A node
+// without an archive has a nil Archiver.
 type Archiver struct {
 	o      ArchiverOptions
 	failed prometheus.Counter
@@ -50,7 +50,7 @@ func NewArchiver(o ArchiverOptions) *Archiver {
 	}
 	a := &Archiver{o: o, failed: prometheus.NewCounter(prometheus.CounterOpts{
 		Name: "qlogd_archive_failures_total",
-		Help: "Looks at the archive that failed; meanwhile no history is deleted.",
+		Help: "Failed archive runs; meanwhile no history is deleted.",
 	})}
 	o.Registry.MustRegister(a.failed, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "qlogd_archive_index",
@@ -84,7 +84,7 @@ func (a *Archiver) Run(ctx context.Context) {
 		}
 		return err
 	}, a.o.Logger.With("archive", a.o.Archive).Warn,
-		"log was not archived, nothing of it is deleted; retrying")
+		"archiving failed, retrying; no history is deleted meanwhile")
 }
 
 func (a *Archiver) once(ctx context.Context) error {
@@ -125,9 +125,9 @@ func (a *Archiver) write(ctx context.Context) error {
 	return err
 }
 
-// archived returns the index after which an archive begins, and the one up to which it has all of a
-// log's sealed segments. The leader had deleted what is before the archive's beginning before there
-// was one: it will never be archived, so nothing waits for it.
+// archived returns the index after which an archive begins, and the index up to which it has all of
+// a log's sealed segments. History before the archive's beginning was deleted before the archive
+// was created. It will never be archived, so retention does not wait for it.
 func archived(mine, there []log.SegmentInfo) (since, upTo uint64) {
 	chains := map[[32]byte]bool{}
 	for _, s := range there {

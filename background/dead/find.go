@@ -1,6 +1,5 @@
-// Package dead knows what can be done with dead letters: which of them a filter selects, which
-// errors are alike, what an edit makes of a message, and how a task replays or purges many of them.
-// The API and the task runner share it, so that a replay of ten and one of a million mean the same.
+// Package dead finds, groups, edits, replays and purges dead letters. The API and the task runner
+// share it, so that replays of ten and of a million messages behave the same.
 package dead
 
 import (
@@ -36,8 +35,8 @@ type Finder struct {
 	Fits func(q *event.QueueView, c *event.Content) error
 }
 
-// Filter selects some of what died in a queue. What is empty selects all. A task keeps it as it is:
-// instants are resolved, so that they mean the same whenever the task goes on.
+// Filter selects dead letters of a queue. Empty fields select all. Tasks store it, so its instants
+// are resolved: they mean the same whenever the task continues.
 type Filter struct {
 	Reason      string  `json:"reason,omitzero"`
 	Error       string  `json:"error,omitzero"` // part of the error text, in any case
@@ -50,7 +49,7 @@ type Filter struct {
 	Fingerprint string  `json:"fingerprint,omitzero"`
 }
 
-// Selects reports whether a filter selects a message; of those that are not dead it selects none.
+// Selects reports whether a filter selects a message; false if the message is not dead.
 func (x Finder) Selects(f *Filter, v *event.MessageView) (bool, error) {
 	d, index := v.Dead, event.RefOf(v.ID).Index
 	fits := d != nil && (f.Reason == "" || f.Reason == d.Reason.String()) &&
@@ -65,13 +64,13 @@ func (x Finder) Selects(f *Filter, v *event.MessageView) (bool, error) {
 		(f.Fingerprint == "" || f.Fingerprint == Fingerprint(d.Reason, Pattern(text))), err
 }
 
-// ParseReason reads one of the reasons that a message can die of; "" is any.
+// ParseReason parses a reason for which a message can die; "" is any.
 func ParseReason(s string) (event.Reason, bool) {
 	r, ok := event.Parse[event.Reason](s)
 	return r, ok && r <= event.ReasonKeyDead // messages die of no other
 }
 
-// Search is a walk through what died in a queue and fits a filter, rising by id.
+// Search iterates over the dead letters of a queue that match a filter, in ascending order of id.
 type Search struct {
 	Queue  string
 	Filter Filter
@@ -81,7 +80,7 @@ type Search struct {
 	After, Before event.ID
 }
 
-// perRead is how many dead letters are read in one go: nothing is applied meanwhile.
+// perRead is the number of dead letters read at once; no entry is applied meanwhile.
 const perRead = 512
 
 // Select yields what a search finds. It ends early, with ctx's error, when ctx

@@ -12,9 +12,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Mover carries out what a Spec says, in as many entries as it takes. Each of its
-// proposals names the task, and deciding skips what is not dead any more: so it may
-// start again at any time, on any node.
+// Mover executes a Spec, in as many entries as it takes. Each proposal names the task, and
+// the state machine skips messages that are not dead any more, so a Mover may start again at
+// any time, on any node.
 type Mover struct {
 	Finder
 	Propose task.Propose
@@ -29,11 +29,11 @@ const (
 	chunkBytes = 512 << 10 // of edits
 )
 
-// letter is what is kept of each message while a task runs: there may be millions.
+// letter is what a running task keeps in memory of each message: there may be millions.
 type letter struct{ id, first event.ID }
 
-// start decodes a task's spec and lists what it selects, of what was dead when the
-// task was created: what dies again while it runs must not come around again.
+// start decodes a task's spec and lists the messages that it selects among those that were
+// dead when the task was created: one that dies again while it runs is not selected again.
 func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
 	s *Spec, out []letter, err error) {
 	if s, err = task.DecodeSpec[Spec](raw); err != nil {
@@ -57,8 +57,8 @@ func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
 	return s, out, nil
 }
 
-// Item returns a message's part of a replay into target, with its edit, nil for none.
-// What is edited, or goes to another queue, must fit the target's message_schema: an
+// Item returns the item that replays a message into target, with an edit, nil for none. A
+// message that is edited or goes to another queue must match the target's message_schema; an
 // *event.Problem says why it does not.
 func (x Finder) Item(v *event.MessageView, edit *Edit, target *event.QueueView) (
 	item event.ReplayItem, err error) {
@@ -113,8 +113,8 @@ func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
 	return skipped, nil
 }
 
-// replay proposes the command for the next messages, at most the number given. took is how many it
-// has dealt with: some moved, some were skipped, the others were not dead any more.
+// replay proposes the command for the next messages, at most most. took is the number of messages
+// processed: moved, skipped, or not dead any more.
 func (m *Mover) replay(
 	ctx context.Context, t *event.TaskView, s *Spec, c event.Replay, left []letter, most int,
 ) (took, moved int, skipped int64, err error) {
@@ -142,9 +142,9 @@ func (m *Mover) replay(
 	return took, len(c.Items) - int(skipped), skipped + misfits, err
 }
 
-// fill fills a command with the next messages, as many as the target has room for, but at most
-// the number given. took is how many it has examined, misfits the number of those whose
-// content does not fit the target.
+// fill adds the next messages to a command, as many as the target has room for, but at most most.
+// took is the number of messages examined, misfits the number of those whose content does not match
+// the target's schema.
 func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int) (
 	took int, misfits int64, err error) {
 	room, bytes := task.Room(target)
@@ -178,8 +178,8 @@ func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.Queu
 	return took, misfits, nil
 }
 
-// propose returns how many messages of a command were passed over, but for what is gone: that was
-// most likely done by an earlier run. A refusal is an error.
+// propose proposes a command and returns how many messages were skipped. It does not count messages
+// that were not dead any more: an earlier run most likely moved them. A refusal is an error.
 func (m *Mover) propose(ctx context.Context, c *event.Command) (skipped int64, err error) {
 	moved, err := m.Propose.Move(ctx, c)
 	for i := range moved {
@@ -211,8 +211,8 @@ func (m *Mover) Purge(ctx context.Context, t event.TaskView, raw []byte) (
 	return skipped, nil
 }
 
-// Spec says what a replay or a purge of dead letters does, as a task keeps it
-// (Content.Spec). Either IDs or Filter is set.
+// Spec describes a replay or a purge of dead letters, as stored in a task (Content.Spec).
+// Either IDs or Filter is set.
 type Spec struct {
 	IDs    []event.ID `json:"message_ids,omitzero"` // in the dead-letter queue
 	Filter *Filter    `json:"filter,omitzero"`
@@ -239,8 +239,8 @@ type Edit struct {
 // Encode returns the bytes of a spec.
 func (s *Spec) Encode() ([]byte, error) { return json.Marshal(s, json.Deterministic(true)) }
 
-// Apply returns a message's content with the edit in it, and without its error text,
-// which is of the message that died.
+// Apply returns a message's content with the edit applied, and without the error text, which
+// belongs to the message that died.
 func (e *Edit) Apply(old *event.Content) *event.Content {
 	c := *old
 	c.Error = ""

@@ -1,4 +1,4 @@
-// Package loop repeats background work until a node stops, and bounds how much it reads.
+// Package loop repeats background work until a node stops, and limits its read rate.
 package loop
 
 import (
@@ -17,7 +17,7 @@ func New(every, retry time.Duration) *Loop {
 	return &Loop{every: every, retry: retry, wake: make(chan struct{}, 1)}
 }
 
-// Wake has Run work again at once. It never blocks.
+// Wake makes Run work again at once. It never blocks.
 func (l *Loop) Wake() {
 	select {
 	case l.wake <- struct{}{}:
@@ -25,7 +25,7 @@ func (l *Loop) Wake() {
 	}
 }
 
-// Run works until ctx ends. It logs an error with msg, but only once while it stays the same.
+// Run works until ctx ends. It logs an error with msg, but only once as long as it stays the same.
 func (l *Loop) Run(
 	ctx context.Context, work func(context.Context) error, log func(string, ...any), msg string,
 ) {

@@ -7,7 +7,8 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// Pace bounds how much background work reads in a second. Nothing is read while the node is busy.
+// Pace limits the bytes that background work reads per second. Nothing is read while the node is
+// busy.
 type Pace struct {
 	limit *rate.Limiter
 	busy  func() bool

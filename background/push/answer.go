@@ -24,8 +24,7 @@ const (
 	maxErrorBody  = 256     // of an answer, in an error
 )
 
-// verdict is what becomes of a message after a delivery, and what the delivery says about the
-// target.
+// verdict is the outcome of a delivery for the message, and for the target's health.
 type verdict struct {
 	op      event.SettleOp // OpAck, OpRetry, OpDeadLetter, OpRelease
 	delayMS int64          // OpRetry: -1 the policy's
@@ -34,11 +33,11 @@ type verdict struct {
 	result  []byte         // OpAck: JSON
 	answer  []byte         // OpAck: the target's JSON; nil none
 
-	works     bool          // the target answers like one that does its work
+	works     bool          // the target is healthy
 	down      bool          // the failure is the target's, whatever the message
-	hold      time.Duration // the target asks to be left alone for that long
-	unreached bool          // it has surely not received the request
-	refused   bool          // it never will, as this node is configured
+	hold      time.Duration // the target asks for a pause of this length
+	unreached bool          // it has certainly not received the request
+	refused   bool          // this node's configuration does not allow the target
 }
 
 // judge returns the verdict on an answer, or on its absence. 2xx acks, 410 dead-letters. A status

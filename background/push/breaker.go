@@ -7,21 +7,21 @@ import (
 	"golang.org/x/time/rate"
 )
 
-// breaker keeps a queue from hammering a target that is down, and from spending its messages'
-// attempts on it. It opens after enough consecutive failures of the target, not of a message; then
-// it lets one delivery through at a time, whose outcome closes it or keeps it open for twice as
-// long.
+// breaker is a circuit breaker: it keeps a queue from hammering a target that is down, and from
+// spending its messages' attempts on it. It opens after enough consecutive failures of the target,
+// not of a message. Then it allows one delivery at a time, whose outcome closes it or keeps it open
+// for twice as long.
 //
-// A target that may not be reached from here is down at once, and one that can't be reached soon.
-// One that answers 500, or not in time, may have something against these messages: it is down when
-// that has gone on for a while, or was seen very often. The queue's lock guards it.
+// A target that this node may not reach is down at once, and an unreachable one after few failures.
+// A target that answers 500, or not in time, may fail because of these messages: it is down after a
+// while of such failures, or after many. The queue's lock guards the breaker.
 type breaker struct {
 	failures int           // consecutive
 	since    time.Time     // the first failure
-	open     bool          //
-	probing  bool          // open, and one delivery is let through
+	open     bool          // the target is down
+	probing  bool          // open, and one delivery is in flight
 	pause    time.Duration // how long it is open
-	next     time.Time     // when the next delivery is let through
+	next     time.Time     // when the next delivery is allowed
 	last     string        // why the newest failed
 }
 

@@ -62,10 +62,10 @@ func (d *delivery) answersElsewhere() bool {
 	return !d.q.push || d.q.target != nil && d.q.target.AnswerTo != d.t.AnswerTo
 }
 
-// damagedPause is how long a message is held that cannot be read here, before it is released.
+// damagedPause is how long a message that cannot be read here is held before it is released.
 const damagedPause = 5 * time.Second
 
-// retry is the verdict of a message that is tried again by the queue's policy.
+// retry returns the verdict for a message to be retried by the queue's policy.
 func retry(text string) verdict { return verdict{op: event.OpRetry, delayMS: -1, text: text} }
 
 // send sends the request and returns its outcome.
@@ -115,7 +115,7 @@ func (d *delivery) send(ctx context.Context) verdict {
 		v = retry("the answer is larger than a payload may be")
 		v.works = true
 	}
-	if v.unreached && d.probe { // sent to find out, and not received: that costs no attempt
+	if v.unreached && d.probe { // a probe that was not received costs no attempt
 		v.op = event.OpRelease
 	}
 	return v
@@ -151,8 +151,8 @@ func (d *delivery) hold(ctx context.Context, lost func(), until time.Time) {
 	}
 }
 
-// settle settles the lease by the verdict, and retries while the lease is held: what was delivered
-// and not acked is delivered again.
+// settle settles the lease by the verdict, and retries while the lease is held: a delivered message
+// that is not acked would be delivered again.
 func (d *delivery) settle(ctx context.Context, v *verdict) {
 	e := d.q.e
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, retryAfter) {

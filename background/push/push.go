@@ -35,8 +35,8 @@ type Deps struct {
 	// Barrier returns when this node has applied all that was committed before.
 	Barrier func(context.Context) error
 	Queues  func() []event.QueueView // sorted by name
-	// Lease waits for work like a worker's long poll. What it leases after ctx has ended it gives
-	// back.
+	// Lease waits for work like a worker's long poll. It releases what it leases after ctx has
+	// ended.
 	Lease func(ctx context.Context, lease *event.Lease, wait time.Duration) (
 		[]event.LeasedMessage, error)
 	// Settle settles one lease and, if answer is not nil, enqueues it into the queue to in the same
@@ -52,7 +52,7 @@ type Deps struct {
 	Client     *webhook.Client
 	MaxPayload int64  // of a message: bounds bodies, and answers that are enqueued
 	Worker     string // the name under which it leases
-	// Off is why this node delivers nothing; "" if it does.
+	// Off is why this node delivers nothing; "" if it delivers.
 	Off      string
 	Registry prometheus.Registerer
 	Logger   *slog.Logger
@@ -74,7 +74,7 @@ type Engine struct {
 	queues map[string]*queue // all that have push, or deliveries in flight
 }
 
-// retryAfter is when something is retried after an error of this node's.
+// retryAfter is the pause after an error of this node.
 const retryAfter = time.Second
 
 // New returns an Engine; Start starts it.
@@ -91,7 +91,7 @@ func New(d Deps) *Engine {
 // Check is the package's Check with this node's rules.
 func (e *Engine) Check(p *wire.Push) error { return Check(p, e.Client.AllowPrivate()) }
 
-// Start delivers from here on whenever this node leads, until Stop.
+// Start starts deliveries: until Stop, the engine delivers whenever this node leads.
 func (e *Engine) Start() {
 	e.work.Go(func() {
 		e.Run(e.soft, e.once, e.Logger.Debug, "push waits for the log to be applied")
@@ -110,14 +110,14 @@ func (e *Engine) once(ctx context.Context) error {
 	return nil
 }
 
-// Drain ends leasing; requests in flight go on. It does not block.
+// Drain ends leasing; requests in flight continue. It does not block.
 func (e *Engine) Drain() { e.drain() }
 
-// giveBack bounds the time to give leases back after requests were aborted.
+// giveBack bounds the time to release leases after requests were aborted.
 const giveBack = 2 * time.Second
 
-// Stop drains and waits for the deliveries in flight until ctx ends: then they are aborted, and
-// their messages given back.
+// Stop drains and waits for the deliveries in flight until ctx ends. Then it aborts them and
+// releases their messages.
 func (e *Engine) Stop(ctx context.Context) {
 	e.Drain()
 	done := make(chan struct{})
@@ -136,7 +136,7 @@ func (e *Engine) Stop(ctx context.Context) {
 	}
 }
 
-// update follows the existing queues, and delivers those with push if this node leads.
+// update adds and updates the queues that exist, and delivers those with push if this node leads.
 func (e *Engine) update(leads bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -12,14 +12,14 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// waitFor is how long one lease waits for work before it is asked for again.
+// waitFor is how long one lease call waits for work before it is repeated.
 const waitFor = event.MaxWaitMS * time.Millisecond
 
 // recheckSecrets is the pause between checks for a missing secret.
 const recheckSecrets = time.Second
 
-// queue delivers one queue, while it leads. It exists until push is removed and nothing is in
-// flight any more.
+// queue delivers one queue while this node leads. It exists until push is removed and no delivery
+// is in flight any more.
 //
 // Invariant: at most target.MaxInFlight deliveries are in flight, or leased.
 type queue struct {
@@ -47,7 +47,7 @@ func (q *queue) interrupt() {
 	q.leasing, q.cancel = context.WithCancel(q.e.soft)
 }
 
-// signal has run look again whether a delivery can begin.
+// signal makes run check again whether a delivery can begin.
 func (q *queue) signal() {
 	select {
 	case q.changed <- struct{}{}:
@@ -55,8 +55,8 @@ func (q *queue) signal() {
 	}
 }
 
-// set has the queue delivered by its policy among all queues, if this node leads. What is in flight
-// goes on as it began.
+// set applies the queue's policy, found in all, and delivers if this node leads. Deliveries in
+// flight continue unchanged.
 func (q *queue) set(all map[string]event.QueueView, leads bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

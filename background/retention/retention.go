@@ -1,9 +1,10 @@
-// Package retention deletes history that is older than its limit, and nothing that is needed.
+// Package retention deletes history that is older than a limit and not needed any more.
 //
-// The leader carries forward what live messages still need of old segments (entries that write
-// their contents again), then commits that history below an index may go. Each node then deletes
-// whole segments below it, never what is after the oldest checkpoint that it keeps. So every state
-// within the limit can be rebuilt: the index is that of a checkpoint at its beginning.
+// The leader carries forward the contents that live messages still need from old segments (it
+// proposes entries that write them again), and then commits that history below an index may be
+// deleted. Each node then deletes whole segments below it, but none after the oldest checkpoint
+// that it keeps. The index is that of a checkpoint at the limit, so every state within the limit
+// can be rebuilt.
 package retention
 
 import (
@@ -75,8 +76,8 @@ func (r *Retention) plan(metas []checkpoint.Meta) (cut uint64, err error) {
 	return r.segment(metas[base].HeadIndex + 1), nil
 }
 
-// segment returns the first index of the segment that has an index; 0 if that is the oldest one, or
-// before it.
+// segment returns the first index of the segment that contains an index; 0 if that is the oldest
+// segment, or none.
 func (r *Retention) segment(index uint64) (first uint64) {
 	for i, s := range r.Log.Segments() {
 		if i > 0 && s.First <= index {

@@ -1,4 +1,4 @@
-// Package scrub finds damage in a node's files before somebody needs them, and has it repaired.
+// Package scrub finds damage in a node's files before they are needed, and repairs it.
 //
 // Run reads checkpoints, and segments with their indexes, slowly and in rounds. Damage that another
 // reader meets first is reported with Found. A file that failed its check is logged once, and
@@ -106,7 +106,7 @@ func New(o Options) *Scrubber {
 	return s
 }
 
-// Found records damage that a read has met, and has it repaired at once.
+// Found records damage that a reader has found, and starts its repair at once.
 func (s *Scrubber) Found(c *log.CorruptionError) { s.found(c.Segment, c) }
 
 func (s *Scrubber) found(name string, why error) {
@@ -245,7 +245,7 @@ func (s *Scrubber) read(ctx context.Context, n int64) {
 	_ = s.pace.Wait(ctx, n)
 }
 
-// repairAll repairs what it can. The newest first: those after a segment say what is erased in it.
+// repairAll repairs what it can, the newest first: later segments list what is erased in one.
 func (s *Scrubber) repairAll(ctx context.Context) (err error) {
 	s.mu.Lock()
 	names := slices.Sorted(maps.Keys(s.damaged))

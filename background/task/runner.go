@@ -1,8 +1,8 @@
-// Package task runs what takes many entries: large replays, purges, erasures. A task is part of the
-// replicated state; it runs on the leader alone, and only proposes bounded commands that name it.
-// Deciding refuses these once the task has ended, and skips what was done before: so the next
-// leader starts again with what is left, and nothing is lost or done twice (I21). A verification
-// runs on the node that it names, which has a Runner of its own for it.
+// Package task runs work that takes many entries: large replays, purges, erasures. A task is part
+// of the replicated state. It runs on the leader alone, and only proposes bounded commands that
+// name it. The state machine rejects these once the task has ended, and skips what was done before,
+// so the next leader continues with the rest, and nothing is lost or done twice (I21). A
+// verification runs on the node that it names, which has its own Runner for it.
 package task
 
 import (
@@ -51,8 +51,8 @@ func DecodeSpec[T any](b []byte) (*T, error) {
 // perSecond is how often a second a task with a rate proposes, if its rate allows.
 const perSecond = 10
 
-// Pace returns what spaces out the commands of a task: each waits for as many messages as the one
-// before has moved, at most the number returned. Rate 0 is no limit.
+// Pace returns a rate limiter for the commands of a task, and the most messages that one command
+// may move: before each command, wait for as many as the previous one moved. Rate 0 is no limit.
 func Pace(perSec int64, chunk int) (pace *rate.Limiter, most int) {
 	if perSec == 0 {
 		return rate.NewLimiter(rate.Inf, 0), chunk
@@ -100,19 +100,19 @@ func (p Propose) Move(ctx context.Context, c *event.Command) ([]event.Moved, err
 	return res.Moved, nil
 }
 
-// Outrun reports whether a command was refused because others were faster: the state, as it is now,
-// says what there is to do.
+// Outrun reports whether a command was refused because the state changed concurrently: it must be
+// prepared again from the current state.
 func Outrun(err error) bool {
 	p, refused := errors.AsType[*event.Problem](err)
 	return refused && (p.Code == event.CodeQueueFull || p.Code == event.CodeStaleRevision)
 }
 
-// NoQueue returns why a task whose target is gone ends.
+// NoQueue returns the error of a task whose target queue does not exist any more.
 func NoQueue(name string) error {
 	return event.Problemf(event.CodeQueueNotFound, "to", "queue %s does not exist any more", name)
 }
 
-// TooLarge returns why a task ends whose next message does not even fit into the empty target.
+// TooLarge returns the error of a task whose next message does not fit even into the empty target.
 func TooLarge(id event.ID, target string) error {
 	return event.Problemf(event.CodeConflict, "to",
 		"message %s is larger than the max_bytes of queue %s", id, target)
@@ -150,7 +150,7 @@ type Runner struct {
 // days.
 const maxActive = 100
 
-// atOnce bounds how many proposals of tasks are in flight: they share the leader with all else.
+// atOnce bounds the proposals of tasks in flight, which compete with clients' writes.
 const atOnce = 4
 
 // InTurn bounds how many calls of propose are in flight.

@@ -1,6 +1,6 @@
-// Package undo brings back what left a queue and should not have: acked by a bad deploy, purged,
-// deleted, expired. It finds it in the log, and resurrects each message once in its life. The API
-// counts and brings back a few with it, a task many.
+// Package undo brings back messages that left a queue by mistake: acked by a bad deploy, purged,
+// deleted, expired. It finds them in the log, and resurrects each message at most once. The API
+// uses it to count and to bring back a few messages, a task to bring back many.
 package undo
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/qlogd/qlogd/log"
 )
 
-// Filter selects what left a queue. Instants are resolved to indexes of the log, so that they mean
-// the same whenever a task goes on.
+// Filter selects messages that left a queue. Instants are resolved to indexes of the log, so that
+// they mean the same whenever a task continues.
 type Filter struct {
 	Discarded bool         `json:"discarded,omitzero"` // else acked
 	From      uint64       `json:"from_index,omitzero"`
@@ -31,7 +31,7 @@ type Filter struct {
 	Kind      *string      `json:"kind,omitzero"`
 }
 
-// Spec says what an undo does, as a task keeps it (Content.Spec).
+// Spec describes an undo, as stored in a task (Content.Spec).
 type Spec struct {
 	Filter Filter      `json:"filter"`
 	To     string      `json:"to"` // the queue that it goes to
@@ -74,20 +74,21 @@ const (
 	ChunkBytes = 1 << 20
 )
 
-// left is what is kept of each message while it is brought back: there may be millions.
+// left is what an undo keeps in memory of each message: there may be millions.
 type left struct {
 	id, first event.ID
 	last      event.Ref // the event with which it left
 }
 
-// Search has read the log: what left a queue, and what happened to it since.
+// Search is the result of reading the log: the messages that left a queue, and what happened to
+// them since.
 type Search struct {
 	f      *Finder
 	queue  string
 	spec   *Spec
 	before event.ID // what left after it does not count; zero: no bound
 	next   uint64   // the log is read below it
-	// searched: what leaves from now on does not count
+	// searched: messages that leave from now on do not count
 	searched bool
 	found    []left
 	back     map[event.ID]event.ID // what was resurrected, by which task
@@ -95,7 +96,8 @@ type Search struct {
 	taken    map[event.Hash]bool // in a count
 }
 
-// Search finds what left a queue and a spec selects, in the order in which it is brought back.
+// Search finds the messages that left a queue and match a spec, in the order in which they are to
+// be brought back.
 func (f *Finder) Search(ctx context.Context, queue string, spec *Spec, before event.ID) (
 	*Search, error) {
 	s := &Search{
@@ -153,7 +155,7 @@ func (s *Search) read(ctx context.Context) error {
 	return nil
 }
 
-// take notes a message that left, if the filter selects it.
+// take adds a message that left, if the filter selects it.
 func (s *Search) take(ctx context.Context, e *event.Event) error {
 	f := &s.spec.Filter
 	if e.Queue != s.queue || f.To > 0 && event.RefOf(e.ID).Index > f.To ||
@@ -183,7 +185,7 @@ func (s *Search) take(ctx context.Context, e *event.Event) error {
 	return nil
 }
 
-// item returns a message's part of an undo.
+// item returns a message's item of a Resurrect command.
 func (s *Search) item(ctx context.Context, l left, target *event.QueueView) (
 	item event.ResurrectItem, err error) {
 	skip := func(code string) (event.ResurrectItem, error) {
@@ -205,7 +207,7 @@ func (s *Search) item(ctx context.Context, l left, target *event.QueueView) (
 	return item, nil
 }
 
-// Count says what an undo would do now.
+// Count returns what an undo would do now.
 func (s *Search) Count(ctx context.Context, target *event.QueueView) (*wire.Undone, error) {
 	out := s.f.Undone(s.spec)
 	for _, l := range s.found {
@@ -225,8 +227,8 @@ func (s *Search) Count(ctx context.Context, target *event.QueueView) (*wire.Undo
 	return out, nil
 }
 
-// Chunk returns all parts of an undo for one command; ok is false if they are too many, too large,
-// or have no room.
+// Chunk returns all items of an undo for one command; ok is false if they are too many or too
+// large, or the target has no room.
 func (s *Search) Chunk(ctx context.Context, target *event.QueueView) (
 	items []event.ResurrectItem, ok bool, err error) {
 	if len(s.found) > ChunkItems {
@@ -236,8 +238,8 @@ func (s *Search) Chunk(ctx context.Context, target *event.QueueView) (
 	return items, took == len(s.found), err
 }
 
-// fill returns the parts of the next messages, as many as the target has room for, but at most the
-// number given. took is how many it has examined.
+// fill returns the items of the next messages, as many as the target has room for, but at most
+// most. took is the number of messages examined.
 func (s *Search) fill(ctx context.Context, todo []left, target *event.QueueView, most int) (
 	took int, items []event.ResurrectItem, err error) {
 	room, bytes := task.Room(target)
@@ -259,7 +261,7 @@ func (s *Search) fill(ctx context.Context, todo []left, target *event.QueueView,
 	return took, items, nil
 }
 
-// Undone returns an answer in which nothing is counted yet.
+// Undone returns an answer with all counts zero.
 func (f *Finder) Undone(spec *Spec) *wire.Undone {
 	out := &wire.Undone{Skipped: map[string]int64{}}
 	if before, clock := f.Log.Begins(); before > 0 && spec.Filter.From <= before {
@@ -268,7 +270,7 @@ func (f *Finder) Undone(spec *Spec) *wire.Undone {
 	return out
 }
 
-// Add counts one message, which was brought back if there is no code.
+// Add counts one message; code is why it was skipped, "" if it was brought back.
 func Add(out *wire.Undone, code string) {
 	if out.Matched++; code == "" {
 		out.BroughtBack++
@@ -277,8 +279,8 @@ func Add(out *wire.Undone, code string) {
 	}
 }
 
-// Runner carries out what a Spec says, in as many entries as it takes. It may start again at any
-// time, on any node: what was brought back is in the log.
+// Runner executes a Spec, in as many entries as it takes. It may start again at any time, on any
+// node, because the log shows what was brought back.
 type Runner struct {
 	Finder
 	Propose task.Propose
@@ -320,8 +322,8 @@ func (r *Runner) Run(ctx context.Context, t event.TaskView, raw []byte) (
 	return out.Matched - out.BroughtBack, result, nil
 }
 
-// step brings the next messages back, at most the number given. took is how many it has dealt with,
-// moved how many are back.
+// step brings back the next messages, at most most. took is the number of messages processed, moved
+// the number of those brought back.
 func (r *Runner) step(ctx context.Context, t *event.TaskView, s *Search, todo []left, most int,
 	out *wire.Undone) (took, moved int, err error) {
 	head := r.Log.Head() // before the state is read, so that Wait misses nothing

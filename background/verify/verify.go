@@ -70,11 +70,11 @@ func New(o Options) *Verifier {
 	return v
 }
 
-// Stop ends the verification that runs, and each later one, as failed. Call it while the node can
+// Stop ends the running verification, and each later one, as failed. Call it while the node can
 // still propose that.
 func (v *Verifier) Stop() { v.stop() }
 
-// Verifying returns how far the verification is that runs.
+// Verifying returns the progress of the running verification.
 func (v *Verifier) Verifying() datadir.Verifying {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -88,7 +88,7 @@ func (v *Verifier) progress(now datadir.Verifying) {
 }
 
 // Run is a task.Run of the node that the task names. Its result is a wire.Verified. It is not
-// repeated: whatever keeps it from its end fails the task.
+// retried: any interruption fails the task.
 func (v *Verifier) Run(ctx context.Context, t event.TaskView, _ []byte) (
 	skipped int64, result []byte, err error) {
 	v.running.Lock()

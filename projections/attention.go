@@ -67,8 +67,8 @@ func (q *queue) orderHeld() {
 	slices.SortFunc(q.heldOrder, func(a, b heldKey) int { return a.since.Compare(b.since) })
 }
 
-// Attention returns what of a queue may need an operator, in a time that does not depend on how
-// many messages it has.
+// Attention returns the facts of a queue that may need an operator's attention. Its cost does not
+// depend on the number of messages.
 func (s *State) Attention(name string) (v event.AttentionView, ok bool) {
 	if v.QueueView, ok = s.Look(name); !ok {
 		return v, false

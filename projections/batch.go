@@ -9,8 +9,8 @@ import (
 // A batch is the leased messages of a partition: one lease call leased them, in their order, so
 // they are consecutive in backlog.inFlight (I9), and partition.leased is the first of them.
 
-// intoBatch notes that a message of a partition is leased: as the first, or behind those that the
-// same call has leased. It is not in inFlight yet.
+// intoBatch records that a message of a partition is leased: as the first, or behind those leased
+// by the same call. It is not in inFlight yet.
 func (s *State) intoBatch(b *backlog, h handle) {
 	m := s.messages.get(h)
 	l := s.partitions.mut(m.partition)
@@ -24,8 +24,8 @@ func (s *State) intoBatch(b *backlog, h handle) {
 	s.refresh(b, m.partition)
 }
 
-// endOthers returns to their places the messages of a partition that another call has leased than
-// the one that leases now, at an index: a salvage has lost how their leases ended.
+// endOthers returns a partition's messages that were leased at another index than the given one to
+// their places: a salvage has lost the events that ended their leases.
 func (s *State) endOthers(partition handle, index uint64) {
 	var batch []handle
 	for h := s.partitions.get(partition).leased; h != 0; h = s.nextLeased(h) {

@@ -9,9 +9,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// Check walks the whole state and reports the first thing that contradicts its
-// invariants (I7, I8, I9), or its indexes that a reader of the written state would
-// build otherwise. Tests call it.
+// Check walks the whole state and reports the first violation of its invariants (I7, I8,
+// I9), or the first index that differs from the one that Load would build. Only tests call
+// it.
 func (s *State) Check() error {
 	c := &checker{State: s, set: map[timer]bool{}, tried: map[[2]uint32]int64{}}
 	c.timers(&s.waiting)
@@ -55,7 +55,7 @@ type checker struct {
 	err   error
 }
 
-// want returns ok, and notes what is wrong if it is false.
+// want returns ok, and records what is wrong if it is false.
 func (c *checker) want(ok bool, wrong string, args ...any) bool {
 	if !ok && c.err == nil {
 		c.err = fmt.Errorf("check: %s", fmt.Sprintf(wrong, args...))

@@ -41,8 +41,8 @@ func (s *State) deleteBacklog(q *queue, g *tombstone) {
 	s.tombstones = append(s.tombstones, g)
 }
 
-// deletePartition makes all messages that wait in a partition follow its dead one. Leased
-// messages, and those scheduled without blocking, do not wait there.
+// deletePartition deletes all messages that wait in a partition, because they follow a dead
+// one. Leased messages, and those scheduled without blocking, do not wait there.
 func (s *State) deletePartition(b *backlog, h handle, g *tombstone) {
 	l := s.partitions.mut(h)
 	s.unlist(b, h)
@@ -123,8 +123,8 @@ func (s *State) sweep() {
 	}
 }
 
-// deadLettered moves a message into its dead-letter queue: it leaves the one and enters
-// the other in one event (I11).
+// deadLettered moves a message into its dead-letter queue: one event removes it from one
+// queue and adds it to the other (I11).
 func (s *State) deadLettered(e *event.Event) {
 	h := s.subject(e)
 	m := s.messages.get(h)
@@ -163,7 +163,7 @@ func (s *State) deadLettered(e *event.Event) {
 	s.takeKey(e, b, lh)
 }
 
-// move takes a message out of its queue and adds it to another, under the event's id. The caller
+// move removes a message from its queue and adds it to another, under the event's id. The caller
 // sets the remaining fields.
 func (s *State) move(e *event.Event, h handle, to *queue) (handle, *extra) {
 	m := s.messages.get(h)

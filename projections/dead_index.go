@@ -50,7 +50,7 @@ func (s *State) byAge(ms []handle) []handle {
 }
 
 // DeadCount returns how many live messages died in the queue of this name,
-// wherever they lie.
+// whichever queues they are in.
 func (s *State) DeadCount(queue string) int64 {
 	n := int64(0)
 	for _, b := range s.died[queue] {

@@ -2,8 +2,7 @@ package projections
 
 import "github.com/qlogd/qlogd/event"
 
-// Due is an event that is due: because of its time, or because a deletion was decided
-// before.
+// Due is an event that is due because of its time, or because of an earlier deletion.
 type Due struct {
 	Kind    DueKind
 	Message event.MessageView

@@ -7,11 +7,11 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// keyLists has ready messages of an unordered backlog in lists of their own for each key, apart
-// from its ready lists: a key of which nothing may be leased costs a lease call nothing then,
-// however many messages it has. Those of paused keys are kept apart, and where MaxInFlightPerKey
-// limits the leases of each key all that have one. A message knows that it is kept apart
-// (placeApart); the rest is an index, which a written state leaves out.
+// keyLists has ready messages of an unordered backlog in separate lists per key, outside its ready
+// lists, so that a key that may not be leased costs a lease call nothing, however many messages it
+// has. Messages of paused keys are kept apart and, if MaxInFlightPerKey limits the leases of each
+// key, all messages with a key. A message knows that it is kept apart (placeApart); the rest is an
+// index, which a written state leaves out.
 type keyLists struct {
 	lists slab[keyList]
 	byID  map[keyListID]handle
@@ -37,8 +37,9 @@ type keyList struct {
 // placeApart is message.place of a ready message that is kept apart.
 const placeApart = event.PlaceTail + 1
 
-// keptApart reports whether a message that becomes ready goes to its key's own lists. While a
-// separation goes on, one that goes behind all others waits until that has come to it.
+// keptApart reports whether a message that becomes ready goes to its key's own lists. During a
+// separation, a message that is added at the end stays in the ready list until the separation
+// reaches it.
 func (s *State) keptApart(b *backlog, m *message, to where) bool {
 	if m.partition == 0 {
 		return false
@@ -99,8 +100,8 @@ func (s *State) dropKeyList(b *backlog, h handle) {
 	a.lists.release(h)
 }
 
-// apartChanged brings up to date what depends on a key's lists, after n messages more, or fewer,
-// like m are kept apart.
+// apartChanged updates what depends on a key's lists after n messages like m were added to them, or
+// removed (n < 0).
 func (s *State) apartChanged(b *backlog, m *message, n int) {
 	p := s.partitions.mut(m.partition)
 	p.ready = uint32(int(p.ready) + n)
@@ -112,8 +113,8 @@ func (s *State) apartChanged(b *backlog, m *message, n int) {
 	}
 }
 
-// refreshKey offers the lists of a key exactly while messages of it can be leased, after any change
-// of what decides that.
+// refreshKey offers the lists of a key if and only if messages of the key can be leased. Call it
+// after any change that may affect that.
 func (s *State) refreshKey(b *backlog, lh handle) {
 	p := s.partitions.mut(lh)
 	if b.deleted || p.lists == 0 {

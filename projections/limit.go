@@ -99,8 +99,8 @@ func (s *State) countLease(b *backlog, m *message, n int) {
 	s.refreshKey(b, m.partition)
 }
 
-// refreshKeys refreshes all keys that have messages apart, after their limit has changed: an
-// operator's rare act, a fraction of a microsecond for each.
+// refreshKeys refreshes all keys that have messages apart, after their limit has changed. That is
+// rare, and costs a fraction of a microsecond per key.
 func (s *State) refreshKeys(b *backlog) {
 	if b.apart == nil {
 		return

@@ -200,9 +200,9 @@ func (s *State) unblock(b *backlog, m *message) {
 	s.refresh(b, m.partition)
 }
 
-// rescheduled gives a message that waits another time, priority or both. With another time it is
-// placed like a new one, unless its partition waits for its retry. Another priority alone moves it
-// only where priority orders messages: behind those of it that are ready.
+// rescheduled changes the time or the priority of a waiting message, or both. With another time it
+// is placed like a new one, unless its partition waits for its retry. Another priority alone moves
+// it only where priority orders messages: behind the ready ones of the same priority.
 func (s *State) rescheduled(e *event.Event) {
 	h := s.subject(e)
 	m := s.open(h)
@@ -234,7 +234,7 @@ func (s *State) rescheduled(e *event.Event) {
 	s.close(h)
 }
 
-// wait changes until when a message waits at its place.
+// wait changes the due time of a message that waits at its place.
 func (s *State) wait(b *backlog, h handle, due int64) {
 	m := s.messages.mut(h)
 	if m.due = due; due > s.clock {
@@ -298,7 +298,7 @@ func (s *State) unready(h handle) {
 	}
 }
 
-// drop removes a message that waits in no list any more.
+// drop removes a message that is in no waiting list any more.
 func (s *State) drop(h handle) {
 	m := s.messages.mut(h)
 	b := s.backlogs[m.backlog]

@@ -36,7 +36,8 @@ type partition struct {
 	inFlight uint32 // its leased messages, where MaxInFlightPerKey limits them
 }
 
-// takePartition returns a message's partition, which it creates on first use.
+// takePartition returns a message's partition and takes a reference to it. It creates the partition
+// on first use.
 func (s *State) takePartition(b *backlog, key string) handle {
 	if key == "" && b.ordering == event.Unordered {
 		return 0
@@ -203,8 +204,7 @@ func (s *State) unlist(b *backlog, lh handle) {
 	l.listed, l.kind = 0, 0
 }
 
-// releaseKey unblocks a partition after the last dead message that blocked it was
-// resolved.
+// releaseKey unblocks a key once the last dead message that held it was resolved.
 func (s *State) releaseKey(number uint32, key string, by event.ID) {
 	q, ok := s.numbers[number]
 	if !ok {

@@ -12,9 +12,9 @@ const (
 	byOrder // a replayed one: before the first that comes after it in the original order
 )
 
-// orderOf is the id by which a message keeps its place among others (I20): that under
-// which it was first enqueued, if it was replayed to its place, else its own; or that of the one
-// that it follows.
+// orderOf returns the id that a message is ordered by (I20): the id under which it was first
+// enqueued if it was replayed to its original place, else its own, or that of the message that it
+// follows.
 func (s *State) orderOf(m *message) event.ID {
 	if f := s.follows(m); f != (event.ID{}) {
 		return f

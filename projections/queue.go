@@ -149,7 +149,7 @@ func (s *State) queueUpdated(e *event.Event) {
 	s.touch(q) // a limit may be another now
 }
 
-// releaseAll unblocks all blocked partitions: the policy no longer blocks them.
+// releaseAll unblocks all blocked partitions, because the policy no longer blocks them.
 func (s *State) releaseAll(q *queue) {
 	for _, key := range slices.Sorted(maps.Keys(q.held)) {
 		q.unhold(key)

@@ -195,11 +195,11 @@ func (s *State) Released(id event.ID, until int64) bool {
 	return s.backlogs[m.backlog].deleted
 }
 
-// KeepHashes makes the state keep all deduplication hashes in memory until their windows end.
+// KeepHashes keeps all deduplication hashes in memory until their windows end.
 func (s *State) KeepHashes() { s.dedup.most = math.MaxInt }
 
 // DedupFloor is the index from which on every deduplication hash within its
-// window is in the state; below it, the log must be asked.
+// window is in the state; below it, the log must be searched.
 func (s *State) DedupFloor() uint64 { return s.dedup.floor }
 
 // Answer returns the event that keeps the answer to a request, and the hash of

@@ -42,8 +42,8 @@ func (s *State) pauseKey(q *queue, key string, pause bool) {
 	}
 }
 
-// startSeparation begins to move the messages of paused keys out of a backlog's ready lists, all of
-// which it goes through, from the front: entry by entry, as there may be millions.
+// startSeparation starts moving the messages of paused keys out of a backlog's ready lists. A
+// separation examines all lists from the front, some messages per entry, as there may be millions.
 func (s *State) startSeparation(b *backlog) {
 	b.separateFrom(0, 0)
 	at, there := slices.BinarySearchFunc(s.separations, b, func(o, b *backlog) int {
@@ -64,7 +64,7 @@ func (b *backlog) separateFrom(prio uint8, at handle) {
 	b.separate = at
 }
 
-// separate continues separations as far as the entry may.
+// separate continues separations, within the limit per entry.
 func (s *State) separate() {
 	for len(s.separations) > 0 {
 		b := s.separations[0]
@@ -96,9 +96,8 @@ func (s *State) moveApart(b *backlog, h handle) {
 	s.insertReady(b, h, to)
 }
 
-// firstReady returns the first message of a ready list of an unordered queue. While a separation
-// goes on, it skips those of paused keys, but no more than a lease call has time for: the others
-// follow in the next entry.
+// firstReady returns the first message of a ready list of an unordered queue. During a separation
+// it skips messages of paused keys, but only a bounded number: the others follow in the next entry.
 func (s *State) firstReady(b *backlog, l *list, of func(*message) link) handle {
 	h := l.head
 	if b.separate == 0 {

@@ -111,7 +111,7 @@ func (q *timers) compact(s *State) {
 	q.limit = 2 * (len(q.row) + len(q.heap))
 }
 
-// valid reports whether what a timer was set for is still to come.
+// valid reports whether a timer is still needed.
 func (s *State) valid(t timer) bool {
 	switch t.kind {
 	case timerAge:

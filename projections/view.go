@@ -46,8 +46,8 @@ func (s *State) heldInLane(q *queue, h handle) bool {
 	return held || l.leased != 0 || l.waiting.head != h
 }
 
-// Look returns a queue for deciding: without Stats.Oldest, which has to skip deleted
-// messages, and with Stats.Held counting the heads of paused lanes, to look at no key.
+// Look returns a queue for the state machine. It is cheaper than Queue: it lacks Stats.Oldest, and
+// Stats.Held counts the heads of paused lanes.
 func (s *State) Look(name string) (event.QueueView, bool) {
 	q, ok := s.queues[name]
 	if !ok {
@@ -398,8 +398,8 @@ func (s *State) Partition(queue, key string) (v event.PartitionView, ok bool) {
 	return v, ok
 }
 
-// Users returns how many queues name each of these as their dead-letter queue. That takes a look at
-// each queue, unless there are none of these.
+// Users returns how many queues name each of these as their dead-letter queue. Unless of is empty,
+// it visits every queue.
 func (s *State) Users(of ...string) map[string]int {
 	users := map[string]int{}
 	for _, name := range of {

@@ -274,8 +274,8 @@ func (b *batch) writeCounts(t *edit, bucket []byte, counts map[kind]uint64) {
 	}
 }
 
-// inOrder returns the keys of what was counted by time in the order of the file: bbolt splits a
-// page that grows only when the transaction ends, and until then an insert moves all that follows.
+// inOrder returns the keys of counts in the order of the file. bbolt splits a growing page only at
+// the end of the transaction; until then an insert in the middle moves all that follows.
 func inOrder[V any](m map[slot]V) []slot {
 	return slices.SortedFunc(maps.Keys(m), func(a, b slot) int {
 		return cmp.Or(cmp.Compare(a.at, b.at), strings.Compare(a.queue, b.queue))

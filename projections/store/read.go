@@ -98,19 +98,19 @@ func (s *Store) Minutes(queue string, from, to int64) (out []Minute, err error) 
 	return out, err
 }
 
-// QueueTotals returns how many events of each type there are of a queue since it
-// was made, by the type's name; types without any are left out.
+// QueueTotals returns the number of a queue's events of each type since it was
+// created, by the type's name; types without events are left out.
 func (s *Store) QueueTotals(queue string) (map[string]uint64, error) {
 	return s.totals(bucketOfQueue, queue, func(t byte) string { return event.Type(t).String() })
 }
 
-// DeadLetters returns how many messages of a queue were dead-lettered since it was made, by the
+// DeadLetters returns how many messages of a queue were dead-lettered since it was created, by the
 // reason's name.
 func (s *Store) DeadLetters(queue string) (map[string]uint64, error) {
 	return s.totals(bucketDead, queue, func(r byte) string { return event.Reason(r).String() })
 }
 
-// LeasesExpired returns how many leases of each of these queues expired since it was made.
+// LeasesExpired returns how many leases of each of these queues expired since it was created.
 func (s *Store) LeasesExpired(queues []event.QueueView) ([]uint64, error) {
 	out := make([]uint64, len(queues))
 	return out, s.view(func(tx *bolt.Tx) (err error) {

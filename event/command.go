@@ -1,6 +1,6 @@
 package event
 
-// Command is what a client asks, or the leader itself. Exactly one of the pointers is set.
+// Command is a request of a client, or of the leader itself. Exactly one of the pointers is set.
 type Command struct {
 	Actor   string
 	Why     Blob     // Content.Why, where an operator gave a reason
@@ -101,7 +101,7 @@ type Request struct {
 	Key Hash // of principal, method, path and Idempotency-Key
 	// Body is a hash of query and body, and the body's length.
 	Body Hash
-	// Looked is the index up to which the log was asked for an earlier answer in vain.
+	// Looked is the index up to which the log was searched for an earlier answer, without result.
 	Looked uint64
 }
 
@@ -112,7 +112,7 @@ type PutQueue struct {
 	// IfRevision, if set, is the revision that a merge was computed from:
 	// another one there is answered with CodeStaleRevision.
 	IfRevision uint64
-	// DeadLetterAuto: make <name>.dlq if it is missing and name it.
+	// DeadLetterAuto: create <name>.dlq if it is missing, and use it as the dead-letter queue.
 	DeadLetterAuto bool
 }
 
@@ -139,8 +139,8 @@ type Produce struct {
 	// checked; 0 where the queue was not there to check against.
 	Revision   uint64
 	AutoCreate bool
-	// Looked is the index up to which the log was asked for messages with the
-	// same hash; what it found is in Seen of each message.
+	// Looked is the index up to which the log was searched for messages with the
+	// same hash; the result is in Seen of each message.
 	Looked   uint64
 	Messages []NewMessage
 	// Import: the messages have a SourceID, of which DedupKey is the hash; one
@@ -151,8 +151,8 @@ type Produce struct {
 // importWindowSeconds is how long a source id is remembered at least.
 const importWindowSeconds = 24 * 3600
 
-// DedupEnd returns until when a queue of this policy remembers a message that comes now, imported
-// or not: 0 not at all, or UntilLeft.
+// DedupEnd returns until when a queue with this policy remembers a message that arrives now: 0 for
+// not at all, or UntilLeft.
 func (p *Policy) DedupEnd(imported bool, now int64) int64 {
 	switch seconds := p.DedupWindowSeconds; {
 	case imported:
@@ -173,8 +173,8 @@ func (p *Produce) Delay(m *NewMessage, policy *Policy) int64 {
 	return max(m.DelayMS, 0)
 }
 
-// DedupHash returns what makes another message of the queue of this policy and number a duplicate
-// of m, zero for nothing.
+// DedupHash returns the deduplication hash of m in the queue with this policy and number, zero for
+// none.
 func (p *Produce) DedupHash(m *NewMessage, policy *Policy, number uint32) Hash {
 	hash := m.DedupKey
 	if policy.DedupBy == DedupByContent && !p.Import {
@@ -255,10 +255,10 @@ type Transaction struct {
 // FieldSettle is the Field of a problem with the item of Transaction.Settle that Index says.
 const FieldSettle = "settle"
 
-// DeleteMessage takes a message out, whatever its state.
+// DeleteMessage removes a message, whatever its state.
 type DeleteMessage struct{ ID ID }
 
-// Reschedule gives a message that waits another time, another priority, or both.
+// Reschedule changes the time or the priority of a waiting message, or both.
 type Reschedule struct {
 	ID       ID
 	Priority uint8 // 0: as it is
@@ -292,12 +292,12 @@ type Replay struct {
 	Queue string // in which they died
 	To    string // "": the same
 	Order Order
-	// MaxReplays: what was replayed so often is passed over; 0 no limit.
+	// MaxReplays: messages replayed this many times are skipped; 0 no limit.
 	MaxReplays uint32
 	// Revision of To's policy against which payloads were checked.
 	Revision uint64
-	// Strict: one that is not dead in Queue refuses the whole. Else, and for
-	// what is leased or was replayed too often, it is passed over.
+	// Strict: a message that is not dead in Queue fails the whole command. Otherwise it is
+	// skipped, as are leased messages and those that were replayed too often.
 	Strict bool
 	Task   ID // that does it, zero none: a task that is not running does nothing
 	Items  []ReplayItem
@@ -319,16 +319,16 @@ type PurgeDead struct {
 	IDs    []ID // in the dead-letter queue
 }
 
-// Resurrect enqueues messages again that have left their queues (acked or discarded), each once in
-// its life. The proposing node reads from the log what they were.
+// Resurrect enqueues messages again that have left their queues (acked or discarded), each at most
+// once. The proposing node reads their contents from the log.
 type Resurrect struct {
 	To       string // the queue
 	Order    Order
 	Revision uint64 // of To's policy against which the payloads were checked
-	// Looked is the index up to which the log was asked whether they were resurrected or erased
-	// since, and whether others have taken their deduplication hashes.
+	// Looked is the index up to which the log was searched for their resurrection or erasure, and
+	// for other messages that have taken their deduplication hashes.
 	Looked uint64
-	Strict bool // one that is passed over refuses the whole
+	Strict bool // a message that cannot be resurrected fails the whole command
 	Task   ID   // that does it, zero none: a task that is not running does nothing
 	Items  []ResurrectItem
 }
@@ -353,7 +353,7 @@ type ResurrectItem struct {
 	Content       Blob
 }
 
-// CreateTask begins what takes many entries. Spec (Content.Spec) is JSON for
+// CreateTask creates a task, which takes many entries. Spec (Content.Spec) is JSON for
 // the node that carries it out.
 type CreateTask struct {
 	Kind    TaskKind
@@ -375,7 +375,7 @@ const (
 	TaskOpFail
 )
 
-// UpdateTask changes a task. What would change nothing any more does nothing.
+// UpdateTask changes a task. An update that would change nothing succeeds.
 type UpdateTask struct {
 	ID      ID
 	Op      TaskOp
@@ -384,8 +384,8 @@ type UpdateTask struct {
 	Content Blob   // TaskOpFail: Error; TaskOpComplete: Result
 }
 
-// Erase removes all that users wrote in messages: live ones are discarded,
-// and every node overwrites the contents of the events named.
+// Erase removes the user content of messages: live ones are discarded,
+// and every node overwrites the contents of the named events.
 type Erase struct {
 	Task  ID
 	Items []EraseItem
@@ -409,7 +409,8 @@ type PutWebhook struct {
 // DeleteWebhook deletes a webhook.
 type DeleteWebhook struct{ Name string }
 
-// Define puts queues and webhooks, all or none; they may name each other in any order.
+// Define creates or updates queues and webhooks, all or none; they may refer to each other in any
+// order.
 type Define struct {
 	Queues   []PutQueue
 	Webhooks []PutWebhook

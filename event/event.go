@@ -202,8 +202,8 @@ func (s TaskStatus) String() string { return nameOf(taskStatusNames[:], s) }
 // Final reports whether a task has ended for good.
 func (s TaskStatus) Final() bool { return s == TaskCompleted || s == TaskFailed }
 
-// Blob is what users wrote, in Content's encoding, with its SHA-256. The zero
-// Blob is no content. The node that took the request computes the digest, once.
+// Blob is user content, in Content's encoding, with its SHA-256. The zero Blob is no
+// content. The node that received the request computes the digest, once.
 type Blob struct {
 	Digest [32]byte
 	Bytes  []byte
@@ -215,8 +215,8 @@ type Blob struct {
 func (b Blob) IsZero() bool { return len(b.Bytes) == 0 }
 
 // Event is an immutable fact. Which fields are set depends on Type; a field
-// that a type does not use is zero. All that users wrote is in Content; the
-// rest is the record's header. Times are Unix milliseconds.
+// that a type does not use is zero. User content is in Content; the rest is the
+// record's header. Times are Unix milliseconds.
 type Event struct {
 	ID      ID
 	Type    Type
@@ -333,7 +333,7 @@ func (c *Chain) UnmarshalText(b []byte) error {
 	return err
 }
 
-// Content is all that users wrote in one event.
+// Content is the user content of one event.
 type Content struct {
 	Payload       []byte // JSON, or bytes if Binary
 	Binary        bool
@@ -345,7 +345,7 @@ type Content struct {
 	Answer        []byte // an encoded Result, of answer_kept
 	Spec          []byte // JSON, what a task is to do, of task_created
 	Original      []byte // JSON, the body as it came, where a webhook mapped the payload from it
-	Why           string // the reason that an operator gave
+	Why           string // an operator's reason
 }
 
 // Header is one of a message's headers.

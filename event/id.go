@@ -1,6 +1,6 @@
-// Package event holds the words that every layer of qlogd shares: commands
+// Package event defines the types that every layer of qlogd shares: commands
 // (what clients ask), events (what was decided), results (what is answered),
-// their ids and their bytes. It knows no layer and does no I/O.
+// their ids and their encodings. It depends on no other layer and does no I/O.
 package event
 
 import (

@@ -136,7 +136,7 @@ type Policy struct {
 	Description string
 }
 
-// DefaultPolicy is the policy of a queue made without any field.
+// DefaultPolicy returns the policy of a queue that is created without any field.
 func DefaultPolicy() Policy {
 	return Policy{
 		LeaseMS: 30_000, MaxAttempts: 5,
@@ -191,8 +191,8 @@ const NodeNames = `^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`
 // Raft's configuration, and over the API.
 func ValidNode(s string) bool { return isName(s, 64) }
 
-// Validate checks what can be said of a policy without looking at other
-// queues. name is the queue's own.
+// Validate checks a policy as far as possible without the other queues. name is
+// the name of its queue.
 func (p *Policy) Validate(name string) *Problem {
 	bad := func(wrong bool, field, format string, args ...any) *Problem {
 		if !wrong {

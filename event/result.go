@@ -160,7 +160,7 @@ type Moved struct {
 // Why a message is passed over.
 const (
 	SkipGone       = "message_not_found" // not dead in that queue (any more)
-	SkipLeased     = "leased"            // somebody works on it in the dead-letter queue
+	SkipLeased     = "leased"            // a worker has leased it from the dead-letter queue
 	SkipMaxReplays = "max_replays"
 	SkipTask       = "task_not_running"
 	SkipKeyTaken   = "key_taken" // another message has its idempotency_key or source_id

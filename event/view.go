@@ -94,7 +94,7 @@ type DeadFilter struct {
 	Limit  int
 }
 
-// AttentionView is what of a queue may need an operator. Times are Unix ms.
+// AttentionView has the facts of a queue that may need an operator. Times are Unix ms.
 type AttentionView struct {
 	QueueView
 	NewestAt int64 // when the newest of its messages came; 0 without any
@@ -157,7 +157,7 @@ func (t *TaskView) Verifies(member string) bool {
 	return t.Kind == TaskVerify && t.Status == TaskRunning && t.Nodes[0].Node == member
 }
 
-// MayVerify refuses a second verification of a member while one runs.
+// MayVerify returns a problem if a verification of a member runs already.
 func MayVerify(member string, tasks []TaskView) *Problem {
 	for i := range tasks {
 		if t := &tasks[i]; t.Verifies(member) {
@@ -168,8 +168,8 @@ func MayVerify(member string, tasks []TaskView) *Problem {
 	return nil
 }
 
-// MayResume refuses to resume a task that cannot continue: what a verification has read says
-// nothing of what the files are later.
+// MayResume returns a problem if a task cannot be resumed: a verification cannot, because the files
+// that it has read may have changed since.
 func (t *TaskView) MayResume() *Problem {
 	if t.Kind == TaskVerify {
 		return Problemf(CodeConflict, "id", "task %s is a verification: start another one", t.ID)

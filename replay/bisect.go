@@ -26,7 +26,7 @@ import (
 // Predicate is a question about a state. It must not keep the state.
 type Predicate func(*projections.State) (bool, error)
 
-// Turn is where a predicate began to hold.
+// Turn is the point at which a predicate began to hold.
 type Turn struct {
 	Found   bool      `json:"found"`
 	Already bool      `json:"already"`        // it held at the first instant already
@@ -68,9 +68,9 @@ func (t *bisection) turned(holds bool, state *projections.State) *Turn {
 // atomic: only states after a whole entry count.
 //
 // It bisects the checkpoints in between, and then examines the entries between two of them one by
-// one. Of a predicate that begins to hold several times it finds one of these places, and nothing
-// if it does not hold at the last instant; exhaustive examines every entry and finds the first.
-// InstantStart is the earliest state that can be rebuilt.
+// one. If the predicate begins to hold several times, Bisect finds one of these points; if it does
+// not hold at the last instant, it finds none. With exhaustive it examines every entry and finds
+// the first point. InstantStart is the earliest state that can be rebuilt.
 func (s *Source) Bisect(ctx context.Context, from, to event.Instant, holds Predicate,
 	exhaustive bool, progress func(done, total int64)) (*Turn, error) {
 	t := &bisection{Source: s}

@@ -29,8 +29,8 @@ type Fate struct {
 	Left *event.Event // the event with which it left its queue; nil while it is live
 }
 
-// Diff calls fn with what changed between two instants: queues by name, then messages in the order
-// in which they came. A message that came and went in between changed from nothing to how it left.
+// Diff calls fn with each change between two instants: queues by name, then messages by id. For a
+// message that was enqueued and left in between, the change is from nothing to how it left.
 func (s *Source) Diff(ctx context.Context, from, to event.Instant, f Filter,
 	fn func(*Change) error) (Cost, error) {
 	before, cost, err := s.StateAt(ctx, from)
@@ -244,7 +244,7 @@ func sameChain(a, b *log.Log, index uint64) (bool, error) {
 	return x == y, err
 }
 
-// part finds where two logs part: the chains agree below that, and differ from there on.
+// part finds the index at which two logs diverge: the chains agree below it, and differ from it on.
 func (c *Comparison) part(a, b *log.Log) error {
 	low := uint64(0) // the lowest index at which both still know their chain
 	for _, l := range []*log.Log{a, b} {

@@ -162,7 +162,7 @@ func (v *salvage) lost(loss *log.Loss) *event.Block {
 	return b
 }
 
-// look notes what an event says about the queues that are there.
+// look records what an event implies about the queues that exist.
 func (v *salvage) look(e *event.Event) {
 	if e.Type == event.QueueCreated && v.gap != nil && e.Number >= v.state.NextNumber() {
 		v.gap.end, v.gap.free = e.Number, e.Number-v.state.NextNumber()
@@ -183,7 +183,7 @@ func (v *salvage) look(e *event.Event) {
 	}
 }
 
-// want notes that a queue must be there.
+// want records that a queue must exist.
 func (v *salvage) want(queue string) {
 	_, there := v.state.Look(queue)
 	if there || queue == "" || v.missing[queue] {

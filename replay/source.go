@@ -1,6 +1,6 @@
-// Package replay answers questions about the past from files alone: the state at an instant, the
-// events in between, what changed, and whether all of it is true. It never writes to the log that
-// it reads, be it a live node's, a stopped one's or a copy.
+// Package replay reads the past from files alone: the state at an instant, the events and changes
+// between two instants, and whether the files are intact. It never writes to the log that it reads,
+// whether that is a live node's, a stopped one's or a copy.
 package replay
 
 import (

@@ -22,14 +22,14 @@ import (
 	"time"
 )
 
-// Client sends HTTP requests to addresses that users gave, without giving them a way into the
-// node's network (server-side request forgery).
+// Client sends HTTP requests to URLs that users configure, and protects the node's network from
+// server-side request forgery.
 //
 // The target of a request is checked twice. CheckURL checks the text when it is saved, so that a
-// mistake is reported to its author. The second check decides: that of the address itself, between
-// its resolution and the connection, so a name that resolves to a good address when it is saved and
-// to this machine a moment later (DNS rebinding) is refused. Redirects are not followed but are the
-// answer, proxies of the environment are not used, and an answer is limited in size and time.
+// mistake is reported to its author. The second check is decisive: it checks the address itself,
+// between its resolution and the connection, so a name that resolves to an allowed address when it
+// is saved and to this machine a moment later (DNS rebinding) is refused. Redirects are returned,
+// not followed; proxies of the environment are not used; an answer is limited in size and time.
 //
 // A Client is safe for concurrent use and keeps idle connections.
 type Client struct {
@@ -139,10 +139,10 @@ type Answer struct {
 }
 
 // Do sends a request and returns the answer, whatever its status. It ends with ctx or after the
-// timeout. An error is a *RefusedError (errors.As) if the target is refused; else the network's,
-// after which the target may or may not have received the request (Unsent). No error repeats the
-// URL, whose query may be secret, or what the target sent: it may be a server of another kind,
-// whose words are for nobody who sees that error.
+// timeout. An error is a *RefusedError (errors.As) if the target is refused; else it is a network
+// error, after which the target may or may not have received the request (Unsent). No error
+// contains the URL, whose query may be secret, or bytes that the target sent: the target may be an
+// internal server whose answers must not be disclosed.
 func (c *Client) Do(ctx context.Context, r Outgoing) (*Answer, error) {
 	u, err := parse(r.URL, c.allowPrivate)
 	if err != nil {
@@ -195,15 +195,15 @@ type unsent struct{ error }
 
 func (e *unsent) Unwrap() error { return e.error }
 
-// Unsent reports whether an error of Do means that the target has surely not received the request:
-// there was no connection to it.
+// Unsent reports whether an error of Do means that the target has certainly not received the
+// request: there was no connection to it.
 func Unsent(err error) bool {
 	_, never := errors.AsType[*unsent](err)
 	_, refused := errors.AsType[*RefusedError](err)
 	return never || refused
 }
 
-// inTime puts the end of a timeout in plain words.
+// inTime replaces a timeout error by a readable one.
 func inTime(ctx context.Context, err error) error {
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() != nil {
 		return errors.New("no answer in time")
@@ -405,7 +405,7 @@ func CheckAddr(a netip.Addr, allowPrivate bool) error {
 	return nil
 }
 
-// RefusedError says why nothing is sent to an address: a retry changes nothing.
+// RefusedError is why nothing is sent to an address. Retrying does not help.
 type RefusedError struct{ why string }
 
 func (e *RefusedError) Error() string { return e.why }

@@ -25,10 +25,10 @@ import (
 	"github.com/qlogd/qlogd/internal/transcode"
 )
 
-// CEL expressions that users give to webhooks and to a queue's push: filters, keys and mappings
-// over JSON. The author of an expression is trusted to some degree, the sender of the JSON is not.
-// So an expression is limited in size when it is compiled and in cost whenever it is evaluated, and
-// so are the strings and the JSON that it makes.
+// CEL expressions of webhooks and of a queue's push: filters, keys and mappings over JSON. The
+// author of an expression is trusted to some degree, the sender of the JSON is not. So an
+// expression is limited in size when it is compiled and in cost whenever it is evaluated, and so
+// are the strings and the JSON that it produces.
 
 // Limits of one expression. A unit of cost is about the cost of reading a field, or of searching
 // ten bytes; a million take about a tenth of a second.

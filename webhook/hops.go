@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// HopsHeader has how many pushes and hooks a request has passed, so that a loop of them ends. It
-// goes with the message, in lower case.
+// HopsHeader counts the pushes and hooks that a request has passed through, so that a loop of them
+// ends. It is kept with the message, in lower case.
 const HopsHeader = "Qlogd-Hops"
 
-// MaxHops is how many a request may have passed.
+// MaxHops is the maximum number of hops.
 const MaxHops = 8
 
-// Hops returns how many pushes and hooks a request has passed.
+// Hops returns the number of pushes and hooks that a request has passed through.
 func Hops(header http.Header) int { return hops(header.Get(HopsHeader)) }
 
-// hops reads a value of HopsHeader. What is no number counts as none.
+// hops parses a value of HopsHeader; anything but a number is 0.
 func hops(text string) int {
 	if text == "" {
 		return 0

@@ -41,8 +41,8 @@ func (s *Secrets) Close() error {
 }
 
 // Find returns the secrets in environment variables and files, and which of them this node lacks,
-// and why: no secret is repeated there. Where it lacks one of several, the others serve, so that a
-// secret can be rotated node by node.
+// with the reason (never the secret itself). If it lacks one of several, the others are used, so
+// that a secret can be rotated node by node.
 func (s *Secrets) Find(env, files []string) (out, missing []string) {
 	for _, name := range env {
 		got := split(s.getenv(name))

@@ -165,9 +165,9 @@ func (b *batcher) setLeader(leader bool) {
 	b.movedLocked()
 }
 
-// sendBackLocked answers waiting commands that this node has not proposed and never will,
-// and returns how many. Other nodes know sooner where the next leader is, and what a leader
-// proposes for itself is the next leader's business.
+// sendBackLocked answers waiting commands that this node has not proposed and never will, and
+// returns their number: commands of other nodes, which learn sooner who the next leader is, and
+// commands that only a leader proposes for itself.
 func (b *batcher) sendBackLocked(p *event.Problem, match func(*pending) bool) int {
 	list := b.queues.remove(match)
 	for _, d := range list {
@@ -237,7 +237,7 @@ func (b *batcher) wait(ctx context.Context, d *pending) (event.Result, error) {
 	return a.Result, nil
 }
 
-// abandon answers a caller that cannot wait any longer.
+// abandon returns the answer for a caller that cannot wait any longer.
 func (b *batcher) abandon(d *pending) event.Answer {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,8 +260,8 @@ func (b *batcher) abandon(d *pending) event.Answer {
 	return event.Answer{Refusal: p}
 }
 
-// underWayLocked sums the batches on their way to where the next one goes: into this node's own
-// log, or to the leader. What hangs with a former leader does not hold up the next.
+// underWayLocked sums the batches in flight to the destination of the next one: this node's own
+// log, or the leader. Batches stuck at a former leader do not delay the next one.
 func (b *batcher) underWayLocked() (batches, commands, bytes int) {
 	last := event.Classes - 1
 	if !b.lead.leader {
@@ -318,10 +318,10 @@ func (b *batcher) run(stop <-chan struct{}) {
 	}
 }
 
-// never is how long a timer runs that waits for nothing.
+// never is the duration of a timer that nothing waits for.
 const never = time.Hour
 
-// next returns the batch that leaves now, or for how long there is nothing to do unless woken.
+// next returns the batch to send now, or how long to wait for one unless woken.
 func (b *batcher) next() (*batch, time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -581,7 +581,7 @@ func (b *batcher) stop() {
 	b.fsm.wake()
 }
 
-// giveUp answers everybody who still waits: the replica has failed, or Raft has shut down.
+// giveUp answers all callers that still wait: the replica has failed, or Raft has shut down.
 func (b *batcher) giveUp() {
 	b.stop()
 	b.mu.Lock()

@@ -24,7 +24,7 @@ type Offer struct {
 // Offers returns a channel that receives a value when there is a new Offer.
 func (r *Replica) Offers() <-chan struct{} { return r.offers }
 
-// Offer returns the newest one, nil if this node lacks nothing.
+// Offer returns the newest offer, nil if this node lacks nothing.
 func (r *Replica) Offer() *Offer { return r.lacking.Load() }
 
 // Sources returns the nodes from which the segments before an offer's checkpoint can be

@@ -13,13 +13,13 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// ErrDiverged is why a node ends whose event log or state differs from what a majority of the
-// voters has at the same index (I18).
+// ErrDiverged ends a node whose event log or state differs from that of a majority of the
+// voters at the same index (I18).
 var ErrDiverged = errors.New("this node differs from the majority of the cluster")
 
-// ErrAhead is why a node ends that has committed entries where the leader, and so a majority, has
-// others: that may have been admitted with older directories (I16). The only copy of what was
-// acknowledged may be here.
+// ErrAhead ends a node that has committed entries where the leader, and so a majority, has others:
+// the majority may have been admitted with older directories (I16). Acknowledged writes may exist
+// only on this node.
 var ErrAhead = errors.New("this node has entries that the majority of the cluster lacks")
 
 // mark is a node's log and state after an entry with a Mark.
@@ -59,7 +59,7 @@ func (ms marks) newest() uint64 {
 	return ms[len(ms)-1].Index
 }
 
-// finding is the result of a comparison. Index is 0 where all that is known agrees.
+// finding is the result of a comparison. Index is 0 if all known marks agree.
 type finding struct {
 	index  uint64
 	mine   mark

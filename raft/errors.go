@@ -21,14 +21,14 @@ func unknown(code, detail string) *event.Problem {
 	return &event.Problem{Code: code, Detail: detail, Index: -1, Unknown: true, RetryAfterMS: 1000}
 }
 
-// notNow is a problem for which a repeat of the request may help. Nothing was changed.
+// notNow returns a problem after which the request may be retried. Nothing was changed.
 func notNow(format string, args ...any) *event.Problem {
 	return refused(event.CodeNoLeader, fmt.Sprintf(format, args...), 1000)
 }
 
 func noLeader() *event.Problem { return notNow("no leader is known; the write was not proposed") }
 
-// catchingUp refuses what needs the part of the log that this node lacks.
+// catchingUp returns the problem for requests that need the part of the log that this node lacks.
 func catchingUp() *event.Problem {
 	return notNow("node is catching up with the leader; retry on another node")
 }

@@ -118,8 +118,8 @@ func (b *batcher) send(e *batch) {
 	b.signal()
 }
 
-// awaitApplied waits until index is applied here. If it will not be, only complete answers
-// remain: the others are completed from this node's own log and state.
+// awaitApplied waits until index is applied here. If it will not be, it replaces incomplete
+// answers by a problem: those need this node's own log and state.
 func (b *batcher) awaitApplied(index uint64, answers []event.Answer) {
 	if b.waitApplied(b.forward.ctx, index) == nil {
 		return

@@ -70,7 +70,7 @@ func newFSM(o Options, snaps *snapshots, fatal func(error)) *fsm {
 	return f
 }
 
-// look reads the Machine's state into p.
+// look returns p with the Machine's current state.
 func (f *fsm) look(p progress) progress {
 	p.head, p.chain = f.o.Machine.Tip()
 	p.clock = f.o.Machine.Clock()
@@ -95,7 +95,7 @@ func (f *fsm) watch() (progress, <-chan struct{}) {
 	return f.now, f.changed
 }
 
-// wake wakes those who wait for progress: there is some, or there will be none.
+// wake wakes all waiters for progress: there is some, or there will be none.
 func (f *fsm) wake() {
 	f.mu.Lock()
 	defer f.mu.Unlock()

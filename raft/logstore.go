@@ -92,8 +92,8 @@ func (s *logStore) read(index uint64, l *hraft.Log) (err error) {
 	return unseallog(index, l)
 }
 
-// undecodable, deferred, makes an error of a panic of raft-wal's decoder, which slices by lengths
-// that it has just read.
+// undecodable, deferred, turns a panic of raft-wal's decoder, which slices by lengths that it has
+// just read, into an error.
 func undecodable(index uint64, err *error) {
 	if recover() != nil {
 		*err = fmt.Errorf("raft log: %w: entry %d cannot be decoded", pages.ErrDamaged, index)

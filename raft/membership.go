@@ -46,8 +46,8 @@ type adminResponse struct {
 	Index     uint64         `json:"index,omitempty"`      // of the checkpoint
 }
 
-// AddMember adds a node to the cluster without a vote, which it gets, if it is to have one, when
-// it has caught up. A node that does not answer yet is announced, and added when it comes.
+// AddMember adds a node to the cluster as a nonvoter. If it is to vote, it is promoted once it has
+// caught up. A node that does not answer yet is announced, and added when it connects.
 // Errors are an *event.Problem.
 func (r *Replica) AddMember(ctx context.Context, m Member) error {
 	return r.change(ctx, adminRequest{Do: "add", Member: m})
@@ -88,7 +88,7 @@ func (r *Replica) SnapshotAll(ctx context.Context) (map[string]uint64, error) {
 	return out, nil
 }
 
-// change carries a change out here or at the leader, also where leadership moves meanwhile.
+// change executes a change here or at the leader, even if leadership moves meanwhile.
 func (r *Replica) change(ctx context.Context, q adminRequest) error {
 	late := time.Now().Add(r.o.LeaderWait)
 	for {
@@ -231,11 +231,11 @@ func (r *Replica) add(ctx context.Context, m Member) error {
 	return r.place(m, true)
 }
 
-// reachTime is how long a voter may take to say that it is there.
+// reachTime is how long a voter may take to answer before it counts as unreachable.
 const reachTime = 500 * time.Millisecond
 
-// canLose refuses a change after which the voters, without a node, would lack a majority within
-// reach. They are asked now: what is known of a voter may be older than its death.
+// canLose returns a problem if the voters without a node would have no reachable majority. It asks
+// them now, because the last known status of a voter may be from before its failure.
 func (r *Replica) canLose(ctx context.Context, id string, force bool) error {
 	ctx, cancel := context.WithTimeout(ctx, reachTime)
 	defer cancel()
@@ -386,9 +386,9 @@ func (r *Replica) remove(ctx context.Context, id string, force bool) error {
 	return r.raft.RemoveServer(gone, 0, 0).Error()
 }
 
-// promote gives members that have caught up the vote that they are to have. Of two voters neither
-// can be lost, so a node that votes alone gets a second voter only together with a third, or where
-// an operator asked for that.
+// promote makes members voters once they have caught up, if they are to vote. With two voters,
+// neither may fail, so a sole voter gets a second voter only together with a third, or if an
+// operator asked for it.
 func (r *Replica) promote() {
 	due := slices.DeleteFunc(r.remotes(), func(m MemberStatus) bool {
 		return m.Votes || !m.Voter || m.Status.Applied == 0 || !m.level()

@@ -349,7 +349,7 @@ func (r *Replica) unavailable() *event.Problem {
 	return nil
 }
 
-// signal sends to a channel of capacity one, unless it is full already, or nil.
+// signal sends to a channel of capacity one, unless it is full or nil.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
@@ -357,7 +357,7 @@ func signal(c chan<- struct{}) {
 	}
 }
 
-// oncePerMinute is for what may be logged again and again.
+// oncePerMinute limits a log line that may be repeated often.
 func oncePerMinute() rate.Sometimes { return rate.Sometimes{Interval: time.Minute} }
 
 // applied is called by the FSM after each batch.
@@ -624,7 +624,7 @@ func (r *Replica) unstick() {
 	r.fatal(fmt.Errorf("leadership transfer blocks all writes for %v", transferSticks))
 }
 
-// full reports whether this node's disk takes no produce.
+// full reports whether this node's disk is too full for produce.
 func (r *Replica) full() bool {
 	return r.b.room.refuses(event.ClassProduce, r.b.room.space.Free()) != nil
 }

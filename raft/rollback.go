@@ -37,7 +37,7 @@ func openEvidence(v *votes) (*witness.Promises[hraft.ServerID], error) {
 	})
 }
 
-// admitted reports whether this node takes part in Raft.
+// admitted reports whether this node may take part in Raft.
 func (r *Replica) admitted() bool {
 	return r.run.started.Load() && r.rollback.free.Load() && r.run.dead.Load() == nil
 }
@@ -78,8 +78,8 @@ func (r *Replica) keepHighWater() {
 	})
 }
 
-// object returns how a node that is not admitted yet breaks its promises; "": not. This node need
-// not be admitted itself: what is on its disk is true.
+// object returns how a node that is not admitted yet breaks its promises; "": not at all. This node
+// need not be admitted itself: its own records are valid.
 func (r *Replica) object(s peerStatus) (why string) {
 	if s.Held {
 		why = r.rollback.evidence.Get(s.ID).Broken(s.Term, s.Last)

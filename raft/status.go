@@ -160,7 +160,7 @@ func (r *Replica) ownStatus() peerStatus {
 	}
 }
 
-// heardOf looks for what shows that this directory is no longer a member.
+// heardOf checks a status for evidence that this directory is no longer a member.
 func (r *Replica) heardOf(s peerStatus) {
 	r.rollback.evidence.Note(s.ID, witness.Promise{Commit: max(s.Commit, s.Applied)})
 	if !r.admitted() {

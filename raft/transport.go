@@ -203,7 +203,7 @@ func (t *transport) fastPath(rpc hraft.RPC, term uint64) bool {
 
 func (t *transport) SetHeartbeatHandler(handle func(hraft.RPC)) { t.heartbeat.Store(&handle) }
 
-// apart returns why no messages of Raft go between this node and another; nil: they do.
+// apart returns why this node exchanges no Raft messages with another; nil: it does.
 func (r *Replica) apart(id hraft.ServerID) error {
 	switch {
 	case !r.admitted():
@@ -295,8 +295,8 @@ func lastOf(a *hraft.AppendEntriesRequest) uint64 {
 // counts entries, gives each message rpcTimeout, and repeats the same one where that is too short.
 const maxMessage = 16 << 20
 
-// trim cuts off what is too much; hashicorp/raft looks at args again to see how far it has come,
-// and continues from there.
+// trim removes entries beyond maxMessage; hashicorp/raft reads args again after the call and
+// continues from there.
 func trim(args *hraft.AppendEntriesRequest) {
 	size := 0
 	for i, e := range args.Entries {

@@ -291,8 +291,8 @@ func (l *Log) tidy() error {
 	return l.writeSides()
 }
 
-// loop tidies whenever that is wanted, until Close. An error has broken the log, which
-// the next Append returns too; but that may take a while.
+// loop tidies on request, until Close. An error has broken the log; it is reported at once, because
+// the next Append, which returns it too, may be far off.
 func (l *Log) loop() {
 	for {
 		select {
@@ -390,7 +390,7 @@ func (l *Log) Replace(sealed SegmentInfo, file string) (err error) {
 		return err
 	}
 	l.files.forget(sealed.Name)
-	// Else a crash could bring the old file back, without what is erased in this one from now on.
+	// Else a crash could restore the old file, which lacks erasures made in the new one.
 	if err = l.fs.SyncDir(l.dir); err != nil {
 		l.fail(err)
 	}

@@ -69,7 +69,7 @@ func (l *Log) parseContent(r *record, body []byte, seg *segment, off int64) *dam
 	return nil
 }
 
-// spares reports whether a record with damage in its content is read nevertheless.
+// spares reports whether a record is read even though its content is damaged.
 func (l *Log) spares(r *record, err error) bool {
 	if l.only == nil || !l.only() {
 		return false
@@ -79,7 +79,7 @@ func (l *Log) spares(r *record, err error) bool {
 	return true
 }
 
-// scan reads a segment's blocks in order and checks each.
+// scan reads and checks a segment's blocks in order.
 type scan struct {
 	l    *Log // nil, as seg: only walk is called
 	seg  *segment
@@ -115,7 +115,7 @@ func (l *Log) scan(seg *segment, limit int64) *scan {
 
 // next reads the next block into s.block, whose slices are valid until the call
 // after. It returns io.EOF after the last block, and a *CorruptionError if what follows is
-// not a whole and right block; then the scan stays where it is.
+// not a complete, valid block; then the scan does not advance.
 func (s *scan) next() error {
 	if s.off == s.win.limit {
 		return io.EOF

@@ -1,6 +1,6 @@
 package log
 
-// A side file is the index of a sealed segment, computed from the segment alone and made again when
+// A side file is the index of a sealed segment, computed from the segment alone and rebuilt if
 // missing or wrong. docs/reference/formats.md draws its bytes; testdata/v1.idx holds an example.
 // Behind its header are the tables of marks, subjects and aliases: rows of pages of entries, each
 // page with a checksum.

@@ -51,7 +51,7 @@ func Verify(ctx context.Context, opts Options, progress func(done, total int64))
 	return v.report, err
 }
 
-// verifier checks what opening a log takes for granted.
+// verifier checks what opening a log assumes.
 type verifier struct {
 	ctx      context.Context
 	progress func(done, total int64) // may be nil

@@ -84,8 +84,8 @@ func (e *CorruptError) Error() string {
 
 // Write puts a checkpoint of body under meta's name, replacing one of the same
 // name. When it returns nil the file and its name are durable: Raft truncates its
-// log on the strength of it. After an error nothing but perhaps a temporary file is
-// left, which Clean removes.
+// log after that. After an error at most a temporary file is left, which Clean
+// removes.
 func Write(fsys vfs.FS, dir string, meta Meta, body io.WriterTo) error {
 	err := vfs.Write(fsys, path.Join(dir, meta.Name()), func(f io.Writer) error {
 		w, err := newWriter(f, meta)
@@ -104,8 +104,8 @@ func Write(fsys vfs.FS, dir string, meta Meta, body io.WriterTo) error {
 }
 
 // List returns the checkpoints in dir, newest first, and the files that are
-// none. It reads heads only: whether a body is whole is Verify's to say. A
-// missing directory holds no checkpoints.
+// not usable. It reads only heads: Verify checks the bodies. A missing directory
+// holds no checkpoints.
 func List(fsys vfs.FS, dir string) ([]Meta, []Bad, error) {
 	names, err := vfs.List(fsys, dir)
 	if err != nil {
@@ -170,7 +170,7 @@ func Verify(fsys vfs.FS, dir, name string) (Meta, error) {
 	return meta, err
 }
 
-// Clean removes what a crash left half written. Nobody may be writing.
+// Clean removes files that a crash left unfinished. No Write may be in progress.
 func Clean(fsys vfs.FS, dir string) error {
 	names, err := vfs.List(fsys, dir)
 	if err != nil {
@@ -184,15 +184,14 @@ func Clean(fsys vfs.FS, dir string) error {
 // Keep is how many checkpoints are kept at most.
 const Keep = 16
 
-// Thin picks the checkpoints that may go, so that at most keep stay: always the
+// Thin selects the checkpoints to remove so that at most keep are left: always the
 // newest two (a start must survive the loss of one) and the oldest, and of the
 // others those spread most evenly over the log, so that a fold of the past
-// (replay --from, at=) finds one near wherever it starts. metas is newest first,
-// as List returns them, and so are those that are left.
+// (replay --from, at=) starts near any instant. metas and both results are newest
+// first, as List returns them.
 //
-// Each time one more has been written, the one goes whose going leaves the
-// smallest hole. That keeps an even spread: the history of which were
-// kept need not be stored.
+// After each new checkpoint, the one whose removal leaves the smallest gap is
+// removed. That keeps an even spread without a record of earlier choices.
 func Thin(metas []Meta, keep int) (left, gone []Meta) {
 	keep = max(keep, 2)
 	left = slices.Clone(metas)

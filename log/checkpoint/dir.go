@@ -26,9 +26,8 @@ type Dir struct {
 	changing sync.Mutex
 }
 
-// OpenDir opens a directory in which about keep checkpoints stay: see Thin. It removes what a
-// crash left half written. Files that are no usable checkpoints are logged, and left for a person
-// to look at.
+// OpenDir opens a directory that keeps about keep checkpoints: see Thin. It removes files that a
+// crash left unfinished. Unusable checkpoints are logged, and left for an operator to inspect.
 func OpenDir(fsys vfs.FS, name string, keep int, logger *slog.Logger) (*Dir, error) {
 	// After a kill a name may be seen that is not on disk yet.
 	if err := errors.Join(Clean(fsys, name), fsys.SyncDir(name)); err != nil {
@@ -96,7 +95,7 @@ func (d *Dir) Remove(name string) error {
 	return vfs.Remove(d.fsys, d.name, name)
 }
 
-// replace makes left the list, and removes the others.
+// replace sets the list to left, and removes the files of gone.
 func (d *Dir) replace(left, gone []Meta) error {
 	d.list.Store(&left)
 	var names []string

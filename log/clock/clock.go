@@ -1,5 +1,5 @@
-// Package clock is the log's time on a node (I10): it never goes back, and no wall clock that is
-// off moves it.
+// Package clock keeps the log's time on a node (I10): it never goes back, and a single wrong wall
+// clock does not affect it.
 package clock
 
 import (
@@ -89,7 +89,7 @@ func (c *Clock) Agree(others []int64, voters int) {
 	c.asks = len(known) < voters && since < asking
 }
 
-// Asks reports whether this node, elected at that instant, has yet to look at the clocks of other
+// Asks reports whether this node, elected at that instant, still waits for the clocks of other
 // voters.
 func (c *Clock) Asks() (elected time.Time, asks bool) {
 	c.mu.Lock()

@@ -42,9 +42,9 @@ func Path(dir, name string) string { return filepath.Join(dir, name) }
 // Lock is the exclusive right to use a data directory.
 type Lock struct{ f *os.File }
 
-// Acquire creates dir if it is missing (0700), refuses one that others can write to or
-// that is a symbolic link, locks it against a second process, and takes from others the right to
-// read what is in it. The lock ends with the process.
+// Acquire creates dir if it is missing (0700), refuses one that other users can write to or that is
+// a symbolic link, locks it against a second process, and removes other users' permissions on its
+// files. The lock ends with the process.
 func Acquire(dir string) (*Lock, error) {
 	if _, err := os.Lstat(dir); err != nil { // a link that leads nowhere is refused below
 		if err := (vfs.OS{}).MkdirAll(filepath.Clean(dir)); err != nil {
@@ -81,7 +81,7 @@ func Acquire(dir string) (*Lock, error) {
 	return &Lock{f}, nil
 }
 
-// makePrivate is a fs.WalkDirFunc that takes from others what they may do with a file or directory.
+// makePrivate is a fs.WalkDirFunc that removes other users' permissions on a file or directory.
 func makePrivate(name string, d fs.DirEntry, err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):

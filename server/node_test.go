@@ -211,6 +211,10 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	start := lines(t, "replay", "--data-dir", n.dir, "--to", "start", "-o", "json")
 	assert.Contains(t, fmt.Sprint(start), "queues:map[]", "nothing, before the first event:")
 	assert.Contains(t, fmt.Sprint(start), "history_begins_at", "where the log begins:")
+	for _, from := range []string{"1h", "index:1"} {
+		last := lines(t, "replay", "--data-dir", n.dir, "--from", from, "-o", "json")
+		assert.Contains(t, fmt.Sprint(last[len(last)-1]), "history_begins_at", "from %s:", from)
+	}
 	report, err := replay.Verify(ctx, vfs.OS{}, n.dir, nil, nil)
 	if err != nil || report.Checkpoints == 0 || report.From == 0 {
 		t.Fatalf("%+v, %v", report, err)

@@ -162,12 +162,22 @@ func (r *replayer) parse() (err error) {
 	return err
 }
 
+// lists reports whether events are printed, and nothing is compared or copied.
+func (r *replayer) lists() bool {
+	return r.WhatIf == "" && r.Bisect == "" && !r.Diff && r.Into == ""
+}
+
 // order returns a usage error for a range that ends before it begins.
-func (r *replayer) order(log *log.Log) (err error) {
-	if r.first, err = log.From(r.from); err != nil {
+func (r *replayer) order(l *log.Log) (err error) {
+	if r.first, err = l.From(r.from); r.lists() && errors.Is(err, log.ErrGone) {
+		// What is left is printed, and where it begins.
+		r.from = event.Instant{Kind: event.InstantStart}
+		r.first, err = l.From(r.from)
+	}
+	if err != nil {
 		return instantError(fmt.Errorf("--from: %w", err))
 	}
-	if r.last, err = log.To(r.to); err != nil {
+	if r.last, err = l.To(r.to); err != nil {
 		return instantError(fmt.Errorf("--to: %w", err))
 	}
 	// A time before which nothing happened is no mistake; one after --to is, and so is an entry

@@ -61,6 +61,7 @@ test: lint ## what CI runs: lint, and all tests with the race detector and a sma
 	cd webhook/oracle && go vet . && go test -timeout 5m .
 	cd webhook/oracle/cloudevents && go test -timeout 5m ./...
 	$(MAKE) console-sample # where chromium is installed
+	$(MAKE) typescript-sample # where node and npm's packages are
 
 .PHONY: console-test
 console-test: build bin/axe.min.js ## the console in Debian's chromium: pages, actions, roles, keyboard, phone, proxy, cluster, axe-core
@@ -69,6 +70,25 @@ console-test: build bin/axe.min.js ## the console in Debian's chromium: pages, a
 .PHONY: console-sample
 console-sample: build
 	cd console/chromium && go vet . && QLOGD_BIN=$(CURDIR)/bin/qlogd go test -count=1 -short -timeout 5m -run '^(TestSignIn|TestKeyboard)$$' .
+
+NODE_MODULES = clients/typescript/node_modules/.package-lock.json
+$(NODE_MODULES): clients/typescript/package-lock.json
+	cd clients/typescript && npm ci --silent
+
+.PHONY: typescript
+typescript: $(NODE_MODULES) ## clients/typescript: its types from api/openapi.yaml, and dist/
+	cd clients/typescript && npm run --silent generate && npm run --silent build
+
+.PHONY: typescript-test
+typescript-test: build $(NODE_MODULES) ## the OpenAPI document (redocly lint) and the TypeScript client: types, tsc, node's tests with the real program
+	cd clients/typescript && QLOGD_BIN=$(CURDIR)/bin/qlogd npm test --silent
+
+.PHONY: typescript-sample
+typescript-sample:
+	@if ! node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null; then \
+	  echo "no tests of the TypeScript client: node 20 or later is not installed"; \
+	elif ! $(MAKE) $(NODE_MODULES); then echo "no tests of the TypeScript client: npm lacks the packages"; \
+	else $(MAKE) typescript-test; fi
 
 .PHONY: screenshots
 screenshots: build ## docs/images/*.png: a picture of each page of the console

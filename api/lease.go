@@ -144,7 +144,8 @@ func (s *Server) leaseWhile(
 			}
 			return len(res.Leased), err
 		}
-		// Each entry lets a bounded number of messages die instead; continue behind those.
+		// Each entry lets a bounded number of messages die instead, or separates a bounded number of
+		// paused keys; continue behind those.
 		for more := true; more; more = err == nil && len(res.Leased) == 0 && res.Count > 0 {
 			if err = cmp.Or(ctx.Err(), may()); err == nil {
 				res, err = s.propose(awaited, c, "")

@@ -122,7 +122,8 @@ type Result struct {
 
 	Created bool // PutQueue
 	// PurgeQueue; Define: how many queues and webhooks it made or changed; Erase: how many messages
-	// it named; Lease: how many died instead of being leased
+	// it named; Lease: how many died instead of being leased, and of how many queues the next entry
+	// may find more: messages of paused keys are in front
 	Count    int64
 	Produced []Produced
 	Leased   []LeasedMessage

@@ -59,6 +59,9 @@ func (d *decision) lease(c *event.Lease) event.Result {
 			ahead = m
 			left--
 		}
+		if len(out) == 0 && d.s.Separating(name) {
+			passed++ // the next entry gets further
+		}
 	}
 	return event.Result{Leased: out, Count: passed}
 }

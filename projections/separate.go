@@ -96,6 +96,13 @@ func (s *State) moveApart(b *backlog, h handle) {
 	s.insertReady(b, h, to)
 }
 
+// Separating reports whether a queue has messages of paused keys in front of others that could be
+// leased: firstReady may not have reached those yet.
+func (s *State) Separating(name string) bool {
+	q, ok := s.queues[name]
+	return ok && q.backlog.separate != 0 && s.mayLease(q) > 0
+}
+
 // firstReady returns the first message of a ready list of an unordered queue. During a separation
 // it skips messages of paused keys, but only a bounded number: the others follow in the next entry.
 func (s *State) firstReady(b *backlog, l *list, of func(*message) link) handle {

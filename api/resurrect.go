@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"slices"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
@@ -95,7 +96,27 @@ func (s *Server) departed(
 	}
 	item.Holder = l.set.ID
 	item.Alias = s.aliasIn(target, l.set, content)
-	return item, nil
+	if holder, ok := s.deps.State.Duplicate(item.Alias); ok {
+		err = s.ownHolder(ctx, &item, holder)
+	}
+	return item, err
+}
+
+// ownHolder makes the one that holds a message's deduplication hash its Holder if that was the
+// message itself, under this id or an earlier one: it may have been resurrected into other queues
+// since.
+func (s *Server) ownHolder(
+	ctx context.Context, item *event.ResurrectItem, holder event.ID,
+) error {
+	if holder == item.Holder {
+		return nil
+	}
+	history, err := s.deps.Log.History(ctx, item.ID)
+	if holder == item.First ||
+		slices.ContainsFunc(history, func(e event.Event) bool { return e.Subject == holder }) {
+		item.Holder = holder
+	}
+	return err
 }
 
 // aliasIn returns the deduplication hash of a message in the target queue. In its own queue it

@@ -62,8 +62,10 @@ func (s *Server) lookForHolder(
 		return err
 	}
 	took, _, err := s.holder(ctx, item.Alias, from)
-	if err == nil && took != nil && took.ID != item.Holder &&
-		took.Until > s.clock(s.deps.State) {
+	if err != nil || took == nil || took.Until <= s.clock(s.deps.State) {
+		return err
+	}
+	if err = s.ownHolder(ctx, item, took.ID); took.ID != item.Holder {
 		item.Skip = event.SkipKeyTaken
 	}
 	return err

@@ -287,16 +287,9 @@ func (a *app) authFlags(cmd *cobra.Command) {
 
 // server returns a client of the nodes that flags or environment name.
 func (a *app) server(more ...client.Option) (*client.Client, error) {
-	token, file := a.reach.token, a.reach.tokenFile
-	if token == "" && file == "" { // a flag goes before both variables
-		token, file = a.getenv("QLOGD_TOKEN"), a.getenv("QLOGD_TOKEN_FILE")
-	}
-	if token == "" && file == "" {
-		t, err := a.target()
-		if err != nil {
-			return nil, err
-		}
-		token, file = t.Token, t.TokenFile
+	token, file, err := a.credentials()
+	if err != nil {
+		return nil, err
 	}
 	if token == "" && file != "" {
 		b, err := os.ReadFile(file)
@@ -308,6 +301,33 @@ func (a *app) server(more ...client.Option) (*client.Client, error) {
 		}
 	}
 	return a.connect(a.addr(), append(more, client.WithToken(token))...)
+}
+
+// credentials returns the token to send, or the file that it is in.
+func (a *app) credentials() (token, file string, err error) {
+	token, file = a.reach.token, a.reach.tokenFile
+	if token == "" && file == "" { // a flag goes before both variables
+		token, file = a.getenv("QLOGD_TOKEN"), a.getenv("QLOGD_TOKEN_FILE")
+	}
+	if token == "" && file == "" {
+		t, err := a.target()
+		return t.Token, t.TokenFile, err
+	}
+	return token, file, nil
+}
+
+// caCert returns the file of the authorities to trust, "" for the system's.
+func (a *app) caCert() (string, error) {
+	t, err := a.target()
+	return cmp.Or(a.reach.caCert, a.getenv("QLOGD_CA_CERT"), t.CACert), err
+}
+
+// environment returns the variables with which another qlogd reaches the same server.
+func (a *app) environment() ([]string, error) {
+	token, file, err := a.credentials()
+	ca, cerr := a.caCert()
+	return []string{"QLOGD_ADDR=" + a.addr(), "QLOGD_TOKEN=" + token, "QLOGD_TOKEN_FILE=" + file,
+		"QLOGD_CA_CERT=" + ca}, cmp.Or(err, cerr)
 }
 
 // ask calls a server. If it refuses the arguments, that is wrong usage.
@@ -329,11 +349,11 @@ func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error
 	// A person waits: fail soon where no server answers.
 	retry := client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	opts = append(opts, client.WithRetry(retry), client.WithUserAgent("qlogd-cli/"+build().Version))
-	t, err := a.target()
+	file, err := a.caCert()
 	if err != nil {
 		return nil, err
 	}
-	if file := cmp.Or(a.reach.caCert, a.getenv("QLOGD_CA_CERT"), t.CACert); file != "" {
+	if file != "" {
 		opts = append(opts, client.WithCACert(file))
 	}
 	c, err := client.New(addr, opts...)

@@ -23,7 +23,7 @@ var known = map[string]string{
 	"dead list reason": deadReasons, "dead groups reason": deadReasons,
 	"dead replay reason": deadReasons, "dead purge reason": deadReasons,
 	"undo reason": "purged deleted expired queue_deleted max_attempts rejected key_dead",
-	"order":       "original append head", "status": "running cancelled completed failed",
+	"order":       "original append head", "undo order": "original append", "status": "running cancelled completed failed",
 	"as": "auto payload message", "role": "admin produce consume read",
 	"scheme":    "github pagerduty stripe standard slack shopify generic",
 	"log-level": "debug info warn error", "log-format": "text json",
@@ -64,7 +64,7 @@ func (a *app) completions(name string, cmd *cobra.Command) {
 	}
 	for flag, values := range known {
 		of, own, ok := cutLast(flag)
-		if ok && of != name || cmd.Flags().Lookup(own) == nil {
+		if ok && of != name || !ok && known[name+" "+own] != "" || cmd.Flags().Lookup(own) == nil {
 			continue
 		}
 		_ = cmd.RegisterFlagCompletionFunc(own, cobra.FixedCompletions(

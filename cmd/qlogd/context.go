@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -171,8 +172,13 @@ var contextCommands = group("context",
 		if t.Token != "" && t.TokenFile != "" {
 			return usagef("--token and --token-file exclude each other")
 		}
-		if _, err := c.connect(t.Addr); err != nil {
-			return err
+		// Not by connect: the context that QLOGD_CONTEXT names may be this one.
+		var opts []client.Option
+		if t.CACert != "" {
+			opts = append(opts, client.WithCACert(t.CACert))
+		}
+		if _, err := client.New(t.Addr, opts...); err != nil {
+			return usagef("%w", err)
 		}
 		return c.editContexts(func(all *contexts) (string, error) {
 			all.Contexts[name] = &t

@@ -31,8 +31,10 @@ type execWorker struct {
 	Worker       string
 
 	c                   request
+	server              []string                // how to reach it, as environment of a command
 	stop                context.CancelCauseFunc // stops the worker
-	mu                  sync.Mutex              // of the streams, which commands share
+	running             sync.WaitGroup
+	mu                  sync.Mutex // of the streams, which commands share
 	acked, failed, dead atomic.Int64
 }
 
@@ -69,17 +71,22 @@ func hostname() string {
 // run works until the first signal, then lets the commands that run end.
 func (f *execWorker) run(c request) error {
 	f.c = c
+	var err error
+	if f.server, err = c.environment(); err != nil {
+		return err
+	}
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal ends the program
 	ctx, f.stop = context.WithCancelCause(ctx)
 	defer f.stop(nil)
 	defer c.Close()
-	err := client.NewWorker(c.Client, c.args[0], f.handle, client.WorkerOptions{
+	err = client.NewWorker(c.Client, c.args[0], f.handle, client.WorkerOptions{
 		Concurrency: f.Concurrency, Prefetch: -1, Lease: f.Lease, Kinds: f.Kind, Name: f.Worker,
 		More: c.args[1:], Grace: cmp.Or(f.Grace, -1),
 		Logger: slog.New(slog.NewTextHandler(c.stderr, nil)),
 	}).Run(ctx)
+	f.running.Wait() // until none is left of the commands that it has given up
 	fmt.Fprintf(c.stderr, "%s acked, %d failed, %d dead-lettered\n",
 		messages(f.acked.Load()), f.failed.Load(), f.dead.Load())
 	if broken, ok := errors.AsType[*exitError](context.Cause(ctx)); ok {
@@ -90,10 +97,12 @@ func (f *execWorker) run(c request) error {
 
 // handle runs the command for a message.
 func (f *execWorker) handle(ctx context.Context, m *client.Message) error {
+	f.running.Add(1)
+	defer f.running.Done()
 	cmd := exec.CommandContext(ctx, "sh", "-c", f.Exec)
 	cmd.Stdin = strings.NewReader(string(m.Bytes()))
-	cmd.Env = append(os.Environ(),
-		"QLOGD_ADDR="+f.c.addr(), "QLOGD_MESSAGE_ID="+m.ID, "QLOGD_LEASE_ID="+m.LeaseID,
+	cmd.Env = append(os.Environ(), f.server...)
+	cmd.Env = append(cmd.Env, "QLOGD_MESSAGE_ID="+m.ID, "QLOGD_LEASE_ID="+m.LeaseID,
 		"QLOGD_QUEUE="+m.Queue, "QLOGD_KEY="+m.Key, "QLOGD_KIND="+m.Kind,
 		"QLOGD_CONTENT_TYPE="+m.ContentType,
 		"QLOGD_ATTEMPT="+strconv.FormatInt(m.Attempt, 10))
@@ -102,9 +111,16 @@ func (f *execWorker) handle(ctx context.Context, m *client.Message) error {
 	// A group of its own: ctrl-C stops the worker, not what it has begun. It ends with the lease
 	// or the grace, and then all of it does.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) }
-	cmd.WaitDelay = 5 * time.Second
+	var killAt time.Time
+	cmd.Cancel = func() error {
+		killAt = time.Now().Add(killAfter)
+		return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM)
+	}
+	cmd.WaitDelay = killAfter
 	err := cmd.Run()
+	if !killAt.IsZero() {
+		killGroup(cmd.Process.Pid, killAt)
+	}
 	if errors.Is(err, exec.ErrWaitDelay) {
 		err = nil // it exited with 0; what it left behind still has its output open
 	}
@@ -123,6 +139,17 @@ func (f *execWorker) handle(ctx context.Context, m *client.Message) error {
 	}
 	f.failed.Add(1)
 	return said.explain(err)
+}
+
+// killAfter is how long a command has to end after SIGTERM.
+const killAfter = 5 * time.Second
+
+// killGroup waits until no process of a group is left, and kills those that are at a time.
+func killGroup(leader int, at time.Time) {
+	for syscall.Kill(-leader, 0) == nil && time.Now().Before(at) {
+		time.Sleep(20 * time.Millisecond)
+	}
+	_ = syscall.Kill(-leader, syscall.SIGKILL)
 }
 
 // stream is one that several commands write to.

@@ -158,7 +158,7 @@ func program(ts *testscript.TestScript, path string, args []string) *exec.Cmd {
 	cmd.Dir = ts.Getenv("WORK")
 	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")}
 	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR",
-		"QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN",
+		"QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN", "QLOGD_CONTEXT",
 		"HOOK_SECRET", "HOOK_OTHER"} {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -23,12 +24,27 @@ type topFlags struct {
 	Namespace string
 }
 
-var topCommand = plain("top", func(c request, f *topFlags) error {
+var topCommand = remote("top", func(c request, f *topFlags) error {
 	if f.Interval < 200*time.Millisecond {
 		return usagef("--interval must be at least 200ms")
 	}
-	return c.ask(func(c request) error { return c.top(f) })
-}, (*app).addrFlag, (*app).authFlags, (*app).contextFlag)
+	return c.top(f)
+})
+
+// topLine is a queue, as top prints it. A rate is null where it is not known.
+type topLine struct {
+	Queue             string   `json:"queue"`
+	Paused            bool     `json:"paused"`
+	Depth             int64    `json:"depth"`
+	InFlight          int64    `json:"in_flight"`
+	Scheduled         int64    `json:"scheduled"`
+	Dead              int64    `json:"dead"`
+	Bytes             int64    `json:"bytes"`
+	OldestSeconds     int64    `json:"oldest_message_age_seconds"`
+	EnqueuedPerSecond *float64 `json:"enqueued_per_second"`
+	AckedPerSecond    *float64 `json:"acked_per_second"`
+	DeadPerSecond     *float64 `json:"dead_lettered_per_second"`
+}
 
 // sample is the queues at a time.
 type sample struct {
@@ -36,12 +52,12 @@ type sample struct {
 	queues map[string]wire.Stats
 }
 
-// top prints the queues, again and again on a terminal until ctrl-C. Elsewhere it prints them once,
-// with the rates between two looks.
+// top prints the queues, again and again on a terminal until ctrl-C. Elsewhere, and as JSON, it
+// prints them once, with the rates between two looks.
 func (c request) top(f *topFlags) error {
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	live := terminal(c.stdout)
+	live := terminal(c.stdout) && c.output != "json"
 	var before sample
 	for {
 		queues, err := c.Queues(ctx, f.Namespace)
@@ -62,7 +78,7 @@ func (c request) top(f *topFlags) error {
 				return err
 			}
 		case before.queues != nil:
-			return c.topTable(queues, before, now)
+			return c.topOnce(queues, before, now)
 		}
 		if err == nil {
 			before = now
@@ -84,18 +100,24 @@ func (c request) screen(queues []wire.Queue, before, now sample, every time.Dura
 	var page bytes.Buffer
 	fmt.Fprintf(&page, "qlogd %s  %s  every %v, ctrl-C ends\n", plural(n, "queue", "queues"),
 		now.at.Format(time.TimeOnly), every)
-	err := c.topRows(queues, before, now, func(header string, rows [][]any) error {
-		page.WriteString(c.tableText(header, rows))
-		return nil
-	})
+	page.WriteString(c.tableText(topHeader, topRows(topLines(queues, before, now))))
 	text := strings.ReplaceAll(page.String(), "\n", "\x1b[K\n")
-	_, werr := fmt.Fprint(c.stdout, "\x1b[H", text, "\x1b[K\x1b[J")
-	return cmp.Or(err, werr)
+	_, err := fmt.Fprint(c.stdout, "\x1b[H", text, "\x1b[K\x1b[J")
+	return err
 }
 
-func (c request) topTable(queues []wire.Queue, before, now sample) error {
+func (c request) topOnce(queues []wire.Queue, before, now sample) error {
 	sortBusiest(queues)
-	return c.topRows(queues, before, now, c.table)
+	lines := topLines(queues, before, now)
+	if c.output != "json" {
+		return c.table(topHeader, topRows(lines))
+	}
+	for i := range lines {
+		if err := c.json(&lines[i]); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sortBusiest puts the queues with the most to do first.
@@ -106,30 +128,46 @@ func sortBusiest(queues []wire.Queue) {
 	})
 }
 
-func (c request) topRows(queues []wire.Queue, before, now sample,
-	print func(header string, rows [][]any) error) error {
+func topLines(queues []wire.Queue, before, now sample) (lines []topLine) {
 	seconds := now.at.Sub(before.at).Seconds()
-	rate := func(was, is int64, known bool) string {
-		if !known || is < was || seconds <= 0 {
-			return "-"
-		}
-		return fmt.Sprintf("%.1f", float64(is-was)/seconds)
-	}
-	var rows [][]any
 	for i := range queues {
 		q := &queues[i]
-		s, state := &q.Stats, "running"
+		s := &q.Stats
 		was, known := before.queues[q.Name]
-		if q.Paused {
+		rate := func(was, is int64) *float64 {
+			if !known || is < was || seconds <= 0 {
+				return nil
+			}
+			return new(math.Round(10*float64(is-was)/seconds) / 10)
+		}
+		lines = append(lines, topLine{
+			q.Name, q.Paused, s.Depth, s.InFlight, s.Scheduled, q.Dead, s.Bytes,
+			s.OldestMessageAgeSeconds, rate(was.EnqueuedTotal, s.EnqueuedTotal),
+			rate(was.AckedTotal, s.AckedTotal), rate(was.DeadLetteredTotal, s.DeadLetteredTotal),
+		})
+	}
+	return lines
+}
+
+const topHeader = "queue,state,depth,in flight,scheduled,dead,bytes,oldest,enqueued/s,acked/s,dead/s"
+
+func topRows(lines []topLine) (rows [][]any) {
+	rate := func(r *float64) string {
+		if r == nil {
+			return "-"
+		}
+		return fmt.Sprintf("%.1f", *r)
+	}
+	for i := range lines {
+		l, state := &lines[i], "running"
+		if l.Paused {
 			state = "paused"
 		}
-		rows = append(rows, []any{q.Name, state, s.Depth, s.InFlight, s.Scheduled, q.Dead,
-			humanize.IBytes(uint64(s.Bytes)),
-			(time.Duration(s.OldestMessageAgeSeconds) * time.Second).String(),
-			rate(was.EnqueuedTotal, s.EnqueuedTotal, known),
-			rate(was.AckedTotal, s.AckedTotal, known),
-			rate(was.DeadLetteredTotal, s.DeadLetteredTotal, known)})
+		rows = append(rows, []any{
+			l.Queue, state, l.Depth, l.InFlight, l.Scheduled, l.Dead, humanize.IBytes(uint64(l.Bytes)),
+			(time.Duration(l.OldestSeconds) * time.Second).String(),
+			rate(l.EnqueuedPerSecond), rate(l.AckedPerSecond), rate(l.DeadPerSecond),
+		})
 	}
-	return print("queue,state,depth,in flight,scheduled,dead,bytes,oldest,enqueued/s,acked/s,dead/s",
-		rows)
+	return rows
 }

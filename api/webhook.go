@@ -339,6 +339,9 @@ func (s *Server) enqueueHooked(
 	q.hooked(w.Definition.Queue, at)
 	defer func() { q.end(err) }()
 	b := &batch{noCreate: true, trace: q.ownTrace()}
+	if s.deps.Tracer == nil { // no trace begins here, to which the sender's could be linked
+		_, b.trace = q.sender()
+	}
 	if err := s.add(b, &m.NewMessage, m.Original); err != nil {
 		return "", err
 	}

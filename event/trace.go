@@ -23,26 +23,21 @@ func TraceOf(headers []Header) (trace []Header) {
 }
 
 // WithTrace returns a message's headers and, unless it has a traceparent of its own, the given
-// ones of trace context, sorted. None are changed.
+// ones of trace context, sorted. A tracestate of its own belongs to no traceparent then, and is
+// replaced or left out. None are changed.
 func WithTrace(headers, trace []Header) []Header {
-	switch own := hasHeader(headers, Traceparent); {
-	case own || len(trace) == 0:
+	switch {
+	case len(trace) == 0 || slices.ContainsFunc(headers, named(Traceparent)):
 		return headers
 	case len(headers) == 0:
 		return trace
 	}
-	out := slices.Clip(headers)
-	for _, h := range trace {
-		if !hasHeader(headers, h.Name) {
-			out = append(out, h)
-		}
-	}
+	out := slices.DeleteFunc(slices.Clone(headers), named(Tracestate))
+	out = append(out, trace...)
 	slices.SortFunc(out, func(a, b Header) int { return strings.Compare(a.Name, b.Name) })
 	return out
 }
 
-func hasHeader(headers []Header, name string) bool {
-	return slices.ContainsFunc(headers, func(h Header) bool {
-		return strings.EqualFold(h.Name, name)
-	})
+func named(name string) func(Header) bool {
+	return func(h Header) bool { return strings.EqualFold(h.Name, name) }
 }

@@ -20,7 +20,9 @@ func TestWithTrace(t *testing.T) {
 		{h("a", "1", "z", "2"), trace, h("a", "1", Traceparent, "p", Tracestate, "s", "z", "2")},
 		{h(Traceparent, "own"), trace, h(Traceparent, "own")},
 		{h("Traceparent", "own"), trace, h("Traceparent", "own")},
-		{h(Tracestate, "own"), trace, h(Traceparent, "p", Tracestate, "own")},
+		{h(Tracestate, "own"), trace, h(Traceparent, "p", Tracestate, "s")},
+		{h("a", "1", "TraceState", "own"), trace[:1], h("a", "1", Traceparent, "p")},
+		{h(Tracestate, "own"), nil, h(Tracestate, "own")},
 	} {
 		behind := append(c.own, Header{"behind", "it"}) // what a shared array may hold
 		got := WithTrace(behind[:len(c.own)], c.trace)

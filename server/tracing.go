@@ -24,16 +24,8 @@ const flushTime = 2 * time.Second
 // for nowhere. The SDK reads the others itself. It would pass over a mistake in these ones, so that
 // spans are missing and nobody knows why.
 func otlpEndpoint(getenv func(string) string) (*url.URL, error) {
-	of := func(what string) (name, v string) { // those for traces alone go first
-		name = "OTEL_EXPORTER_OTLP_TRACES_" + what
-		if v = getenv(name); v == "" {
-			name = "OTEL_EXPORTER_OTLP_" + what
-			v = getenv(name)
-		}
-		return name, v
-	}
 	exporter := getenv("OTEL_TRACES_EXPORTER")
-	name, v := of("ENDPOINT")
+	name, v := otlpVariable(getenv, "ENDPOINT")
 	if v == "" || exporter == "none" || strings.EqualFold(getenv("OTEL_SDK_DISABLED"), "true") {
 		return nil, nil
 	}
@@ -45,18 +37,35 @@ func otlpEndpoint(getenv func(string) string) (*url.URL, error) {
 		endpoint.Host == "" {
 		return nil, settingsf("%s must be http://HOST:PORT or https://HOST:PORT, not %.64q", name, v)
 	}
-	name, v = of("PROTOCOL")
-	if v != "" && v != "http/protobuf" && v != "http/json" {
+	name, v = otlpVariable(getenv, "PROTOCOL")
+	if v != "" && v != "http/protobuf" && v != "http/json" && v != grpc {
 		return nil, settingsf("%s must be http/protobuf or http/json, not %.64q; collectors take "+
 			"OTLP over HTTP at port 4318", name, v)
 	}
 	return endpoint, nil
 }
 
+// grpc is a protocol that is not there, and often set for all programs of a machine.
+const grpc = "grpc"
+
+// otlpVariable returns a variable of the exporter and its value. One for traces alone goes first.
+func otlpVariable(getenv func(string) string, what string) (name, v string) {
+	name = "OTEL_EXPORTER_OTLP_TRACES_" + what
+	if v = getenv(name); v == "" {
+		name = "OTEL_EXPORTER_OTLP_" + what
+		v = getenv(name)
+	}
+	return name, v
+}
+
 // startTracing sets the node's tracer, unless endpoint is nil.
 func (n *Node) startTracing(endpoint *url.URL) error {
 	if endpoint == nil {
 		return nil
+	}
+	if name, v := otlpVariable(n.c.Getenv, "PROTOCOL"); v == grpc {
+		n.logger.Warn("spans are exported by OTLP over HTTP, not gRPC; collectors take it at port 4318",
+			"variable", name, "endpoint", endpoint.Redacted())
 	}
 	otel.SetErrorHandler(rareErrors(n.logger))
 	ctx := n.background

@@ -338,13 +338,16 @@ func TestTracingOff(t *testing.T) {
 	r.mu.Unlock()
 
 	for _, wrong := range []string{"OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=localhost:4317",
-		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", "OTEL_TRACES_EXPORTER=zipkin"} {
+		"OTEL_EXPORTER_OTLP_PROTOCOL=thrift", "OTEL_TRACES_EXPORTER=zipkin"} {
 		n := cluster.NewCluster(t, cluster.Options{Nodes: 1, Env: export(r, wrong)}).Node(0)
 		n.Launch()
 		ended(t, n)
 		name, _, _ := strings.Cut(wrong, "=")
 		assert.Contains(t, n.Log(), name+" must be ")
 	}
+	// It is often set for all programs of a machine.
+	n = cluster.Start(t, cluster.Options{Env: export(r, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")})
+	assert.Contains(t, n.Log(), "over HTTP, not gRPC")
 }
 
 // TestTracingCollectorHangs: a collector that does not answer delays neither writes nor the end.

@@ -29,6 +29,8 @@ type metrics struct {
 	seconds   *prometheus.HistogramVec
 	hooks     *prometheus.CounterVec // by webhook and outcome
 	hookNames sync.Map               // webhooks that hooks has
+
+	other, otherExpired rest
 }
 
 // queueDescs describe the elements of a queueRow; the first queueCounters are counters.
@@ -44,14 +46,17 @@ var queueDescs = [...]*prometheus.Desc{
 	queueDesc("dead", "Messages that died in the queue and are not replayed, purged or settled."),
 	queueDesc("held", "Messages that are ready and cannot be leased, because of an earlier message of "+
 		"their lane or of hold_key."),
+	queueDesc("paused", "1 while the queue is paused, else 0."),
 	queueDesc("bytes", "Size of the messages in the queue."),
 	queueDesc("oldest_age_seconds", "Age of the oldest message."),
 }
 
-const queueCounters = 4
-
-// oldest is the element of a queueRow that is not summed up for _other.
-const oldest = len(queueDescs) - 1
+// Elements of a queueRow: below queueCounters are counters, oldest is not summed up for _other.
+const (
+	queueCounters = 4
+	paused        = len(queueDescs) - 3
+	oldest        = len(queueDescs) - 1
+)
 
 func queueDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("qlogd_queue_"+name, help, []string{"queue"}, nil)
@@ -68,6 +73,38 @@ var eventsDesc = prometheus.NewDesc(
 
 // queueRow has a queue's values, in the order of queueDescs.
 type queueRow [len(queueDescs)]int64
+
+// counters are those of a queue.
+type counters [queueCounters]int64
+
+// rest sums up the counters of the queues that have no series of their own. The sums never fall, as
+// those of the queues of the moment would when queues are deleted, or get series of their own.
+type rest struct {
+	mu   sync.Mutex
+	sums counters
+	last map[uint32]counters // of all queues, by their numbers, when they were last summed up
+}
+
+// add adds what the queues behind the first own ones have counted since the last call.
+func (r *rest) add(
+	queues []event.QueueView, own int, of func(*event.QueueView) counters,
+) counters {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	last := make(map[uint32]counters, len(queues))
+	for i := range queues {
+		v := &queues[i]
+		now := of(v)
+		last[v.Number] = now
+		if was := r.last[v.Number]; i >= own {
+			for j := range now {
+				r.sums[j] += max(0, now[j]-was[j])
+			}
+		}
+	}
+	r.last = last
+	return r.sums
+}
 
 func newMetrics(s *Server) *metrics {
 	reg := s.deps.Registry
@@ -193,7 +230,10 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		r := queueRow{
 			v.Stats.Enqueued, v.Stats.Acked, v.Stats.DeadLettered, v.Stats.Discarded,
 			v.Stats.Ready, v.Stats.InFlight, v.Stats.Scheduled, st.DeadCount(v.Name), v.Stats.Held,
-			v.Stats.Bytes,
+			0, v.Stats.Bytes,
+		}
+		if v.Paused {
+			r[paused] = 1
 		}
 		if v.Stats.Oldest > 0 {
 			r[oldest] = max(0, now-v.Stats.Oldest) / 1000
@@ -202,12 +242,18 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			emit(v.Name, r)
 			continue
 		}
-		for j := range r[:oldest] {
+		for j := queueCounters; j < oldest; j++ {
 			other[j] += r[j]
 		}
 		other[oldest] = max(other[oldest], r[oldest])
 	}
 	if len(queues) > maxQueueSeries {
+		sums := m.other.add(queues, maxQueueSeries, func(v *event.QueueView) counters {
+			return counters{
+				v.Stats.Enqueued, v.Stats.Acked, v.Stats.DeadLettered, v.Stats.Discarded,
+			}
+		})
+		copy(other[:], sums[:])
 		emit("_other", other)
 	}
 	for t, n := range st.Counts() {
@@ -229,16 +275,17 @@ func (m *metrics) collectExpired(ch chan<- prometheus.Metric, queues []event.Que
 		ch <- prometheus.MustNewConstMetric(
 			expiredDesc, prometheus.CounterValue, float64(n), name)
 	}
-	other := uint64(0)
+	of := map[uint32]int64{}
 	for i, n := range expired {
-		if i < maxQueueSeries {
+		if of[queues[i].Number] = int64(n); i < maxQueueSeries {
 			emit(queues[i].Name, n)
-		} else {
-			other += n
 		}
 	}
 	if len(queues) > maxQueueSeries {
-		emit("_other", other)
+		sums := m.otherExpired.add(queues, maxQueueSeries, func(v *event.QueueView) counters {
+			return counters{of[v.Number]}
+		})
+		emit("_other", uint64(sums[0]))
 	}
 }
 

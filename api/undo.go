@@ -19,12 +19,12 @@ func (s *Server) Undoer() undo.Finder {
 }
 
 // undoItem returns a message's item of an undo: see undo.Finder.
-func (s *Server) undoItem(ctx context.Context, id event.ID, target *event.QueueView) (
-	item event.ResurrectItem, content event.Ref, err error,
-) {
+func (s *Server) undoItem(
+	ctx context.Context, id event.ID, last event.Ref, target *event.QueueView,
+) (item event.ResurrectItem, content event.Ref, err error) {
 	l, err := s.born(ctx, id)
 	if err == nil && target != nil {
-		err = s.setPriority(ctx, l)
+		err = s.setPriority(ctx, l, last)
 	}
 	if err != nil {
 		return item, content, err
@@ -92,13 +92,23 @@ func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 	return cmp.Or(lifeOf(history, id), &life{id: id, first: id}), err
 }
 
-// setPriority sets a message's final priority, if history has the event that set it.
-func (s *Server) setPriority(ctx context.Context, l *life) error {
-	history, err := s.deps.Log.History(ctx, l.id)
-	if all := lifeOf(history, l.id); all != nil && all.set != nil {
-		l.priority = all.priority
+// setPriority sets a message's final priority, if it was rescheduled. It walks back from the event
+// with which the message left: a history would search the indexes.
+func (s *Server) setPriority(ctx context.Context, l *life, last event.Ref) error {
+	for ref := last; !ref.IsZero() && ref != event.RefOf(l.id); {
+		e, err := s.deps.Log.Event(ref)
+		switch {
+		case gone(err) || notFound(err) || err == nil && e.Subject != l.id:
+			return nil
+		case err != nil:
+			return err
+		case e.Type == event.Rescheduled:
+			l.priority = e.Priority
+			return nil
+		}
+		ref = e.Prev
 	}
-	return err
+	return ctx.Err()
 }
 
 // undo answers POST /v1/queues/{queue}/resurrect: it brings back messages that left a queue, at

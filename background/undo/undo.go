@@ -63,8 +63,9 @@ type Finder struct {
 	Log   Log
 	State State
 	// Item returns a message's part of an undo into target, and where its content is: Skip says why
-	// it cannot be brought back. Without a target it has what does not depend on one, without Skip.
-	Item func(ctx context.Context, id event.ID, target *event.QueueView) (
+	// it cannot be brought back. last is the event with which it left. Without a target it has what
+	// does not depend on one, without Skip.
+	Item func(ctx context.Context, id event.ID, last event.Ref, target *event.QueueView) (
 		item event.ResurrectItem, content event.Ref, err error)
 }
 
@@ -175,7 +176,7 @@ func (s *Search) take(ctx context.Context, e *event.Event) error {
 			return nil
 		}
 	}
-	m, _, err := s.f.Item(ctx, e.Subject, nil)
+	m, _, err := s.f.Item(ctx, e.Subject, event.RefOf(e.ID), nil)
 	if err != nil {
 		return err
 	}
@@ -194,7 +195,7 @@ func (s *Search) item(ctx context.Context, l left, target *event.QueueView) (
 	if _, back := s.back[l.id]; back {
 		return skip(event.SkipResurrected)
 	}
-	item, content, err := s.f.Item(ctx, l.id, target)
+	item, content, err := s.f.Item(ctx, l.id, l.last, target)
 	switch {
 	case err != nil:
 		return item, err

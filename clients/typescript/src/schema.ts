@@ -1579,7 +1579,7 @@ export interface components {
             status: number;
             detail: string;
             /** @enum {string} */
-            code: "invalid_json" | "invalid_msgpack" | "invalid_argument" | "schema_mismatch" | "unauthenticated" | "forbidden" | "queue_not_found" | "message_not_found" | "node_not_found" | "not_found" | "method_not_allowed" | "request_timeout" | "lease_lost" | "wrong_queue" | "queue_in_use" | "conflict" | "history_expired" | "payload_too_large" | "unsupported_media_type" | "idempotency_key_reused" | "queue_full" | "overloaded" | "internal" | "no_leader" | "shutting_down" | "secret_missing" | "node_damaged" | "node_unreachable" | "insufficient_storage" | "webhook_not_found" | "ip_not_allowed" | "invalid_signature" | "stale_timestamp" | "cross_origin" | "misdirected_request" | "target_failed" | "target_timeout" | "loop_detected";
+            code: "invalid_json" | "invalid_msgpack" | "invalid_argument" | "schema_mismatch" | "unauthenticated" | "forbidden" | "queue_not_found" | "message_not_found" | "node_not_found" | "task_not_found" | "not_found" | "method_not_allowed" | "request_timeout" | "lease_lost" | "wrong_queue" | "queue_in_use" | "conflict" | "history_expired" | "payload_too_large" | "unsupported_media_type" | "idempotency_key_reused" | "queue_full" | "overloaded" | "internal" | "no_leader" | "shutting_down" | "secret_missing" | "node_damaged" | "node_unreachable" | "insufficient_storage" | "webhook_not_found" | "ip_not_allowed" | "invalid_signature" | "stale_timestamp" | "cross_origin" | "misdirected_request" | "target_failed" | "target_timeout" | "loop_detected";
             retryable: boolean;
             /** @description The field, parameter or header that is wrong */
             field?: string;
@@ -3292,7 +3292,7 @@ export interface operations {
                     "application/json": {
                         messages: components["schemas"]["Message"][];
                         next_cursor?: string;
-                        /** @description With a filter: messages read, at most 10,000 (or 1 s). The page may be empty before the end, which has no next_cursor */
+                        /** @description With a filter: messages read, at most 10,000, or 1,000 for their headers (or 1 s). The page may be empty before the end, which has no next_cursor */
                         scanned?: number;
                     };
                 };
@@ -5557,6 +5557,8 @@ export interface operations {
                         status: number;
                         /** @description queued, duplicate, filtered, forwarded, client_gone, or the problem's code */
                         code: string;
+                        /** @description Of the problem */
+                        title?: string;
                         message_id: string | null;
                         source_ip: string;
                     }[];

@@ -50,7 +50,7 @@ func EventOf(e *event.Event) wire.Event {
 		out.TaskID = e.ID.String()
 	case event.Erased:
 		out.Count = int64(len(e.Refs))
-	case event.Resurrected:
+	case event.Resurrected, event.ContentCarried:
 		out.Count = 0 // the number of replays, which is in GET /v1/messages/{id}
 	}
 	out.Cause, out.CauseTruncated = textOf(e.Cause), e.CauseTruncated
@@ -115,7 +115,7 @@ func (q *request) matches(f *eventQuery, e *event.Event) (bool, error) {
 	if !f.message.IsZero() && e.Subject != f.message && e.ID != f.message || !q.seesEvent(e) {
 		return false, nil
 	}
-	return f.Selects(q.s.deps.Log, e)
+	return f.Selects(q.Context(), q.s.deps.Log, e)
 }
 
 // events answers GET /v1/events: a list with a cursor, or a stream.
@@ -147,6 +147,9 @@ func (s *Server) events(q *request) error {
 	if f.after.IsZero() && f.from > 1 {
 		// There was no event to name: the place before from is the cursor.
 		f.after = event.NewID(max(s.deps.State.Clock(), 0), f.from-1, event.MaxNumber)
+	}
+	if f.Lost {
+		out.HistoryBeginsAt = s.historyBegins(0)
 	}
 	out.NextCursor, out.Partial = f.after.String(), f.timedOut
 	if media != "" {

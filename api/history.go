@@ -70,14 +70,11 @@ func lifeOf(history []event.Event, id event.ID) *life {
 	for e := at[id]; e != nil && e.IsMove(); e = at[e.Subject] {
 		if e.Type == event.Resurrected {
 			// The event has everything, even if the history before it has been deleted.
-			l.first, l.replays = e.First, l.replays+e.Count
+			l.first = e.First
 			break
 		}
 		line[e.Subject] = true
 		l.first = e.Subject
-		if e.Type == event.Replayed {
-			l.replays++
-		}
 	}
 	for i := range history {
 		e := &history[i]
@@ -85,9 +82,11 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		if line[e.ID] && (e.Type == event.Enqueued || e.IsMove()) {
 			switch {
 			case e.Type == event.Enqueued, e.Type == event.Resurrected:
-				l.payload, l.set, l.priority = e, e, e.Priority
-			case e.Edited: // replayed
-				l.payload = e
+				l.payload, l.set, l.priority, l.replays = e, e, e.Priority, e.Count
+			case e.Type == event.Replayed:
+				if l.replays++; e.Edited {
+					l.payload = e
+				}
 			}
 			if e.ID == id {
 				l.born = e
@@ -96,7 +95,12 @@ func lifeOf(history []event.Event, id event.ID) *life {
 		switch {
 		case !line[e.Subject]:
 		case e.Type == event.ContentCarried:
-			l.payload = e
+			if l.payload = e; e.HasLabels() {
+				l.first, l.priority, l.replays = e.First, e.Priority, e.Count
+			}
+			if l.set == nil && e.HasLabels() { // what it was made by is gone
+				l.set = e
+			}
 		case e.Type == event.Rescheduled:
 			l.priority = e.Priority
 		}

@@ -131,6 +131,8 @@ func (s *Server) aliasIn(
 		return event.Hash{}
 	case target.Policy.DedupBy == event.DedupByContent && set.SourceID == "":
 		return hash(content.Payload).Of(target.Number)
+	case !set.DedupKey.IsZero():
+		return set.DedupKey.Of(target.Number)
 	case set.Alias.IsZero(), from == target.Name:
 		return set.Alias
 	case ok:

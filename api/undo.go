@@ -154,10 +154,14 @@ func (s *Server) undo(q *request) error {
 		}
 		return q.answer(http.StatusOK, out)
 	}
+	lost := false
 	res := q.commitFresh(field, "the queue's policy", func() (*event.Command, error) {
 		found, target, err := search()
-		if err != nil || found.Matched() == 0 && !q.keyed() {
+		if err != nil {
 			return nil, err
+		}
+		if lost = found.Lost(); found.Matched() == 0 && !q.keyed() {
+			return nil, nil
 		}
 		items, ok, err := found.Chunk(q.Context(), &target)
 		if err != nil {
@@ -178,7 +182,7 @@ func (s *Server) undo(q *request) error {
 	if q.err == nil && !res.ID.IsZero() {
 		return q.accepted(res.ID)
 	}
-	out := f.Undone(spec)
+	out := f.Undone(spec, lost)
 	for _, m := range res.Moved {
 		undo.Add(out, m.Code)
 	}

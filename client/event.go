@@ -26,6 +26,10 @@ type EventQuery struct {
 	// Labels of the message that an event is about, and who has or had its lease.
 	Key, Kind, CorrelationID string
 	Worker                   string
+
+	// OnHistoryBegins, if set, is called by AllEvents, once, with where history begins, if events
+	// that it would yield are older, or cannot be told because their labels are.
+	OnHistoryBegins func(Time)
 }
 
 func (q *EventQuery) call() *call {
@@ -49,6 +53,10 @@ func (c *Client) AllEvents(ctx context.Context, q EventQuery) iter.Seq2[Event, e
 			q.After, q.From = cursor, ""
 		}
 		page, err := c.Events(ctx, q)
+		if page.HistoryBeginsAt != nil && q.OnHistoryBegins != nil {
+			q.OnHistoryBegins(*page.HistoryBeginsAt)
+			q.OnHistoryBegins = nil
+		}
 		if len(page.Events) == 0 && !page.Partial || page.NextCursor == q.After {
 			page.NextCursor = "" // the newest
 		}

@@ -266,14 +266,23 @@ type Reschedule struct {
 	At       int64 // Unix ms, in place of DelayMS; 0 none
 }
 
-// Carry writes the contents of live messages again, so that retention can delete where they were.
+// Carry writes the contents and labels of live messages again, so that retention can delete where
+// they were.
 type Carry struct{ Items []CarryItem }
 
-// CarryItem is one message's content; From is where it was read.
+// CarryItem is one message's content, and those of its labels that the state does not have; From is
+// where the content was read.
 type CarryItem struct {
 	ID      ID
 	From    Ref
 	Content Blob
+
+	First         ID // under which it was first enqueued; zero: written without labels, in old entries
+	Replays       uint32
+	CorrelationID string
+	DedupKey      Hash   // what makes it a duplicate, in whatever queue
+	Lease         ID     // zero none
+	Worker        string // that has it
 }
 
 // Retain deletes history below an index. It is refused while a live message's content lies there.

@@ -28,7 +28,7 @@ const (
 	Discarded
 	Replayed
 	AnswerKept     // the answer to a request with an Idempotency-Key
-	ContentCarried // a live message's content, rewritten before its segment is deleted
+	ContentCarried // a live message's content and labels, rewritten before its segment is deleted
 	HistoryDeleted // retention: blocks below Before may go
 	RulesChanged   // other rules of deciding are in force from here on (I19)
 	Resurrected    // a message that had left its queue is in one again, under a new id
@@ -237,8 +237,10 @@ type Event struct {
 	Size     uint32
 	Until    int64 // when its deduplication window ends; answer_kept: how long it is kept
 	SourceID string
-	// enqueued, resurrected: a label, as in the content, with which it is delivered
+	// enqueued, resurrected, content_carried: a label, as in the content, with which it is delivered
 	CorrelationID string
+	// content_carried: what makes the message a duplicate, in whatever queue (Hash.Of)
+	DedupKey Hash
 	// enqueued: the messages that its producer acked with it, or the one that it named
 	Cause          []ID
 	CauseTruncated bool // there were more than MaxCause
@@ -248,8 +250,8 @@ type Event struct {
 	Lease        ID
 	LeaseExpires int64 // leased, lease_extended
 	Attempt      uint32
-	Worker       string
-	Place        Place // retried, lease_expired, released, returned
+	Worker       string // leased; content_carried: who had the lease
+	Place        Place  // retried, lease_expired, released, returned
 
 	// Leaving.
 	Reason Reason
@@ -261,14 +263,15 @@ type Event struct {
 	DiedIn string
 	Order  Order // replayed, resurrected: where it takes its place
 	Edited bool  // replayed, resurrected: Content and Size are the message's from now on
-	// resurrected: under which it was first enqueued; Count says how often it was replayed
+	// resurrected, content_carried: under which it was first enqueued; Count says how often it was
+	// replayed
 	First ID
 
 	// Queues.
 	Policy *Policy
 	Number uint32 // queue_created: the queue's number, never used again
-	// queue_purged, queue_deleted: messages concerned; resurrected: replays before; task_created:
-	// about how many; task_ended: passed over
+	// queue_purged, queue_deleted: messages concerned; resurrected, content_carried: replays before;
+	// task_created: about how many; task_ended: passed over
 	Count int64
 
 	// Tasks. Task is also set in what a task did: replayed, resurrected, discarded, erased.
@@ -294,6 +297,12 @@ type Event struct {
 func (e *Event) IsMove() bool {
 	return (e.Type == DeadLettered || e.Type == Replayed || e.Type == Resurrected) &&
 		e.ToQueue != ""
+}
+
+// HasLabels reports whether an event has its message's labels.
+func (e *Event) HasLabels() bool {
+	return e.Type == Enqueued || e.Type == Resurrected ||
+		e.Type == ContentCarried && !e.First.IsZero() // an earlier program did not write them
 }
 
 // Erased reports whether what users wrote in an event was erased.

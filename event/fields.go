@@ -43,6 +43,7 @@ func (e *Event) fields(c *coder) {
 	c.string("L", &e.CorrelationID)
 	c.field("M", len(e.Cause) == 0, &e.Cause)
 	c.bool("N", &e.CauseTruncated)
+	c.id("O", (*[16]byte)(&e.DedupKey))
 }
 
 func (t *Content) fields(c *coder) {

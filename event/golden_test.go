@@ -164,7 +164,10 @@ func TestGoldenCommands(t *testing.T) {
 		"mark":            {Mark: &Mark{}},
 		"upgrade":         {Upgrade: &Upgrade{Rules: 2}},
 		"upgrade_far":     {Upgrade: &Upgrade{Rules: 65_535}},
-		"put_queue_push":  {PutQueue: &PutQueue{Name: "q", Policy: Policy{Push: []byte(`{"url":"https://example.com"}`)}}},
+		"carry_labels": {Carry: &Carry{Items: []CarryItem{{
+			ID: idOf(2), From: Ref{42, 1}, First: idOf(1), Replays: 3, CorrelationID: "c-1", DedupKey: hashOf(1), Lease: idOf(3), Worker: "w",
+		}}}},
+		"put_queue_push": {PutQueue: &PutQueue{Name: "q", Policy: Policy{Push: []byte(`{"url":"https://example.com"}`)}}},
 		"replay": {Replay: &Replay{
 			Queue: "q", To: "p", Order: OrderHead, MaxReplays: 3, Revision: 7, Strict: true, Task: idOf(1),
 			Items: []ReplayItem{{ID: idOf(2)}, {ID: idOf(3), Edited: true, Size: 1, Content: EncodeContent(&Content{Payload: []byte("1")})}},
@@ -210,6 +213,9 @@ func TestGoldenHeaders(t *testing.T) {
 		"replayed":        {Type: Replayed, Queue: "dead", ToQueue: "q", Task: idOf(7)},
 		"answer_kept":     {Type: AnswerKept, Body: hashOf(4), Until: 1_700_000_000_001},
 		"content_carried": {Type: ContentCarried, Queue: "q"}, "history_deleted": {Type: HistoryDeleted, Before: 1 << 40},
+		"content_carried_labels": {
+			Type: ContentCarried, Queue: "q", Key: "k", Kind: "red", Priority: 5, Size: 7, SourceID: "s", Worker: "w", First: idOf(1), Count: 3, CorrelationID: "c-1", DedupKey: hashOf(1),
+		},
 		"rules_changed": {Type: RulesChanged, Rules: 2},
 		"queue_push":    {Type: QueueUpdated, Queue: "q", Policy: &Policy{Push: []byte(`{"url":"https://example.com"}`)}},
 		"replayed_edited": {

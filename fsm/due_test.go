@@ -28,12 +28,31 @@ func TestRetention(t *testing.T) {
 	}
 	b.wantProblem(retain(10_000), event.CodeConflict, "")
 	m, _ := b.m.Message(b.ids["a"][0])
-	carry := func() int64 {
-		return b.ok(b.one(&event.Command{Carry: &event.Carry{Items: []event.CarryItem{{ID: m.ID, From: m.Content, Content: event.EncodeContent(&event.Content{Payload: []byte("a")})}}}})).Count
+	content := event.EncodeContent(&event.Content{Payload: []byte("a")})
+	carry := func(it event.CarryItem) int64 {
+		it.ID, it.From, it.Content = m.ID, m.Content, content
+		return b.ok(b.one(&event.Command{Carry: &event.Carry{Items: []event.CarryItem{it}}})).Count
 	}
-	mustEqual(t, carry(), 1)
+	mustEqual(t, carry(event.CarryItem{}), 1)
 	b.wantTells("content_carried a")
-	mustEqual(t, carry(), 0) // it lies elsewhere by now
+	got := b.last().Events[0]
+	mustEqual(t, got.HasLabels(), false) // an old entry is decided as it was
+	mustEqual(t, got.Priority, 0)
+	mustEqual(t, carry(event.CarryItem{}), 0) // it lies elsewhere by now
+	b.wantTake("q", 1, "a")
+	m, _ = b.m.Message(m.ID)
+	labelled := event.CarryItem{
+		First: m.ID, Replays: 2, CorrelationID: "c", DedupKey: event.Hash{1}, Worker: "w",
+	}
+	mustEqual(t, carry(labelled), 0) // it was not leased when it was read
+	labelled.Lease = m.Lease
+	mustEqual(t, carry(labelled), 1)
+	got = b.last().Events[0]
+	mustEqual(t, got, event.Event{
+		ID: got.ID, Type: event.ContentCarried, Subject: m.ID, Prev: m.Last, Queue: "q", Priority: m.Priority,
+		Size: m.Size, First: m.ID, Count: 2, CorrelationID: "c", DedupKey: event.Hash{1}, Worker: "w", Content: content,
+	})
+	b.settle(event.OpRelease, b.leases["a"])
 	b.restart()
 	b.ok(retain(10_000))
 	b.wantTells("history_deleted")

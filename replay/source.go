@@ -184,7 +184,7 @@ type Filter struct {
 
 // Events yields the events of the entries from first to last, both inclusive, that a filter
 // selects, in the log's order.
-func (s *Source) Events(ctx context.Context, first, last uint64, f Filter,
+func (s *Source) Events(ctx context.Context, first, last uint64, f *Filter,
 ) iter.Seq2[*event.Event, error] {
 	all := s.Log.Events(ctx, first, last)
 	if !f.Message.IsZero() {
@@ -194,7 +194,7 @@ func (s *Source) Events(ctx context.Context, first, last uint64, f Filter,
 		for e, err := range all {
 			ok := false
 			if err == nil {
-				ok, err = f.Selects(s.Log, e)
+				ok, err = f.Selects(ctx, s.Log, e)
 			}
 			if err != nil {
 				yield(nil, err)

@@ -154,8 +154,14 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	// A dead letter needs its error text too, which is in the event that moved it.
 	n.put("fails", `{"delivery":{"dead_letter_queue":"auto"}}`)
 	n.produce("fails", wire.NewMessage{Payload: []byte(`"dead"`)})
-	acked := n.produce("jobs", wire.NewMessage{Payload: []byte(`"acked"`), Kind: "acked"})[0]
-	taken := n.lease("jobs", client.LeaseOptions{Kinds: []string{"acked"}, Lease: time.Hour})[0]
+	n.put("keyed", `{}`)
+	acked := n.produce("keyed", wire.NewMessage{Payload: []byte(`"acked"`), Kind: "acked", Key: "k",
+		CorrelationID: "c", IdempotencyKey: "once"})[0]
+	taken := n.lease("keyed", client.LeaseOptions{Lease: time.Hour, Worker: "w"})[0]
+	erased := n.produce("keyed", wire.NewMessage{Payload: []byte(`"erased"`), Key: "e"})[0]
+	toErase := n.lease("keyed", client.LeaseOptions{Lease: time.Hour, Worker: "x"})[0]
+	n.produce("keyed", wire.NewMessage{Payload: []byte(`1`), Kind: "early"})
+	early := n.lease("keyed", client.LeaseOptions{Lease: time.Hour, Worker: "e"})[0]
 	n.die(n.lease("fails", client.LeaseOptions{})[0], "why it died")
 	e := n.engine()
 	for i := range 1200 {
@@ -163,6 +169,7 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 			PauseQueue: &event.PauseQueue{Name: "jobs", Paused: i%2 == 0},
 		}))
 	}
+	must(n.AckOne(ctx, early.LeaseID, wire.AckOne{}))
 	first := e.log.First()
 	for range 2 {
 		fill := client.JSON(1)
@@ -182,9 +189,51 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	// Where the beginning of history is gone, that is said, and nothing is taken for erased.
 	must(n.AckOne(ctx, taken.LeaseID, wire.AckOne{}))
 	m = must(n.Message(ctx, acked))
-	if m.State != "acked" || !m.HistoryTruncated || m.Erased || m.EnqueuedAt == 0 || m.Priority != 0 {
+	if m.State != "acked" || !m.HistoryTruncated || m.Erased || m.EnqueuedAt == 0 || m.Key != "k" ||
+		m.CorrelationID != "c" || string(m.Payload) != `"acked"` {
 		t.Errorf("the acked message: %+v", m)
 	}
+	// Its labels, and its worker's name, were carried with its content.
+	begins := fmt.Sprint("index:", e.log.First())
+	for _, q := range []client.EventQuery{
+		{Key: "k"}, {Kind: "acked"}, {CorrelationID: "c"}, {Worker: "w"},
+	} {
+		q.From, q.Queue, q.Types = begins, "keyed", []string{"acked"}
+		page := must(n.Events(ctx, q))
+		assert.True(t, len(page.Events) == 1 && page.Events[0].MessageID == acked, "%+v: %+v", q, page)
+	}
+	undo := func(f wire.UndoFilter, dry bool) *wire.Undone {
+		f.State, f.From = "acked", begins
+		u, _, err := n.Undo(ctx, "keyed", client.UndoRequest{DryRun: dry, Filter: &f})
+		require.NoError(t, err)
+		return u
+	}
+	if u := undo(wire.UndoFilter{Worker: new("w")}, true); u.Matched != 1 || u.BroughtBack != 1 {
+		t.Errorf("undone of its worker: %+v", u)
+	}
+	// So what was written under a key can be erased.
+	must(n.AckOne(ctx, toErase.LeaseID, wire.AckOne{}))
+	_, task, err := n.EraseKey(ctx, "keyed", client.EraseKeyRequest{Key: "e", Reason: "asked for"})
+	require.NoError(t, err)
+	must(n.WaitTask(ctx, task.ID))
+	assert.True(t, must(n.Message(ctx, erased)).Erased, "the content that was carried is erased")
+	// What had left before has none, and that is said.
+	if u := undo(wire.UndoFilter{Worker: new("e")}, true); u.Matched != 0 || u.HistoryBeginsAt == nil {
+		t.Errorf("undone of a worker that history does not have: %+v", u)
+	}
+	lost := must(n.Events(ctx, client.EventQuery{From: begins, Kind: "early"}))
+	assert.True(t, len(lost.Events) == 0 && lost.HistoryBeginsAt != nil, "%+v", lost)
+	// Undone, it takes its idempotency_key again, which nobody else has taken.
+	if u := undo(wire.UndoFilter{Key: new("k")}, false); u.BroughtBack != 1 {
+		t.Errorf("undone: %+v", u)
+	}
+	back := must(n.Messages(ctx, "keyed", client.MessageQuery{})).Messages
+	if len(back) != 1 || back[0].Key != "k" || back[0].Kind != "acked" || back[0].CorrelationID != "c" ||
+		back[0].Origin.FirstMessageID != acked {
+		t.Errorf("what came back: %+v", back)
+	}
+	again := must(n.Produce(ctx, "keyed", wire.NewMessage{Payload: []byte(`2`), IdempotencyKey: "once"}))
+	assert.Equal(t, again[0].Status, "duplicate")
 	for _, from := range []string{"", "start", "index:1"} {
 		page := must(n.Events(ctx, client.EventQuery{From: from, Limit: 1}))
 		if page.HistoryBeginsAt == nil || len(page.Events) != 1 {
@@ -193,7 +242,7 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 	}
 	page := must(n.Events(ctx, client.EventQuery{From: fmt.Sprintf("index:%d", e.log.First())}))
 	assert.True(t, page.HistoryBeginsAt == nil, "it is there from where history begins")
-	_, err := n.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", first)))
+	_, err = n.Queue(ctx, "jobs", client.At(fmt.Sprintf("index:%d", first)))
 	assert.ErrorIs(t, err, client.ErrHistoryExpired, "the state in deleted history:")
 	// The past can be rebuilt from the oldest checkpoint on.
 	metas := e.replica.Status().Checkpoints
@@ -205,9 +254,13 @@ func TestRetentionKeepsWhatIsNeeded(t *testing.T) {
 		last := lines(t, "replay", "--addr", n.addr, "--from", from, "-o", "json")
 		assert.Contains(t, fmt.Sprint(last[len(last)-1]), "history_begins_at", "from %s:", from)
 	}
+	said := lines(t, "replay", "--addr", n.addr, "--from", begins, "--kind", "early", "-o", "json")
+	assert.Contains(t, fmt.Sprint(said[len(said)-1]), "history_begins_at", "of a label that is gone:")
 	whole := lines(t, "replay", "--addr", n.addr, "--from", fmt.Sprint("index:", e.log.First()), "-o", "json")
 	assert.True(t, !strings.Contains(fmt.Sprint(whole[len(whole)-1]), "history_begins_at"), "from its beginning")
 	n.stop()
+	kept := lines(t, "replay", "--data-dir", n.dir, "--from", begins, "--kind", "early", "-o", "json")
+	assert.Contains(t, fmt.Sprint(kept[len(kept)-1]), "history_begins_at", "of a label that is gone:")
 	start := lines(t, "replay", "--data-dir", n.dir, "--to", "start", "-o", "json")
 	assert.Contains(t, fmt.Sprint(start), "queues:map[]", "nothing, before the first event:")
 	assert.Contains(t, fmt.Sprint(start), "history_begins_at", "where the log begins:")

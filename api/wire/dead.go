@@ -145,7 +145,7 @@ type Undone struct {
 	BroughtBack int64 `json:"brought_back"`
 	// by reason: resurrected, key_taken, erased, damaged, history_expired, schema_mismatch
 	Skipped map[string]int64 `json:"skipped"`
-	// where history begins, if the filter's from is before that
+	// where history begins, if the filter's from is before that, or a label that it asks for
 	HistoryBeginsAt *Time `json:"history_begins_at,omitzero"`
 }
 

@@ -71,7 +71,7 @@ type EventList struct {
 	NextCursor string  `json:"next_cursor"`
 	Partial    bool    `json:"partial,omitzero"` // the time was up before the end
 
-	HistoryBeginsAt *Time `json:"history_begins_at,omitzero"` // from lies before it
+	HistoryBeginsAt *Time `json:"history_begins_at,omitzero"` // some are older, or have a label that is
 }
 
 // History answers GET /v1/messages/{id}/history, oldest first.

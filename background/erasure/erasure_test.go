@@ -246,9 +246,11 @@ func (w *world) resurrect() {
 			last = history[i]
 		}
 	}
+	made, err := log.Made(w.t.Context(), w.log, e.Subject)
+	must(w.t, err)
 	w.do(&event.Command{Resurrect: &event.Resurrect{
 		To: w.some("a", "b"), Looked: w.log.Head(), Items: []event.ResurrectItem{{
-			ID: e.Subject, Last: event.RefOf(last.ID), Key: w.some("k", "l"), Priority: 5,
+			ID: e.Subject, Last: event.RefOf(last.ID), Key: made.Key, Priority: 5,
 			First: history[0].ID, Content: w.text(event.Content{}),
 		}},
 	}})

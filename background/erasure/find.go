@@ -1,6 +1,7 @@
 package erasure
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"slices"
@@ -179,15 +180,18 @@ func (s *search) key(
 		if e.ID.Compare(before) >= 0 {
 			break
 		}
-		queue := ""
+		id, queue := e.Subject, ""
+		if e.IsMove() {
+			id = e.ID
+		}
 		switch {
-		case e.Type == event.Enqueued && e.Key == key:
-			of[e.ID], queue = e.ID, e.Queue
 		case e.IsMove() && !of[e.Subject].IsZero():
-			of[e.ID], queue = of[e.Subject], e.ToQueue
+			of[id], queue = of[e.Subject], e.ToQueue
+		case e.HasLabels() && e.Key == key && of[id].IsZero(): // what it was before is gone, if any
+			of[id], queue = id, cmp.Or(e.ToQueue, e.Queue)
 		}
 		if queue == in {
-			if err := call(of[e.ID]); err != nil {
+			if err := call(of[id]); err != nil {
 				return err
 			}
 		}

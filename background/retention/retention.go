@@ -8,6 +8,7 @@
 package retention
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
@@ -127,15 +128,15 @@ func (r *Retention) carry(ctx context.Context, refs []event.MessageView) error {
 		for len(refs) > 0 && len(c.Items) < carryCount && size < carryBytes {
 			m := refs[0]
 			refs = refs[1:]
-			content, err := r.content(&m)
+			item, err := r.item(ctx, &m)
 			if errors.Is(err, log.ErrGone) || errors.Is(err, log.ErrNotFound) {
 				continue // it has been carried meanwhile, or was damaged
 			}
 			if err != nil {
 				return err
 			}
-			c.Items = append(c.Items, event.CarryItem{ID: m.ID, From: m.Content, Content: content})
-			size += len(content.Bytes)
+			c.Items = append(c.Items, item)
+			size += len(item.Content.Bytes)
 		}
 		if len(c.Items) == 0 {
 			continue
@@ -145,6 +146,35 @@ func (r *Retention) carry(ctx context.Context, refs []event.MessageView) error {
 		}
 	}
 	return nil
+}
+
+// item returns what a live message needs of the log: its content, and its labels, by which its
+// events are found, and undone, for as long as they are kept.
+func (r *Retention) item(ctx context.Context, m *event.MessageView) (
+	item event.CarryItem, err error) {
+	item = event.CarryItem{ID: m.ID, From: m.Content, First: m.ID, Lease: m.Lease}
+	switch {
+	case m.Dead != nil:
+		item.First, item.Replays = m.Dead.First, m.Dead.ReplayCount
+	case m.Origin != nil:
+		item.First, item.Replays = m.Origin.First, m.Origin.Replays
+	}
+	if item.Content, err = r.content(m); err != nil {
+		return item, err
+	}
+	made, err := log.Made(ctx, r.Log, m.ID)
+	if err != nil {
+		return item, err
+	}
+	item.CorrelationID, item.DedupKey = made.CorrelationID, made.DedupKey
+	if q, ok := r.State.Queue(cmp.Or(made.ToQueue, made.Queue)); ok && !made.Alias.IsZero() {
+		item.DedupKey = made.Alias.Of(q.Number) // its own inverse
+	}
+	if !m.Lease.IsZero() {
+		item.Worker, _, err = log.Worker(ctx, r.Log,
+			&event.Event{ID: event.MaxID, Subject: m.ID, Lease: m.Lease})
+	}
+	return item, err
 }
 
 // content returns what a live message needs of the log: what it was produced with and, of a dead

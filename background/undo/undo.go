@@ -6,7 +6,6 @@ package undo
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -46,7 +45,7 @@ func (s *Spec) Encode() ([]byte, error) { return json.Marshal(s, json.Determinis
 type Log interface {
 	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
 		*event.Block, error]
-	Event(ref event.Ref) (*event.Event, error)
+	log.Reader
 	Head() uint64
 	Begins() (index uint64, clock int64)
 	Wait(ctx context.Context, index uint64) error
@@ -64,7 +63,7 @@ type Finder struct {
 	State State
 	// Item returns a message's part of an undo into target, and where its content is: Skip says why
 	// it cannot be brought back. last is the event with which it left. Without a target it has what
-	// does not depend on one, without Skip.
+	// does not depend on one, and Skip only if history does not have that.
 	Item func(ctx context.Context, id event.ID, last event.Ref, target *event.QueueView) (
 		item event.ResurrectItem, content event.Ref, err error)
 }
@@ -94,6 +93,7 @@ type Search struct {
 	found    []left
 	back     map[event.ID]event.ID // what was resurrected, by which task
 	erased   map[event.Ref]bool
+	lost     bool                // history does not have a label of something that left
 	taken    map[event.Hash]bool // in a count
 }
 
@@ -165,20 +165,21 @@ func (s *Search) take(ctx context.Context, e *event.Event) error {
 		return nil
 	}
 	if f.Worker != nil {
-		lease, err := s.f.Log.Event(event.RefOf(e.Lease))
-		if errors.Is(err, log.ErrGone) || errors.Is(err, log.ErrNotFound) {
-			return nil // nobody knows any more
-		}
+		worker, known, err := log.Worker(ctx, s.f.Log, e)
 		if err != nil {
 			return err
 		}
-		if lease.Worker != *f.Worker {
+		if s.lost = s.lost || !known; !known || worker != *f.Worker {
 			return nil
 		}
 	}
 	m, _, err := s.f.Item(ctx, e.Subject, event.RefOf(e.ID), nil)
 	if err != nil {
 		return err
+	}
+	if m.Skip != "" && (f.Key != nil || f.Kind != nil) {
+		s.lost = true
+		return nil
 	}
 	if (f.Key == nil || *f.Key == m.Key) && (f.Kind == nil || *f.Kind == m.Kind) {
 		s.found = append(s.found, left{e.Subject, cmp.Or(m.First, e.Subject), event.RefOf(e.ID)})
@@ -210,7 +211,7 @@ func (s *Search) item(ctx context.Context, l left, target *event.QueueView) (
 
 // Count returns what an undo would do now.
 func (s *Search) Count(ctx context.Context, target *event.QueueView) (*wire.Undone, error) {
-	out := s.f.Undone(s.spec)
+	out := s.f.Undone(s.spec, s.lost)
 	for _, l := range s.found {
 		item, err := s.item(ctx, l, target)
 		if err != nil {
@@ -262,10 +263,13 @@ func (s *Search) fill(ctx context.Context, todo []left, target *event.QueueView,
 	return took, items, nil
 }
 
-// Undone returns an answer with all counts zero.
-func (f *Finder) Undone(spec *Spec) *wire.Undone {
+// Lost reports whether something left of which history no longer has a label that selects it.
+func (s *Search) Lost() bool { return s.lost }
+
+// Undone returns an answer with all counts zero; lost is the search's.
+func (f *Finder) Undone(spec *Spec, lost bool) *wire.Undone {
 	out := &wire.Undone{Skipped: map[string]int64{}}
-	if before, clock := f.Log.Begins(); before > 0 && spec.Filter.From <= before {
+	if before, clock := f.Log.Begins(); before > 0 && (lost || spec.Filter.From <= before) {
 		out.HistoryBeginsAt = new(wire.Time(clock))
 	}
 	return out
@@ -298,7 +302,7 @@ func (r *Runner) Run(ctx context.Context, t event.TaskView, raw []byte) (
 	if err != nil {
 		return 0, nil, err
 	}
-	out := r.Undone(spec)
+	out := r.Undone(spec, s.lost)
 	todo := slices.DeleteFunc(s.found, func(l left) bool {
 		by, back := s.back[l.id]
 		if back && by == t.ID { // by an earlier run

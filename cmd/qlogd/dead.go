@@ -164,8 +164,13 @@ func (a *app) passedOver(d *wire.Undone) {
 		fmt.Fprintf(a.stderr, "%s passed over: %s\n", messages(d.Skipped[code]), code)
 	}
 	if d.HistoryBeginsAt != nil {
-		fmt.Fprintf(a.stderr, "history begins at %s\n", a.when(*d.HistoryBeginsAt))
+		a.historyBegins(*d.HistoryBeginsAt)
 	}
+}
+
+// historyBegins prints on stderr where history begins, of which something is missing.
+func (a *app) historyBegins(at wire.Time) {
+	fmt.Fprintf(a.stderr, "history begins at %s\n", a.when(at))
 }
 
 // begun reports a task that was begun, once it has ended if that is wanted.

@@ -325,6 +325,7 @@ var eventsCommand = remote("events", func(c request, f *struct {
 		if f.Limit > 0 {
 			q.Limit = min(f.Limit, 1000)
 		}
+		q.OnHistoryBegins = c.historyBegins
 		events = c.AllEvents(c.ctx, q)
 		if c.output != "json" {
 			rows, err := first(f.Limit, events)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -211,13 +212,14 @@ type stateBody struct {
 	ChainHash string                `json:"chain_hash"`
 	Queues    map[string]wire.Stats `json:"queues"`
 
-	HistoryBeginsAt *wire.Time `json:"history_begins_at,omitzero"` // --from lies before it
+	// Some of the events are older, or have a label that is.
+	HistoryBeginsAt *wire.Time `json:"history_begins_at,omitzero"`
 }
 
 // events prints every event between the two instants, and the state at the last.
 func (r *replayer) events(d *replay.Dir, bar bool) error {
 	reading := r.progress("reading", bar)
-	for e, err := range d.Events(r.ctx, r.first, r.last, r.filter) {
+	for e, err := range d.Events(r.ctx, r.first, r.last, &r.filter) {
 		if err == nil {
 			reading.set(int64(event.RefOf(e.ID).Index), int64(d.Log.Head()))
 			err = r.event(api.EventOf(e))
@@ -249,7 +251,7 @@ func (r *replayer) events(d *replay.Dir, bar bool) error {
 		}
 	}
 	if before, clock := d.Log.Begins(); before > 0 &&
-		(r.from.Kind == event.InstantStart || r.first <= before) {
+		(r.filter.Lost || r.from.Kind == event.InstantStart || r.first <= before) {
 		body.HistoryBeginsAt = new(wire.Time(clock))
 	}
 	if r.output != "json" {
@@ -335,6 +337,8 @@ func (r *replayer) askPast() error {
 	}
 	q := r.query()
 	q.From, q.To, q.Limit = from, to, 1000
+	var begins *wire.Time
+	q.OnHistoryBegins = func(at wire.Time) { begins = &at }
 	events := r.AllEvents(r.ctx, q)
 	if r.Message != "" {
 		events = r.history(head.Index)
@@ -357,7 +361,7 @@ func (r *replayer) askPast() error {
 	}
 	body := stateBody{
 		At: head.Time, Index: head.Index, ChainHash: head.ChainHash, Queues: map[string]wire.Stats{},
-		HistoryBeginsAt: page.HistoryBeginsAt,
+		HistoryBeginsAt: cmp.Or(page.HistoryBeginsAt, begins),
 	}
 	if r.to.Kind == event.InstantTime {
 		body.At = max(body.At, wire.Time(r.to.Time))

@@ -64,9 +64,9 @@ type relays struct {
 	*testing.T
 	addr string
 	pg   *postgres
-	// killAfter kills the relays when the server has answered the next produce, which they never
-	// learn. It is closed when that is done.
-	killAfter atomic.Pointer[chan struct{}]
+	// killBefore kills the relays before the server gets their next produce, killAfter when it has
+	// answered, which they never learn. It is closed when that is done.
+	killBefore, killAfter atomic.Pointer[chan struct{}]
 
 	mu   sync.Mutex
 	cmds []*exec.Cmd
@@ -79,17 +79,26 @@ func startRelays(pg *postgres, server string) *relays {
 	require.NoError(r, err)
 	proxy := httputil.NewSingleHostReverseProxy(to)
 	proxy.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, 0)
-	proxy.ModifyResponse = func(a *http.Response) error {
-		produced := a.Request.Method == http.MethodPost && a.StatusCode/100 == 2
-		done := r.killAfter.Load()
-		if !produced || done == nil || !r.killAfter.CompareAndSwap(done, nil) {
-			return nil
+	killed := func(of *http.Request, when *atomic.Pointer[chan struct{}]) bool {
+		done := when.Load()
+		if of.Method != http.MethodPost || done == nil || !when.CompareAndSwap(done, nil) {
+			return false
 		}
 		r.kill()
 		close(*done)
-		return errors.New("nobody waits for the answer")
+		return true
 	}
-	s := httptest.NewServer(proxy)
+	proxy.ModifyResponse = func(a *http.Response) error {
+		if a.StatusCode/100 == 2 && killed(a.Request, &r.killAfter) {
+			return errors.New("nobody waits for the answer")
+		}
+		return nil
+	}
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if !killed(req, &r.killBefore) {
+			proxy.ServeHTTP(w, req)
+		}
+	}))
 	r.Cleanup(s.Close)
 	r.addr = s.URL
 	r.Cleanup(func() {
@@ -196,8 +205,11 @@ func TestKills(t *testing.T) {
 		})
 		switch i % 5 {
 		case 0, 3:
-			done := make(chan struct{})
-			r.killAfter.Store(&done)
+			done, when := make(chan struct{}), &r.killAfter
+			if i%5 == 3 {
+				when = &r.killBefore
+			}
+			when.Store(&done)
 			<-done
 			r.launch()
 		case 1:

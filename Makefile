@@ -73,7 +73,7 @@ console-sample: build
 
 NODE_MODULES = clients/typescript/node_modules/.package-lock.json
 $(NODE_MODULES): clients/typescript/package-lock.json
-	cd clients/typescript && npm ci --silent
+	cd clients/typescript && npm ci --silent --fetch-retries=1 --fetch-timeout=30000
 
 .PHONY: typescript
 typescript: $(NODE_MODULES) ## clients/typescript: its types from api/openapi.yaml, and dist/
@@ -85,7 +85,7 @@ typescript-test: build $(NODE_MODULES) ## the OpenAPI document (redocly lint) an
 
 .PHONY: typescript-sample
 typescript-sample:
-	@if ! node -e 'process.exit(parseInt(process.versions.node) < 20)' 2>/dev/null; then \
+	@if ! node -e 'process.exit(parseInt(process.versions.node) < 20 ? 1 : 0)' 2>/dev/null; then \
 	  echo "no tests of the TypeScript client: node 20 or later is not installed"; \
 	elif ! $(MAKE) $(NODE_MODULES); then echo "no tests of the TypeScript client: npm lacks the packages"; \
 	else $(MAKE) typescript-test; fi

@@ -116,7 +116,8 @@ func diskSpace(dir string) (free, size uint64, err error) {
 	if err := syscall.Statfs(dir, &s); err != nil {
 		return 0, 0, err
 	}
-	return s.Bavail * uint64(s.Bsize), (s.Blocks - s.Bfree + s.Bavail) * uint64(s.Bsize), nil
+	free = uint64(s.Bavail) // signed on FreeBSD
+	return free * uint64(s.Bsize), (s.Blocks - s.Bfree + free) * uint64(s.Bsize), nil
 }
 
 // openPeers starts to listen for the other nodes.

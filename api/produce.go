@@ -61,8 +61,9 @@ func (s *Server) produced(q *request) (*batch, error) {
 			in.Messages = []wire.NewMessage{in.NewMessage}
 		}
 		q.do(func() error { return batchSize("messages", len(in.Messages)) })
+		hops := webhook.Hops(q.Header)
 		for i := range in.Messages {
-			q.carryHops(&in.Messages[i])
+			carryHops(&in.Messages[i], hops)
 			q.link(in.Messages[i].Headers)
 		}
 		b := get(q, func() (*batch, error) {
@@ -72,19 +73,20 @@ func (s *Server) produced(q *request) (*batch, error) {
 		return b, q.err
 	}
 	m, b := q.rawMessage(), &batch{trace: q.traceContext()}
-	q.carryHops(m)
+	carryHops(m, webhook.Hops(q.Header))
 	q.do(func() error { return s.add(b, m, nil) })
 	return b, q.err
 }
 
 // carryHops copies the hop count of a push's request to the message.
-func (q *request) carryHops(m *wire.NewMessage) {
-	if n := webhook.Hops(q.Header); n > 0 {
-		if m.Headers == nil {
-			m.Headers = map[string]string{}
-		}
-		m.Headers[strings.ToLower(webhook.HopsHeader)] = strconv.Itoa(n)
+func carryHops(m *wire.NewMessage, hops int) {
+	if hops == 0 {
+		return
 	}
+	if m.Headers == nil {
+		m.Headers = map[string]string{}
+	}
+	m.Headers[strings.ToLower(webhook.HopsHeader)] = strconv.Itoa(hops)
 }
 
 // batch has messages to enqueue together into one queue, and their payloads, which fit checks

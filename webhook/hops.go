@@ -18,11 +18,8 @@ func Hops(header http.Header) int { return hops(header.Get(HopsHeader)) }
 
 // hops parses a value of HopsHeader; anything but a number is 0.
 func hops(text string) int {
-	if text == "" {
-		return 0
-	}
 	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil && strings.Trim(text, "0123456789") == "" {
+	if err != nil && strings.Trim(text, "0123456789") == "" && text != "" {
 		return MaxHops + 1 // too large
 	}
 	return int(n)

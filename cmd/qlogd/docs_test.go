@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -187,6 +188,16 @@ type reader struct {
 	addresses map[string]string // of this machine, by those of the page
 }
 
+// goDirs returns the settings of Go's caches, which are below $HOME unless they are set.
+var goDirs = sync.OnceValues(func() (settings []string, err error) {
+	names := []string{"GOCACHE", "GOMODCACHE"}
+	out, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
+	for i, dir := range strings.Split(strings.TrimSpace(string(out)), "\n") {
+		settings = append(settings, names[i]+"="+dir)
+	}
+	return settings, err
+})
+
 func newReader(t *testing.T) *reader {
 	r := &reader{t, t.TempDir(), nil, map[string]string{}}
 	for _, e := range os.Environ() {
@@ -194,11 +205,9 @@ func newReader(t *testing.T) *reader {
 			r.env = append(r.env, e)
 		}
 	}
-	for _, name := range []string{"GOCACHE", "GOMODCACHE"} { // which are below $HOME
-		dir, err := exec.Command("go", "env", name).Output()
-		require.NoError(t, err)
-		r.env = append(r.env, name+"="+strings.TrimSpace(string(dir)))
-	}
+	dirs, err := goDirs()
+	require.NoError(t, err)
+	r.env = append(r.env, dirs...)
 	for _, dir := range []string{"nodes", "home", "strict", "work/bin", "root/etc", "root/elsewhere",
 		"root/backup", "root/mnt/backup", "root/var/lib"} {
 		require.NoError(t, os.MkdirAll(filepath.Join(r.dir, dir), 0o700))

@@ -13,7 +13,6 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/jedib0t/go-pretty/v6/text"
@@ -161,7 +160,7 @@ func (b buildInfo) String() string {
 		b.Version, b.Commit, b.Date, b.Go, b.OS, b.Arch)
 }
 
-var build = sync.OnceValue(func() buildInfo {
+func build() buildInfo {
 	info, _ := debug.ReadBuildInfo()
 	info = cmp.Or(info, &debug.BuildInfo{})
 	settings := map[string]string{}
@@ -174,7 +173,7 @@ var build = sync.OnceValue(func() buildInfo {
 		Date:    cmp.Or(date, settings["vcs.time"], "unknown"),
 		Go:      runtime.Version(), OS: runtime.GOOS, Arch: runtime.GOARCH,
 	}
-})
+}
 
 var versionCommand = local("version", func(c request, _ *none) error {
 	b := build()

@@ -138,7 +138,7 @@ func (a *Auth) Sums(name string) (sums [][sha256.Size]byte) {
 	return sums
 }
 
-// May reports whether a token has a role on a queue; "" stands for all queues. No token has an
+// May reports whether a token has a role on a queue; "" means all queues. No token has an
 // unknown role.
 func (a *Auth) May(sum [sha256.Size]byte, role, queue string) bool {
 	p, r := a.find(sum), roleNames[role]

@@ -161,7 +161,7 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 		}
 		return nil, messageNotFound(id)
 	}
-	// An id from before it died, or was replayed, stands for the same message.
+	// An id from before it died, or was replayed, names the same message.
 	for l.moved != nil && (l.last.Type == event.DeadLettered || l.last.Type == event.Replayed) {
 		id = l.moved.ID
 		if v, ok := s.deps.State.Message(id); ok && v.State.Live() {

@@ -28,7 +28,7 @@ type EventQuery struct {
 	Worker                   string
 
 	// OnHistoryBegins, if set, is called by AllEvents, once, with where history begins, if events
-	// that it would yield are older, or cannot be told because their labels are.
+	// that it would yield are older, or may not be found because their labels are.
 	OnHistoryBegins func(Time)
 }
 

@@ -16,7 +16,7 @@ import (
 )
 
 // A leader hears of a newer term on its main loop alone: else it could write what it
-// has in hand as an entry of a term that another node leads.
+// gathered as an entry of a term that another node leads.
 func heartbeatThatDeposes(t *testing.T) {
 	c := cluster(t, 3, nil)
 	l := c.leader()

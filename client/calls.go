@@ -154,8 +154,7 @@ func (c *Client) AllMessages(ctx context.Context, queue string, m MessageQuery,
 }
 
 // Message returns a message with its payload and history, wherever it is.
-func (c *Client) Message(ctx context.Context, id string,
-	opts ...CallOption) (*MessageInfo, error) {
+func (c *Client) Message(ctx context.Context, id string, opts ...CallOption) (*MessageInfo, error) {
 	return do[MessageInfo](ctx, c, newCall(get, messagePath(id, ""), nil), opts)
 }
 
@@ -190,8 +189,7 @@ func (c *Client) Resurrect(ctx context.Context, id string, r ResurrectRequest,
 }
 
 // Edits returns what replays and resurrections changed in a message.
-func (c *Client) Edits(ctx context.Context, id string,
-	opts ...CallOption) ([]MessageEdit, error) {
+func (c *Client) Edits(ctx context.Context, id string, opts ...CallOption) ([]MessageEdit, error) {
 	out, err := do[wire.Edits](ctx, c, newCall(get, messagePath(id, "/edits"), nil), opts)
 	return out.Edits, err
 }
@@ -275,11 +273,6 @@ func (c *Client) DeadGroups(ctx context.Context, queue string, d DeadQuery,
 	return do[DeadGroups](ctx, c, q, opts)
 }
 
-// DeleteDead discards one dead message.
-func (c *Client) DeleteDead(ctx context.Context, queue, id string, opts ...CallOption) error {
-	return c.run(ctx, newCall(remove, queuePath(queue, "/dead/"+url.PathEscape(id)), nil), opts)
-}
-
 // Replay moves dead messages back to work. Many are moved by a task: then task is
 // set, and done is nil.
 func (c *Client) Replay(ctx context.Context, queue string, r ReplayRequest,
@@ -323,8 +316,7 @@ func doOrTask[T any](ctx context.Context, c *Client, q *call,
 }
 
 // Tasks returns all tasks with a status, newest first; "" is any status.
-func (c *Client) Tasks(ctx context.Context, status string,
-	opts ...CallOption) ([]Task, error) {
+func (c *Client) Tasks(ctx context.Context, status string, opts ...CallOption) ([]Task, error) {
 	return collect(pages(func(cursor string) ([]Task, string, error) {
 		page, err := c.TaskPage(ctx, status, cursor, 0, opts...)
 		return page.Tasks, page.NextCursor, err
@@ -342,10 +334,7 @@ func (c *Client) TaskPage(ctx context.Context, status, after string, limit int,
 // Attention returns what may need an operator, the worst first.
 func (c *Client) Attention(ctx context.Context, opts ...CallOption) ([]AttentionItem, error) {
 	out, err := do[wire.Attention](ctx, c, newCall(get, "/v1/attention", nil), opts)
-	if err != nil {
-		return nil, err
-	}
-	return out.Items, nil
+	return out.Items, err
 }
 
 // Workers returns who has leased from a queue within the last hour, from all of them if queue is
@@ -388,8 +377,7 @@ func (c *Client) CancelTask(ctx context.Context, id string, opts ...CallOption) 
 }
 
 // ResumeTask continues a cancelled task.
-func (c *Client) ResumeTask(ctx context.Context, id string,
-	opts ...CallOption) (*Task, error) {
+func (c *Client) ResumeTask(ctx context.Context, id string, opts ...CallOption) (*Task, error) {
 	return do[Task](ctx, c, newCall(post, taskPath(id, "/resume"), nil), opts)
 }
 
@@ -400,8 +388,7 @@ func (c *Client) PutWebhook(ctx context.Context, name string, d WebhookDefinitio
 }
 
 // Webhook returns a webhook's definition.
-func (c *Client) Webhook(ctx context.Context, name string,
-	opts ...CallOption) (*Webhook, error) {
+func (c *Client) Webhook(ctx context.Context, name string, opts ...CallOption) (*Webhook, error) {
 	return do[Webhook](ctx, c, newCall(get, webhookPath(name), nil), opts)
 }
 
@@ -427,10 +414,7 @@ func (c *Client) Deliveries(ctx context.Context, webhook string,
 	opts ...CallOption) ([]WebhookDelivery, error) {
 	q := newCall(get, webhookPath(webhook)+"/deliveries", nil)
 	out, err := do[[]WebhookDelivery](ctx, c, q, opts)
-	if err != nil {
-		return nil, err
-	}
-	return *out, nil
+	return *out, err
 }
 
 // DeleteWebhook deletes a webhook.
@@ -475,8 +459,7 @@ func (c *Client) RemoveNode(ctx context.Context, id string, force bool, opts ...
 }
 
 // VerifyNode begins to verify the files of a node, in a task whose Verified has what it found.
-func (c *Client) VerifyNode(ctx context.Context, id string,
-	opts ...CallOption) (*Task, error) {
+func (c *Client) VerifyNode(ctx context.Context, id string, opts ...CallOption) (*Task, error) {
 	q := newCall(post, "/v1/cluster/nodes/"+url.PathEscape(id)+"/verify", nil)
 	return do[Task](ctx, c, q, opts)
 }
@@ -519,8 +502,7 @@ func (c *Client) Projections(ctx context.Context, opts ...CallOption) (*Projecti
 }
 
 // RebuildProjections makes the asked node rebuild its read models in the background.
-func (c *Client) RebuildProjections(ctx context.Context,
-	opts ...CallOption) (*Projections, error) {
+func (c *Client) RebuildProjections(ctx context.Context, opts ...CallOption) (*Projections, error) {
 	return do[Projections](ctx, c, newCall(post, "/v1/projections/rebuild", nil), opts)
 }
 

@@ -49,6 +49,7 @@ const (
 	ErrForbidden           = code("forbidden")
 	ErrQueueNotFound       = code("queue_not_found")
 	ErrMessageNotFound     = code("message_not_found")
+	ErrTaskNotFound        = code("task_not_found")
 	ErrNodeNotFound        = code("node_not_found")
 	ErrNodeUnreachable     = code("node_unreachable")
 	ErrLeaseLost           = code("lease_lost")

@@ -41,8 +41,7 @@ func (q *EventQuery) call() *call {
 
 // Events returns one page of events. A client that polls with After set to the last
 // answer's NextCursor misses nothing and sees nothing twice.
-func (c *Client) Events(ctx context.Context, q EventQuery,
-	opts ...CallOption) (*EventList, error) {
+func (c *Client) Events(ctx context.Context, q EventQuery, opts ...CallOption) (*EventList, error) {
 	return do[EventList](ctx, c, q.call(), opts)
 }
 

@@ -57,8 +57,7 @@ func (c *Client) ProduceAll(ctx context.Context, queue string, messages []NewMes
 //
 // If ctx ends first, the message is not enqueued if it had not been sent; else the error is also
 // ErrOutcomeUnknown. Give the message an IdempotencyKey if it will be enqueued again then.
-func (c *Client) Enqueue(ctx context.Context, queue string,
-	m NewMessage) (Produced, error) {
+func (c *Client) Enqueue(ctx context.Context, queue string, m NewMessage) (Produced, error) {
 	if err := c.hook(ctx, queue, &m); err != nil {
 		return Produced{}, err
 	}
@@ -167,8 +166,7 @@ type LeaseOptions struct {
 //
 // A lease is not repeated once it may have reached the server: messages it leased
 // stay undelivered until the lease runs out.
-func (c *Client) Lease(ctx context.Context, queue string,
-	o LeaseOptions) ([]LeasedMessage, error) {
+func (c *Client) Lease(ctx context.Context, queue string, o LeaseOptions) ([]LeasedMessage, error) {
 	return c.LeaseFrom(ctx, []string{queue}, o)
 }
 
@@ -202,8 +200,7 @@ func leaseCall(queues []string, o LeaseOptions) *call {
 // is ErrLeaseLost. Either says what became of its message.
 
 // Ack ends leases with success.
-func (c *Client) Ack(ctx context.Context, queue string,
-	leases ...string) ([]SettleResult, error) {
+func (c *Client) Ack(ctx context.Context, queue string, leases ...string) ([]SettleResult, error) {
 	return c.settle(ctx, queue, DoAck, &AckRequest{LeaseIDs: leases},
 		len(leases), nil)
 }
@@ -349,8 +346,7 @@ const (
 // Settle settles one lease of a queue, "" any. It is meant for many goroutines at once: their
 // settlements share requests, as messages do in Enqueue, and each gets its own
 // answer. A lost lease is ErrLeaseLost.
-func (c *Client) Settle(ctx context.Context, queue string,
-	s Settlement) (SettleResult, error) {
+func (c *Client) Settle(ctx context.Context, queue string, s Settlement) (SettleResult, error) {
 	out, err := c.settleLane(queue, s.Do).do(ctx, s, s.size())
 	if err == nil {
 		err = lost(&out)

@@ -125,7 +125,7 @@ func (p *postOffice) RoundTrip(r *http.Request) (*http.Response, error) {
 			}
 		default:
 			delete(p.until, it.LeaseID)
-			if verb == "release" && !p.lane {
+			if verb == "release" && !p.lane && it.DelayMS == nil {
 				p.ready = append(p.ready, p.payload[it.LeaseID])
 				p.more <- struct{}{}
 			}
@@ -164,7 +164,7 @@ func (p *postOffice) leases(r *http.Request, in *wire.LeaseRequest) (*http.Respo
 					behind = out.Messages[n-1].LeaseID
 				}
 				out.Messages = append(out.Messages, wire.LeasedMessage{
-					ID: "m" + id, LeaseID: id, Queue: "q", Payload: []byte(payload),
+					ID: "m" + id, LeaseID: id, Queue: "q", Payload: []byte(payload), Kind: payload,
 					LeaseExpiresAt: wire.TimeOf(now.Add(p.lease)), Behind: behind,
 				})
 			}
@@ -244,7 +244,19 @@ func sorted(s []string) string {
 
 func TestWorkerSettlesByWhatTheHandlerReturns(t *testing.T) {
 	var logged bytes.Buffer
-	o := WorkerOptions{Logger: slog.New(slog.NewTextHandler(&logged, nil))}
+	var mu sync.Mutex
+	var reported []string
+	o := WorkerOptions{Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		Handlers: map[string]Handler{ // other kinds go to the worker's own
+			"8": func(context.Context, *Message) error { return Snooze(time.Hour) },
+		},
+		Settled: func(m *Message, s Settlement, took time.Duration, err error) {
+			mu.Lock()
+			defer mu.Unlock()
+			if reported = append(reported, string(s.Do)+" "+m.Kind); took <= 0 || err != nil {
+				t.Errorf("%s: %+v, %s, %v", m.Kind, s, took, err)
+			}
+		}}
 	bubble(t, numbers(10), o, Typed(func(_ context.Context, v int, m *Message) error {
 		switch v {
 		case 1:
@@ -273,15 +285,17 @@ func TestWorkerSettlesByWhatTheHandlerReturns(t *testing.T) {
 		stop()
 		got := sorted(p.settled())
 		for _, want := range []string{
-			`ack 0; ack 8; dead-letter "no number": payload of m`, // and the codec's words
-			"; dead-letter 4: so: never; retry 1: not today; retry 5: panic: oh; " +
-				"retry 6: panic: runtime error: index out of range [6] with length 0",
+			`ack 0; dead-letter "no number": payload of m`, // and the codec's words
+			"; dead-letter 4: so: never; release after 3600000 8; retry 1: not today; " +
+				"retry 5: panic: oh; retry 6: panic: runtime error: index out of range [6] with length 0",
 			"; retry 7: bad  text " + strings.Repeat("x", 1000),
 			"; retry 9: *client.badError, whose text is a panic: ",
 			"; retry after 5000 2: retry after 5s; retry after 60000 3: so: busy",
 		} {
 			assert.Contains(t, got, want, "lacks")
 		}
+		assert.Equal(t, sorted(reported), `ack 0; dead-letter "no number"; dead-letter 4; release 8; `+
+			"retry 1; retry 2; retry 3; retry 5; retry 6; retry 7; retry 9")
 		assert.True(t, len(got) <= maxError+1000, "%d bytes", len(got))
 		if strings.Contains(got, "goroutine") ||
 			!strings.Contains(logged.String(), "worker_test.go") {

@@ -21,6 +21,7 @@ import (
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/client/qlogdotel"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // TestMain builds the server in its own module.
@@ -57,15 +58,8 @@ func setup(t *testing.T, p qlogdotel.Propagator) *harness {
 	t.Cleanup(c.Close)
 	h := &harness{t, c, provider.Tracer("test"), spans}
 	_, _, err := c.PutQueue(t.Context(), "q", wire.PolicyUpdate{})
-	h.must(err)
+	require.NoError(t, err)
 	return h
-}
-
-func (h *harness) must(err error) {
-	h.Helper()
-	if err != nil {
-		h.Fatal(err)
-	}
 }
 
 // work runs a worker until it has handled n messages.
@@ -75,7 +69,7 @@ func (h *harness) work(n int, handle client.Handler) {
 	var left sync.WaitGroup
 	left.Add(n)
 	go func() { left.Wait(); stop() }()
-	h.must(client.NewWorker(h.Client, "q", func(ctx context.Context, m *client.Message) error {
+	require.NoError(h, client.NewWorker(h.Client, "q", func(ctx context.Context, m *client.Message) error {
 		defer left.Done()
 		return handle(ctx, m)
 	}, client.WorkerOptions{
@@ -131,39 +125,16 @@ func TestHandlersContinueTheTrace(t *testing.T) {
 	})
 }
 
-// A message's own context goes before the caller's, and without either there is none.
-func TestOwnContext(t *testing.T) {
-	const own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-	h := setup(t, qlogdotel.Propagator{})
-	ctx, span := h.tracer.Start(h.Context(), "produce")
-	defer span.End()
-	m := client.JSON(1)
-	m.Headers = map[string]string{"traceparent": own}
-	_, err := h.Enqueue(ctx, "q", m)
-	h.must(err)
-	_, err = h.Produce(ctx, "q", m)
-	h.must(err)
-	_, err = h.Enqueue(h.Context(), "q", client.JSON(2))
-	h.must(err)
-	leased, err := h.Lease(h.Context(), "q", client.LeaseOptions{})
-	h.must(err)
-	for i, want := range []string{own, own, ""} {
-		if got := leased[i].Headers["traceparent"]; got != want {
-			t.Errorf("message %d has %q, not %q", i, got, want)
-		}
-	}
-}
-
 // What a handler returns, or panics with, is in its span; other propagators carry more.
 func TestMiddleware(t *testing.T) {
 	h := setup(t, qlogdotel.Propagator{TextMapPropagator: propagation.
 		NewCompositeTextMapPropagator(propagation.TraceContext{}, propagation.Baggage{})})
 	member, err := baggage.NewMember("tenant", "t1")
-	h.must(err)
+	require.NoError(t, err)
 	carried, err := baggage.New(member)
-	h.must(err)
+	require.NoError(t, err)
 	_, err = h.Enqueue(baggage.ContextWithBaggage(h.Context(), carried), "q", client.JSON(1))
-	h.must(err)
+	require.NoError(t, err)
 	h.work(2, func(ctx context.Context, m *client.Message) error {
 		if v := baggage.FromContext(ctx).Member("tenant").Value(); v != "t1" {
 			t.Errorf("the baggage has %q", v)

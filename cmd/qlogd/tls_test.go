@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -102,33 +101,4 @@ func TestTLSDev(t *testing.T) {
 	s.run(0, "", "ready", "--wait", "60s", "--addr", strings.Join(s.addr, ","),
 		"--ca-cert", dir+"/ca.crt")
 	s.run(1, "", "queue", "list", "--addr", s.addr[0], "--ca-cert", old)
-}
-
-// TestTLSDevFiles: keys are readable by their owner alone, also where they replace others, and
-// a wrong host writes nothing.
-func TestTLSDevFiles(t *testing.T) {
-	t.Parallel()
-	dir := filepath.Join(t.TempDir(), "certs")
-	tls := func(exit int, args ...string) string {
-		var out bytes.Buffer
-		code := run(t.Context(), append([]string{"tls", "dev", dir}, args...), nil, &out, &out)
-		require.Equal(t, code, exit, "%s\n%s", args, &out)
-		return out.String()
-	}
-	for _, host := range []string{"https://n1", "n1:7070", "a b", "*"} {
-		assert.Contains(t, tls(2, "--host", host), "--host must be a name or an IP address", host)
-	}
-	_, err := os.Stat(dir)
-	require.True(t, os.IsNotExist(err), "a refused command created the directory: %v", err)
-
-	assert.Contains(t, tls(0, "--host", "10.0.0.1", "-o", "json"),
-		`"hosts":["10.0.0.1","localhost","127.0.0.1","::1"]`, "JSON")
-	require.NoError(t, os.Chmod(dir+"/ca.key", 0o644))
-	assert.Contains(t, tls(0, "--host", "*.nodes,n1", "--force"), "https://n1:7070",
-		"a client's address")
-	for _, name := range []string{"ca", "api", "node"} {
-		info, err := os.Stat(filepath.Join(dir, name+".key"))
-		require.NoError(t, err)
-		assert.Equal(t, info.Mode(), fs.FileMode(0o600), "mode of %s.key", name)
-	}
 }

@@ -14,7 +14,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/api"
-	"github.com/qlogd/qlogd/log/vfs"
 )
 
 var tokenCommands = group("token",
@@ -75,8 +74,7 @@ func (a *app) newToken(e api.TokenEntry, file string) error {
 	return nil
 }
 
-// appendToken appends an entry to an auth file, all or nothing: a server that reads it meanwhile
-// sees the old file or the new one. A file with a mistake is left as it is.
+// appendToken appends an entry to an auth file. A file with a mistake is left as it is.
 func appendToken(file string, entry []byte) error {
 	if to, err := filepath.EvalSymlinks(file); err == nil {
 		file = to // the file is replaced, not a link to it
@@ -97,8 +95,8 @@ func appendToken(file string, entry []byte) error {
 		return fmt.Errorf("%s is left as it is: with the new entry it would be wrong: line %w",
 			file, err)
 	}
-	if err := vfs.WriteFile(vfs.OS{}, file, text); err != nil {
+	if err := replaceFile(file, text, mode); err != nil {
 		return fmt.Errorf("auth file: %w", err)
 	}
-	return os.Chmod(file, mode)
+	return nil
 }

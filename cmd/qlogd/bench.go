@@ -1,21 +1,24 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	crand "crypto/rand"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"os/signal"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/qlogd/qlogd/api/wire"
+	"github.com/go-json-experiment/json/jsontext"
+
 	"github.com/qlogd/qlogd/client"
 )
 
@@ -52,19 +55,17 @@ type benchResult struct {
 	AckRate       float64 `json:"ack_per_second"`
 	Produce       latency `json:"produce_ms"`
 	Delivery      latency `json:"delivery_ms"` // from when a message was sent or due
-	Take          latency `json:"take_ms"`
-	Ack           latency `json:"ack_ms"`
-	Cycle         latency `json:"cycle_ms"` // from sent or due until acked
-	Late          latency `json:"late_ms"`  // of the load generator, with a rate
+	Ack           latency `json:"ack_ms"`      // none with --take 1: the Worker acks
+	Late          latency `json:"late_ms"`     // of the load generator, with a rate
 	TotalProduced int64   `json:"total_produced"`
 	TotalAcked    int64   `json:"total_acked"`
-	Duplicates    int64   `json:"duplicates"`
-	Lost          int64   `json:"lost"` // -1: without workers
+	Duplicates    int64   `json:"duplicates"` // deliveries after the first
+	Lost          int64   `json:"lost"`       // -1: without workers
 }
 
-// minBenchSize holds a payload's origin: the time it was sent or due, in nanoseconds since the run
-// began, the random id of the run, and the message's number. The rest is random.
-const minBenchSize = 24
+// minBenchSize holds the time at which a message was sent or due, in nanoseconds since the run
+// began. The rest of a payload is random.
+const minBenchSize = 8
 
 // benchStuck is how long a message may be missing before it counts as lost:
 // longer than a lease of 30 s, after which it is delivered again.
@@ -84,6 +85,13 @@ func (l *benchLoad) check() error {
 		return usagef("--duration or --messages must be positive")
 	case l.Rate < 0 || l.Keys < 0:
 		return usagef("--rate and --keys must not be negative")
+	}
+	if l.Messages > 0 {
+		l.Duration, l.Warmup = 0, 0
+	}
+	if l.Rate == 0 && l.Workers > 0 {
+		// Measure the whole cycle, not the growth of a backlog.
+		l.Backlog = max(10_000, 4*(l.Producers*l.Batch+l.Workers*l.Take))
 	}
 	return nil
 }
@@ -118,17 +126,10 @@ func (l *latency) sum() {
 	l.P50, l.P90, l.P99, l.P999 = at(.50), at(.90), at(.99), at(.999)
 }
 
-// bench runs a load on a queue that it creates and deletes.
+// bench runs a load on a queue that it creates and, even after ctrl-C, deletes.
 func (c request) bench(load *benchLoad) (err error) {
-	if load.Messages > 0 {
-		load.Duration, load.Warmup = 0, 0
-	}
 	if err := load.check(); err != nil {
 		return err
-	}
-	if load.Rate == 0 && load.Workers > 0 {
-		// Measure the whole cycle, not the growth of a backlog.
-		load.Backlog = max(10_000, 4*(load.Producers*load.Batch+load.Workers*load.Take))
 	}
 	if load.Queue == "" {
 		load.Queue = fmt.Sprintf("bench-%08x", rand.Uint32())
@@ -138,30 +139,29 @@ func (c request) bench(load *benchLoad) (err error) {
 	} else if !errors.Is(err, client.ErrQueueNotFound) {
 		return err
 	}
-	policy := wire.PolicyUpdate{Description: wire.Some("qlogd bench")}
+	policy := client.Queue{Description: "qlogd bench"}
 	if load.Keys > 0 {
-		policy.Ordering = wire.Some("per_key")
+		policy.Ordering = "per_key"
 	}
-	if _, _, err := c.PutQueue(c.ctx, load.Queue, policy); err != nil {
+	if err := c.EnsureQueue(c.ctx, load.Queue, policy); err != nil {
 		return err
 	}
 	defer func() {
-		// Even after an interrupt.
-		clean, cancel := context.WithTimeout(context.WithoutCancel(c.ctx), time.Minute)
-		defer cancel()
-		if failed := c.DeleteQueue(clean, load.Queue, true); failed != nil {
+		if failed := c.DeleteQueue(c.ctx, load.Queue, true); failed != nil {
 			err = errors.Join(err, fmt.Errorf("queue %s was not deleted: %w", load.Queue, failed))
 		}
 	}()
 	r := &benchRun{
-		benchLoad: load, c: c.Client, id: rand.Uint64(), random: make([]byte, 1<<20+load.Size),
+		benchLoad: load, c: c.Client, random: make([]byte, 1<<20+load.Size),
 		bar: c.progress("bench", load.Duration > 0), out: benchResult{Lost: -1},
 	}
 	_, _ = crand.Read(r.random) // never fails
 	if load.Backlog > 0 {
 		r.room = make(chan struct{}, load.Backlog)
 	}
-	err = r.run(c.ctx)
+	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt)
+	defer stop()
+	err = r.run(ctx)
 	r.bar.done()
 	if err != nil {
 		return err
@@ -173,16 +173,16 @@ func (c request) bench(load *benchLoad) (err error) {
 type benchRun struct {
 	*benchLoad
 	c      *client.Client
-	id     uint64
 	random []byte // source of payloads
 	bar    *progress
 	began  time.Time
 	room   chan struct{} // bounds messages produced and not acked; nil: no limit
-	seq    atomic.Uint64 // number of the next message
+	seq    atomic.Int64  // number of the next message
+
+	produced, acked, again atomic.Int64 // messages; deliveries after the first
 
 	mu        sync.Mutex
-	seen      []bool // delivered messages
-	measuring bool   // latencies are taken
+	measuring bool // latencies are taken
 	out       benchResult
 }
 
@@ -203,13 +203,13 @@ func (r *benchRun) run(ctx context.Context) error {
 			}
 		})
 	}
-	workers := r.Workers
+	work, workers := r.leases, r.Workers
 	if r.Take == 1 {
-		workers = min(workers, 1) // one client.Worker has all of them
+		work, workers = r.worker, min(workers, 1) // one client.Worker has all of them
 	}
 	for range workers {
 		working.Go(func() {
-			if err := r.worker(ctx, takes); err != nil && takes.Err() == nil {
+			if err := work(ctx, takes); err != nil && takes.Err() == nil {
 				fail(fmt.Errorf("worker: %w", err))
 			}
 		})
@@ -222,45 +222,30 @@ func (r *benchRun) run(ctx context.Context) error {
 		stopSends()
 	}
 	producing.Wait()
-	var err error
 	if r.Workers > 0 {
-		r.out.Lost, err = r.drain(ctx)
+		r.drain(ctx)
 	}
 	if r.Duration == 0 {
 		r.measure(false)
 	}
 	stopTakes()
 	working.Wait()
-	return cmp.Or(context.Cause(ctx), err)
+	out := &r.out
+	out.TotalProduced, out.TotalAcked = r.produced.Load(), r.acked.Load()
+	out.Duplicates = r.again.Load()
+	return context.Cause(ctx)
 }
 
-// drain waits until no message is missing. It returns how many are if that no longer changes.
-func (r *benchRun) drain(ctx context.Context) (int64, error) {
-	for last, since := int64(-1), time.Now(); ; pause(ctx, 10*time.Millisecond) {
-		n, err := r.missing(ctx)
-		if n == 0 || err != nil || n == last && time.Since(since) > benchStuck {
-			return n, err
+// drain waits until all messages are acked, or none was for too long.
+func (r *benchRun) drain(ctx context.Context) {
+	for last, since := int64(-1), time.Now(); ctx.Err() == nil; pause(ctx, 10*time.Millisecond) {
+		if r.out.Lost = r.produced.Load() - r.acked.Load(); r.out.Lost != last {
+			last, since = r.out.Lost, time.Now()
 		}
-		if n != last {
-			last, since = n, time.Now()
+		if last == 0 || time.Since(since) > benchStuck {
+			return
 		}
 	}
-}
-
-// missing returns how many messages were not delivered or, once all were, are not acked: a
-// client.Worker acks after its handler returned.
-func (r *benchRun) missing(ctx context.Context) (int64, error) {
-	r.mu.Lock()
-	n := r.out.TotalProduced - (r.out.TotalAcked - r.out.Duplicates)
-	r.mu.Unlock()
-	if n > 0 {
-		return n, ctx.Err()
-	}
-	q, err := r.c.Queue(ctx, r.Queue)
-	if err != nil {
-		return 0, fmt.Errorf("count remaining messages: %w", err)
-	}
-	return q.Stats.Depth + q.Stats.Scheduled + q.Stats.InFlight, nil
 }
 
 // wait waits until some time after the beginning, and shows the progress.
@@ -278,21 +263,21 @@ func (r *benchRun) measure(on bool) {
 	r.measuring = on
 	out := &r.out
 	out.Seconds = time.Since(r.began).Seconds() - out.Seconds
-	out.Produced, out.Acked = out.TotalProduced-out.Produced, out.TotalAcked-out.Acked
+	out.Produced, out.Acked = r.produced.Load()-out.Produced, r.acked.Load()-out.Acked
 	if on {
 		return
 	}
 	out.ProduceRate = float64(out.Produced) / out.Seconds
 	out.AckRate = float64(out.Acked) / out.Seconds
-	for _, l := range []*latency{
-		&out.Produce, &out.Delivery, &out.Take, &out.Ack, &out.Cycle, &out.Late,
-	} {
+	for _, l := range []*latency{&out.Produce, &out.Delivery, &out.Ack, &out.Late} {
 		l.sum()
 	}
 }
 
-// add adds a duration while measuring. r.mu is held.
+// add adds a duration while measuring.
 func (r *benchRun) add(l *latency, d time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.measuring {
 		l.all = append(l.all, d)
 	}
@@ -302,36 +287,34 @@ func (r *benchRun) add(l *latency, d time.Duration) {
 // message has a time at which it is due, from its number.
 func (r *benchRun) producer(ctx, sends context.Context) error {
 	for {
-		n := uint64(r.Batch)
+		n := int64(r.Batch)
 		seq := r.seq.Add(n) - n
 		if r.Messages > 0 {
-			n = min(n, uint64(max(r.Messages-int64(seq), 0)))
+			n = min(n, r.Messages-seq)
 		}
 		var sent time.Duration
 		if r.Rate > 0 {
 			sent = time.Duration(float64(seq) / r.Rate * float64(time.Second))
 			if early := sent - time.Since(r.began); early > 0 && n > 0 {
 				pause(sends, early)
-				r.mu.Lock()
 				r.add(&r.out.Late, time.Since(r.began)-sent)
-				r.mu.Unlock()
 			}
 		}
-		for i := uint64(0); i < n && r.room != nil && sends.Err() == nil; i++ {
+		for i := int64(0); i < n && r.room != nil && sends.Err() == nil; i++ {
 			select {
 			case r.room <- struct{}{}:
 			case <-sends.Done():
 			}
 		}
-		if n == 0 || sends.Err() != nil {
+		if n <= 0 || sends.Err() != nil {
 			return nil
 		}
 		if r.Rate == 0 {
 			sent = time.Since(r.began)
 		}
-		batch := make([]wire.NewMessage, n)
-		for j := range batch {
-			batch[j] = r.message(sent, seq+uint64(j))
+		batch := make([]client.NewMessage, n)
+		for i := range batch {
+			batch[i] = r.message(sent, seq+int64(i))
 		}
 		var err error
 		if r.Batch == 1 {
@@ -342,96 +325,75 @@ func (r *benchRun) producer(ctx, sends context.Context) error {
 		if err != nil {
 			return err
 		}
-		r.mu.Lock()
-		r.out.TotalProduced += int64(n)
 		r.add(&r.out.Produce, time.Since(r.began)-sent)
-		r.mu.Unlock()
+		r.produced.Add(n)
 	}
 }
 
-func (r *benchRun) message(sent time.Duration, seq uint64) wire.NewMessage {
+func (r *benchRun) message(sent time.Duration, seq int64) client.NewMessage {
 	p := slices.Clone(r.random[rand.IntN(len(r.random)-r.Size):][:r.Size])
 	binary.LittleEndian.PutUint64(p, uint64(sent))
-	binary.LittleEndian.PutUint64(p[8:], r.id)
-	binary.LittleEndian.PutUint64(p[16:], seq)
 	m := client.Bytes(p, "")
 	if r.Keys > 0 {
-		m.Key = "k" + strconv.FormatUint(seq%uint64(r.Keys), 10)
+		m.Key = "k" + strconv.FormatInt(seq%int64(r.Keys), 10)
 	}
 	return m
 }
 
-// worker leases and acks until takes is cancelled.
-func (r *benchRun) worker(ctx, takes context.Context) error {
-	if r.Take == 1 {
-		handle := func(_ context.Context, m *client.Message) error {
-			r.delivered(time.Since(r.began), 0, []wire.LeasedMessage{m.LeasedMessage})
-			return nil
-		}
-		return client.NewWorker(r.c, r.Queue, handle, client.WorkerOptions{
-			Concurrency: r.Workers, Grace: -1, Logger: slog.New(slog.DiscardHandler),
-		}).Run(takes)
-	}
+// worker runs a client.Worker, whose handlers have nothing to do.
+func (r *benchRun) worker(_, takes context.Context) error {
+	return client.NewWorker(r.c, r.Queue, func(_ context.Context, m *client.Message) error {
+		r.delivered(&m.LeasedMessage)
+		return nil
+	}, client.WorkerOptions{
+		Concurrency: r.Workers, Grace: -1, Logger: slog.New(slog.DiscardHandler),
+		Settled: func(_ *client.Message, s client.Settlement, _ time.Duration, err error) {
+			if s.Do == client.DoAck && err == nil {
+				r.done(1)
+			}
+		},
+	}).Run(takes)
+}
+
+// leases leases and acks until takes is cancelled.
+func (r *benchRun) leases(ctx, takes context.Context) error {
 	for takes.Err() == nil {
-		asked := time.Now()
-		opts := client.LeaseOptions{Max: r.Take, Wait: time.Second}
-		got, err := r.c.Lease(takes, r.Queue, opts)
+		got, err := r.c.Lease(takes, r.Queue, client.LeaseOptions{Max: r.Take, Wait: time.Second})
 		if err != nil {
 			return err
 		}
 		if len(got) == 0 {
 			continue
 		}
-		arrived := time.Now()
-		leases := make([]string, len(got))
 		for i := range got {
-			leases[i] = got[i].LeaseID
+			r.delivered(&got[i])
 		}
-		results, err := r.c.Ack(ctx, r.Queue, leases...)
-		if err != nil {
-			return fmt.Errorf("ack: %w", err)
+		arrived := time.Now()
+		if err := ackAll(ctx, r.c, r.Queue, got); err != nil {
+			return err
 		}
-		for _, res := range results {
-			if res.Status != "acked" {
-				return fmt.Errorf("ack: lease %s: %s (%s)", res.LeaseID, res.Status, res.Code)
-			}
-		}
-		acking := time.Since(arrived)
-		r.delivered(arrived.Sub(r.began), acking, got)
-		r.mu.Lock()
-		r.add(&r.out.Take, arrived.Sub(asked))
-		r.mu.Unlock()
+		r.add(&r.out.Ack, time.Since(arrived))
+		r.done(len(got))
 	}
 	return nil
 }
 
-// delivered counts messages that arrived at a time and were acked some time after it.
-func (r *benchRun) delivered(arrived, acking time.Duration, got []wire.LeasedMessage) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.out.TotalAcked += int64(len(got))
-	oldest := arrived
-	for _, m := range got {
-		p := m.PayloadBytes
-		if len(p) < minBenchSize || binary.LittleEndian.Uint64(p[8:]) != r.id {
-			continue
-		}
-		seq := int(binary.LittleEndian.Uint64(p[16:]))
-		r.seen = append(r.seen, make([]bool, max(0, seq+1-len(r.seen)))...)
-		if r.seen[seq] {
-			r.out.Duplicates++
-			continue
-		}
-		r.seen[seq] = true
-		if r.room != nil {
-			<-r.room // each message entered once
-		}
-		sent := time.Duration(binary.LittleEndian.Uint64(p))
-		oldest = min(oldest, sent)
-		r.add(&r.out.Delivery, arrived-sent)
+// delivered notes that a message has arrived.
+func (r *benchRun) delivered(m *client.LeasedMessage) {
+	if m.Attempt > 1 {
+		r.again.Add(1)
+	} else if len(m.PayloadBytes) >= minBenchSize { // else another program's
+		sent := time.Duration(binary.LittleEndian.Uint64(m.PayloadBytes))
+		r.add(&r.out.Delivery, time.Since(r.began)-sent)
 	}
-	r.add(&r.out.Ack, acking)
-	r.add(&r.out.Cycle, arrived+acking-oldest)
+}
+
+// done counts messages that are acked.
+func (r *benchRun) done(n int) {
+	r.acked.Add(int64(n))
+	for i := 0; i < n && r.room != nil; i++ {
+		<-r.room
+	}
 }
 
 // pause returns after d, or when ctx is cancelled.
@@ -444,33 +406,33 @@ func pause(ctx context.Context, d time.Duration) {
 
 // printBench prints a result. It fails if messages were lost.
 func (a *app) printBench(load *benchLoad, r *benchResult) error {
-	var err error
-	if a.output == "json" {
-		err = a.json(struct {
-			Queue  string       `json:"queue"`
-			Load   *benchLoad   `json:"load"`
-			Result *benchResult `json:"result"`
-		}{load.Queue, load, r})
-	} else {
-		var rows [][]any
-		row := func(what, rate string, q latency) {
-			cells := []any{what, rate}
-			for _, v := range []float64{q.P50, q.P90, q.P99, q.P999, q.Max} {
-				text := "-"
-				if what != "ack" || load.Take > 1 { // the Worker acks after the handler
-					text = fmt.Sprintf("%.2f", v)
-				}
-				cells = append(cells, text)
+	var rows [][]any
+	for _, row := range []struct {
+		what, rate string
+		q          latency
+	}{
+		{"produce", fmt.Sprintf("%.0f", r.ProduceRate), r.Produce},
+		{"delivery", "-", r.Delivery},
+		{"ack", fmt.Sprintf("%.0f", r.AckRate), r.Ack},
+	} {
+		cells := []any{row.what, row.rate}
+		for _, ms := range []float64{row.q.P50, row.q.P90, row.q.P99, row.q.P999, row.q.Max} {
+			text := "-" // a Worker's acks are not measured
+			if row.q.Count > 0 {
+				text = fmt.Sprintf("%.2f", ms)
 			}
-			if q.Count > 0 {
-				rows = append(rows, cells)
-			}
+			cells = append(cells, text)
 		}
-		row("produce", fmt.Sprintf("%.0f", r.ProduceRate), r.Produce)
-		row("delivery", "-", r.Delivery)
-		row("ack", fmt.Sprintf("%.0f", r.AckRate), r.Ack)
-		err = a.table("what,messages/s,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms", rows)
+		if row.q.Count > 0 || row.what == "ack" && r.Acked > 0 {
+			rows = append(rows, cells)
+		}
 	}
+	said, err := json.Marshal(load) // whose durations are numbers
+	err = a.table(struct {
+		Queue  string         `json:"queue"`
+		Load   jsontext.Value `json:"load"`
+		Result *benchResult   `json:"result"`
+	}{load.Queue, said, r}, err, "what,messages/s,p50 ms,p90 ms,p99 ms,p99.9 ms,max ms", rows)
 	if err != nil {
 		return err
 	}
@@ -478,15 +440,14 @@ func (a *app) printBench(load *benchLoad, r *benchResult) error {
 		messages(r.TotalProduced), r.TotalAcked, r.Seconds)
 	if r.Duplicates > 0 {
 		fmt.Fprintf(a.stderr, "%s delivered more than once: leases expired\n",
-			plural(int(r.Duplicates), "message was", "messages were"))
+			plural(r.Duplicates, "message was", "messages were"))
 	}
 	if r.Late.P99 > 5 {
 		fmt.Fprintf(a.stderr, "the load generator was late (p99 %.1f ms); latencies include it\n",
 			r.Late.P99)
 	}
 	if r.Lost > 0 {
-		lost := plural(r.Lost, "message was", "messages were")
-		return fmt.Errorf("%s not delivered", lost)
+		return fmt.Errorf("%s not delivered", plural(r.Lost, "message was", "messages were"))
 	}
 	return nil
 }

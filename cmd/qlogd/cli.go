@@ -21,6 +21,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/durations"
 )
 
 const (
@@ -265,69 +266,54 @@ func outputFlag(cmd *cobra.Command, to *string, of ...string) {
 		cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
 }
 
-// reach is how a command reaches a server. What no flag names comes from the environment, then
-// from the context.
+// reach is how a command reaches a server, as flags say it: the nodes of a target, or a context.
 type reach struct {
-	context   string
-	addr      string // one or more, separated by commas
-	token     string
-	tokenFile string
-	caCert    string
+	target
+	context string
 }
 
-func (a *app) addrFlag(cmd *cobra.Command) { opt(cmd, &a.reach.addr, "addr") }
-func (a *app) caFlag(cmd *cobra.Command)   { opt(cmd, &a.reach.caCert, "ca-cert") }
+func (a *app) addrFlag(cmd *cobra.Command) { opt(cmd, &a.reach.Addr, "addr") }
+func (a *app) caFlag(cmd *cobra.Command)   { opt(cmd, &a.reach.CACert, "ca-cert") }
 
 func (a *app) authFlags(cmd *cobra.Command) {
-	opt(cmd, &a.reach.token, "token")
-	opt(cmd, &a.reach.tokenFile, "token-file")
+	opt(cmd, &a.reach.Token, "token")
+	opt(cmd, &a.reach.TokenFile, "token-file")
 	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
 	a.caFlag(cmd)
 }
 
-// server returns a client of the nodes that flags or environment name.
+// reached returns how to reach the server. What no flag names comes from the environment, then from
+// the context.
+func (a *app) reached() (target, error) {
+	of, err := a.target()
+	env := target{a.getenv("QLOGD_ADDR"), a.getenv("QLOGD_TOKEN_FILE"), a.getenv("QLOGD_TOKEN"),
+		a.getenv("QLOGD_CA_CERT")}
+	for _, t := range []target{env, a.reach.target} {
+		of.Addr, of.CACert = cmp.Or(t.Addr, of.Addr), cmp.Or(t.CACert, of.CACert)
+		if t.Token+t.TokenFile != "" { // a flag goes before both variables
+			of.Token, of.TokenFile = t.Token, t.TokenFile
+		}
+	}
+	of.Addr = cmp.Or(of.Addr, defaultAddr)
+	return of, err
+}
+
+// server returns a client of the server that flags, environment or context name.
 func (a *app) server(more ...client.Option) (*client.Client, error) {
-	token, file, err := a.credentials()
+	t, err := a.reached()
 	if err != nil {
 		return nil, err
 	}
-	if token == "" && file != "" {
-		b, err := os.ReadFile(file)
+	if t.Token == "" && t.TokenFile != "" {
+		b, err := os.ReadFile(t.TokenFile)
 		if err != nil {
 			return nil, usagef("token: %w", err)
 		}
-		if token = strings.TrimSpace(string(b)); token == "" {
-			return nil, usagef("token: %s is empty", file)
+		if t.Token = strings.TrimSpace(string(b)); t.Token == "" {
+			return nil, usagef("token: %s is empty", t.TokenFile)
 		}
 	}
-	return a.connect(a.addr(), append(more, client.WithToken(token))...)
-}
-
-// credentials returns the token to send, or the file that it is in.
-func (a *app) credentials() (token, file string, err error) {
-	token, file = a.reach.token, a.reach.tokenFile
-	if token == "" && file == "" { // a flag goes before both variables
-		token, file = a.getenv("QLOGD_TOKEN"), a.getenv("QLOGD_TOKEN_FILE")
-	}
-	if token == "" && file == "" {
-		t, err := a.target()
-		return t.Token, t.TokenFile, err
-	}
-	return token, file, nil
-}
-
-// caCert returns the file of the authorities to trust, "" for the system's.
-func (a *app) caCert() (string, error) {
-	t, err := a.target()
-	return cmp.Or(a.reach.caCert, a.getenv("QLOGD_CA_CERT"), t.CACert), err
-}
-
-// environment returns the variables with which another qlogd reaches the same server.
-func (a *app) environment() ([]string, error) {
-	token, file, err := a.credentials()
-	ca, cerr := a.caCert()
-	return []string{"QLOGD_ADDR=" + a.addr(), "QLOGD_TOKEN=" + token, "QLOGD_TOKEN_FILE=" + file,
-		"QLOGD_CA_CERT=" + ca}, cmp.Or(err, cerr)
+	return t.connect(append(more, client.WithToken(t.Token))...)
 }
 
 // ask calls a server. If it refuses the arguments, that is wrong usage.
@@ -338,25 +324,15 @@ func (c request) ask(do func(c request) error, more ...client.Option) (err error
 	return c.refusal(do(c))
 }
 
-// addr returns the addresses of the server's nodes.
-func (a *app) addr() string {
-	t, _ := a.target() // connect reports the error
-	return cmp.Or(a.reach.addr, a.getenv("QLOGD_ADDR"), t.Addr, defaultAddr)
-}
-
 // connect returns a client without a token.
-func (a *app) connect(addr string, opts ...client.Option) (*client.Client, error) {
+func (t *target) connect(opts ...client.Option) (*client.Client, error) {
 	// A person waits: fail soon where no server answers.
 	retry := client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}
 	opts = append(opts, client.WithRetry(retry), client.WithUserAgent("qlogd-cli/"+build().Version))
-	file, err := a.caCert()
-	if err != nil {
-		return nil, err
+	if t.CACert != "" {
+		opts = append(opts, client.WithCACert(t.CACert))
 	}
-	if file != "" {
-		opts = append(opts, client.WithCACert(file))
-	}
-	c, err := client.New(addr, opts...)
+	c, err := client.New(t.Addr, opts...)
 	if err != nil {
 		return nil, usagef("%w", err)
 	}
@@ -498,10 +474,78 @@ func (c request) member(v any, as string) (any, error) {
 	return v, nil
 }
 
-func wholeNumber(text string) (any, error) {
+func wholeNumber(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
-		return nil, errNotWhole
+		return 0, errors.New("must be a whole number")
 	}
 	return n, nil
+}
+
+// duration is a flag of a duration, which may be in days and weeks.
+type duration time.Duration
+
+func (d *duration) String() string { return time.Duration(*d).String() }
+func (d *duration) Type() string   { return "duration" }
+func (d *duration) Set(text string) error {
+	v, err := durations.Parse(text)
+	if err == nil {
+		*d = duration(v)
+	}
+	return err
+}
+
+// units are those of the API's fields, by the tag of a flag that sets one.
+var units = map[string]time.Duration{
+	"ms": time.Millisecond, "ms list": time.Millisecond, "s": time.Second,
+}
+
+// inUnit returns a duration as a whole number of a unit.
+func inUnit(text, unit string) (int64, error) {
+	d, err := durations.Parse(text)
+	if err == nil && d%units[unit] != 0 {
+		err = fmt.Errorf("%.64q is not a multiple of %v", text, units[unit])
+	}
+	return int64(d / units[unit]), err
+}
+
+// items returns those of a text, without spaces and empty ones.
+func items(text string) (all []string) {
+	for item := range strings.FieldsFuncSeq(text, func(r rune) bool { return r == ',' }) {
+		all = append(all, strings.TrimSpace(item))
+	}
+	return all
+}
+
+// older is the earlier form of a flag of a duration, or of a list of them: its value is a whole
+// number of a unit.
+type older struct {
+	flags    *pflag.FlagSet
+	name, as string
+}
+
+func (o older) String() string { return "" }
+func (o older) Type() string   { return "int" }
+func (o older) Set(text string) error {
+	unit, isList := strings.CutSuffix(o.as, " list")
+	values := []string{text}
+	if isList {
+		values = items(text)
+	}
+	for i, v := range values {
+		n, err := wholeNumber(v)
+		if err != nil && isList {
+			return errors.New("must be a list of whole numbers")
+		} else if err != nil {
+			return err
+		}
+		values[i] = strconv.FormatInt(n, 10) + unit
+	}
+	return o.flags.Set(o.name, strings.Join(values, ","))
+}
+
+// olderFlag declares the earlier form of a flag, hidden.
+func olderFlag(cmd *cobra.Command, was, name, as string) {
+	f := cmd.Flags().VarPF(older{cmd.Flags(), name, as}, was, "", "")
+	f.Hidden = true
 }

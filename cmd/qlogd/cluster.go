@@ -22,11 +22,8 @@ import (
 var clusterCommands = group("cluster",
 	remote("cluster list", func(c request, _ *none) error {
 		v, err := c.Cluster(c.ctx)
-		if err != nil {
-			return err
-		}
-		if c.output == "json" {
-			return c.wire(v)
+		if err != nil || c.output == "json" {
+			return c.table(v, err, "", nil)
 		}
 		fmt.Fprintf(c.stderr, "cluster %s, leader %s, term %d, asked %s\n",
 			v.ClusterID, cmp.Or(v.LeaderID, "none known"), v.Term, v.NodeID)
@@ -104,11 +101,11 @@ var clusterCommands = group("cluster",
 	}),
 	remote("cluster snapshot", func(c request, _ *none) error {
 		indexes, err := c.Snapshot(c.ctx)
-		if err == nil && c.output == "json" {
-			return c.wire(wire.ClusterSnapshot{Indexes: indexes})
+		var rows [][]any
+		for _, id := range sortedKeys(indexes) {
+			rows = append(rows, []any{id, indexes[id]})
 		}
-		return list(c.app, sortedKeys(indexes), err, "node,checkpoint",
-			func(id *string) []any { return []any{*id, indexes[*id]} })
+		return c.table(wire.ClusterSnapshot{Indexes: indexes}, err, "node,checkpoint", rows)
 	}),
 )
 
@@ -139,8 +136,13 @@ func remaining(c request, id string) (string, error) {
 // readyCommand serves places without curl: a container's health check, and scripts
 // that wait for a node.
 var readyCommand = plain("ready", func(c request, f *struct{ Wait time.Duration }) error {
-	for addr := range strings.SplitSeq(c.addr(), ",") {
-		node, err := c.connect(addr)
+	t, err := c.reached()
+	if err != nil {
+		return err
+	}
+	for addr := range strings.SplitSeq(t.Addr, ",") {
+		t.Addr = addr
+		node, err := t.connect()
 		if err != nil {
 			return err
 		}
@@ -153,7 +155,7 @@ var readyCommand = plain("ready", func(c request, f *struct{ Wait time.Duration 
 			return fmt.Errorf("%s is not ready: %w", node.Addr(), err)
 		}
 	}
-	_, err := fmt.Fprintln(c.stdout, "ready")
+	_, err = fmt.Fprintln(c.stdout, "ready")
 	return err
 }, (*app).addrFlag, (*app).caFlag, (*app).contextFlag)
 
@@ -173,7 +175,7 @@ func askReady(ctx context.Context, c *client.Client) error {
 
 var projectionsCommands = group("projections",
 	local("projections rebuild", func(c request, f *struct{ DataDir string }) error {
-		if c.reach.addr == "" {
+		if c.reach.Addr == "" {
 			return c.rebuildStopped(cmp.Or(f.DataDir, c.getenv("QLOGD_DATA_DIR"), defaultDataDir))
 		}
 		return c.ask(func(c request) error {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"path"
 	"strings"
 	"time"
 
@@ -19,11 +20,11 @@ var known = map[string]string{
 	"ordering": "unordered fifo per_key", "on-retry": "block head tail",
 	"on-dead": "skip hold_key dead_letter_key", "on-expired": "dead_letter discard",
 	"deduplication-by": "key content", "deduplication-until": "window left",
-	"message list state": "scheduled ready leased", "undo state": "acked discarded",
-	"dead list reason": deadReasons, "dead groups reason": deadReasons,
-	"dead replay reason": deadReasons, "dead purge reason": deadReasons,
-	"undo reason": "purged deleted expired queue_deleted max_attempts rejected key_dead",
-	"order":       "original append head", "undo order": "original append", "status": "running cancelled completed failed",
+	"message list/state": "scheduled ready leased", "undo/state": "acked discarded",
+	"dead list/reason": deadReasons, "dead groups/reason": deadReasons,
+	"dead replay/reason": deadReasons, "dead purge/reason": deadReasons,
+	"undo/reason": "purged deleted expired queue_deleted max_attempts rejected key_dead",
+	"order":       "original append head", "undo/order": "original append", "status": "running cancelled completed failed",
 	"as": "auto payload message", "role": "admin produce consume read",
 	"scheme":    "github pagerduty stripe standard slack shopify generic",
 	"log-level": "debug info warn error", "log-format": "text json",
@@ -63,22 +64,14 @@ func (a *app) completions(name string, cmd *cobra.Command) {
 		}
 	}
 	for flag, values := range known {
-		of, own, ok := cutLast(flag)
-		if ok && of != name || !ok && known[name+" "+own] != "" || cmd.Flags().Lookup(own) == nil {
+		of, own := path.Split(flag)
+		others := of != name+"/" && (of != "" || known[name+"/"+own] != "")
+		if others || cmd.Flags().Lookup(own) == nil {
 			continue
 		}
 		_ = cmd.RegisterFlagCompletionFunc(own, cobra.FixedCompletions(
 			strings.Fields(values), cobra.ShellCompDirectiveNoFileComp))
 	}
-}
-
-// cutLast cuts a text before its last word; ok is false if that is the only one.
-func cutLast(text string) (before, last string, ok bool) {
-	i := strings.LastIndexByte(text, ' ')
-	if i < 0 {
-		return "", text, false
-	}
-	return text[:i], text[i+1:], true
 }
 
 // names returns what an argument may be: names that the server knows, none without an answer.

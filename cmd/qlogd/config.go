@@ -137,8 +137,5 @@ var configCommands = group("config",
 				rows = append(rows, []any{f.Name, f.Value.String()})
 			}
 		})
-		if c.output == "json" {
-			return c.json(out)
-		}
-		return c.table("setting,value", rows)
+		return c.table(out, nil, "setting,value", rows)
 	}))

@@ -12,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -74,18 +73,7 @@ func (c *contexts) write() error {
 	if err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(file), "contexts-") // 0600
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(b)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), file)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
-	}
-	return err
+	return replaceFile(file, b, 0o600)
 }
 
 // target returns the context that a command uses, an empty one for none. An address from
@@ -93,7 +81,7 @@ func (c *contexts) write() error {
 // a context that is named is used for what the address leaves open.
 func (a *app) target() (target, error) {
 	name := cmp.Or(a.reach.context, a.getenv("QLOGD_CONTEXT"))
-	if name == "" && cmp.Or(a.reach.addr, a.getenv("QLOGD_ADDR")) != "" {
+	if name == "" && cmp.Or(a.reach.Addr, a.getenv("QLOGD_ADDR")) != "" {
 		return target{}, nil
 	}
 	if _, err := contextsFile(); err != nil && name == "" {
@@ -117,35 +105,33 @@ func (a *app) contextFlag(cmd *cobra.Command) {
 	opt(cmd, &a.reach.context, "context")
 }
 
+// contextLine is a context as list prints it.
+type contextLine struct {
+	Name    string `json:"name"`
+	Current bool   `json:"current"`
+	target
+}
+
 var contextCommands = group("context",
 	local("context list", func(c request, _ *none) error {
 		all, err := readContexts()
 		if err != nil {
 			return err
 		}
-		if c.output == "json" {
-			for _, name := range sortedKeys(all.Contexts) {
-				line := struct {
-					Name    string `json:"name"`
-					Current bool   `json:"current"`
-					target
-				}{name, name == all.Current, *all.Contexts[name]}
-				if err := c.json(line); err != nil {
-					return err
-				}
-			}
-			return nil
+		var lines []contextLine
+		for _, name := range sortedKeys(all.Contexts) {
+			lines = append(lines, contextLine{name, name == all.Current, *all.Contexts[name]})
 		}
-		return list(c.app, sortedKeys(all.Contexts), nil, "current,context,addr,token,ca-cert",
-			func(name *string) []any {
-				t, current, token := all.Contexts[*name], "", cmp.Or(all.Contexts[*name].TokenFile, "-")
-				if *name == all.Current {
+		return list(c.app, lines, nil, "current,context,addr,token,ca-cert",
+			func(l *contextLine) []any {
+				current, token := "", cmp.Or(l.TokenFile, "-")
+				if l.Current {
 					current = "*"
 				}
-				if t.Token != "" {
+				if l.Token != "" {
 					token = "(set)"
 				}
-				return []any{current, *name, t.Addr, token, cmp.Or(t.CACert, "-")}
+				return []any{current, l.Name, l.Addr, token, cmp.Or(l.CACert, "-")}
 			})
 	}),
 	plain("context add", func(c request, _ *none) error {
@@ -153,18 +139,15 @@ var contextCommands = group("context",
 		if !event.ValidName(name) {
 			return usagef("a context's name must match %s, not %.64q", event.Names, name)
 		}
-		t := target{Addr: c.reach.addr, Token: c.reach.token}
-		for _, file := range []struct{ to, from *string }{
-			{&t.TokenFile, &c.reach.tokenFile}, {&t.CACert, &c.reach.caCert},
-		} {
-			if *file.from == "" {
+		t := c.reach.target
+		for _, file := range []*string{&t.TokenFile, &t.CACert} {
+			if *file == "" {
 				continue
 			}
-			path, err := filepath.Abs(*file.from)
-			if err != nil {
+			var err error
+			if *file, err = filepath.Abs(*file); err != nil {
 				return err
 			}
-			*file.to = path
 		}
 		if t.Addr == "" {
 			return usagef("--addr is needed: the address of a node, or of several")
@@ -172,13 +155,8 @@ var contextCommands = group("context",
 		if t.Token != "" && t.TokenFile != "" {
 			return usagef("--token and --token-file exclude each other")
 		}
-		// Not by connect: the context that QLOGD_CONTEXT names may be this one.
-		var opts []client.Option
-		if t.CACert != "" {
-			opts = append(opts, client.WithCACert(t.CACert))
-		}
-		if _, err := client.New(t.Addr, opts...); err != nil {
-			return usagef("%w", err)
+		if _, err := t.connect(); err != nil {
+			return err
 		}
 		return c.editContexts(func(all *contexts) (string, error) {
 			all.Contexts[name] = &t

@@ -124,47 +124,57 @@ var undoCommand = remote("undo", func(c request, f *struct {
 }) error {
 	r := wire.UndoRequest{Filter: &f.UndoFilter, Order: f.Order, To: f.ToQueue,
 		RatePerSecond: f.Rate, Reason: f.Why}
-	what := "undo what left " + c.args[0]
+	return many(c, f.Wait, "undo what left "+c.args[0],
+		func(dryRun bool) (*wire.Undone, *wire.Task, error) {
+			r.DryRun = dryRun
+			return c.Undo(c.ctx, c.args[0], r)
+		},
+		func(d *wire.Undone) string {
+			return fmt.Sprintf("bring back %s of %d that left %s", messages(d.BroughtBack), d.Matched,
+				c.args[0])
+		},
+		func(d *wire.Undone, would string) error {
+			err := c.say(d, "%s", cmp.Or(would, messages(d.BroughtBack)+" brought back"))
+			c.passedOver(d.Skipped)
+			if d.HistoryBeginsAt != nil && c.output != "json" {
+				c.historyBegins(*d.HistoryBeginsAt)
+			}
+			return err
+		})
+}, (*app).destroyFlags)
+
+// many changes many messages, once what it would do is confirmed; with --dry-run it prints only
+// that. Where the server begins a task, it reports that; print gets what was done or, with a text,
+// what would be.
+func many[T any](c request, wait bool, what string,
+	do func(dryRun bool) (*T, *wire.Task, error), would func(*T) string,
+	print func(done *T, would string) error) error {
 	if c.dryRun || !c.yes && terminal(c.stdin) {
-		dry := r
-		dry.DryRun = true
-		would, _, err := c.Undo(c.ctx, c.args[0], dry)
+		d, _, err := do(true)
 		if err != nil {
 			return err
 		}
-		what = fmt.Sprintf("bring back %s of %d that left %s", messages(would.BroughtBack),
-			would.Matched, c.args[0])
-		if c.dryRun {
-			err := c.say(would, "would %s", what)
-			c.passedOver(would)
-			return err
+		if what = would(d); c.dryRun {
+			return print(d, "would "+what)
 		}
 	}
 	if err := c.confirmed(what); err != nil {
 		return err
 	}
-	done, task, err := c.Undo(c.ctx, c.args[0], r)
+	done, task, err := do(false)
 	switch {
 	case err != nil:
 		return err
 	case task != nil:
-		return c.begun(task, f.Wait)
+		return c.begun(task, wait)
 	}
-	err = c.say(done, "%s brought back", messages(done.BroughtBack))
-	c.passedOver(done)
-	return err
-}, (*app).destroyFlags)
+	return print(done, "")
+}
 
-// passedOver prints on stderr what an undo left out, and where history begins.
-func (a *app) passedOver(d *wire.Undone) {
-	if a.output == "json" {
-		return
-	}
-	for _, code := range sortedKeys(d.Skipped) {
-		fmt.Fprintf(a.stderr, "%s passed over: %s\n", messages(d.Skipped[code]), code)
-	}
-	if d.HistoryBeginsAt != nil {
-		a.historyBegins(*d.HistoryBeginsAt)
+// passedOver prints on stderr how many messages were left out, by reason.
+func (a *app) passedOver(byReason map[string]int64) {
+	for _, code := range sortedKeys(byReason) {
+		a.note("%s passed over: %s", messages(byReason[code]), code)
 	}
 }
 
@@ -178,9 +188,7 @@ func (c request) begun(task *wire.Task, wait bool) error {
 	if wait {
 		return c.watchTask(task.ID)
 	}
-	if c.output != "json" {
-		fmt.Fprintf(c.stderr, "task %s does it: qlogd task watch %[1]s\n", task.ID)
-	}
+	c.note("task %s does it: qlogd task watch %[1]s", task.ID)
 	return c.say(task, "%s", task.ID)
 }
 
@@ -224,63 +232,38 @@ func moved(d *wire.DeadMoved) string {
 	return messages(*cmp.Or(d.Replayed, d.Purged, new(int64)))
 }
 
-// move replays or purges dead messages of the queue, once that is confirmed.
+// move replays or purges dead messages of the queue.
 func (c request) move(verb string, wait bool,
 	do func(dryRun bool) (*wire.DeadMoved, *wire.Task, error)) error {
 	queue := c.args[0]
-	what := verb + " dead messages of " + queue
-	if c.dryRun || !c.yes && terminal(c.stdin) {
-		would, _, err := do(true)
-		if err != nil {
-			return err
-		}
-		what = verb + " " + moved(would) + " that died in " + queue
-		if c.dryRun {
-			err := c.say(would, "would %s", what)
-			if err == nil && c.output != "json" && len(would.Sample) > 0 {
-				err = list(c.app, would.Sample, nil, deadHeader, c.deadRow)
+	return many(c, wait, verb+" dead messages of "+queue, do,
+		func(d *wire.DeadMoved) string { return verb + " " + moved(d) + " that died in " + queue },
+		func(d *wire.DeadMoved, would string) (err error) {
+			switch {
+			case c.output == "json":
+				return c.wire(d)
+			case would != "":
+				err = c.say(nil, "%s", would)
+				if err == nil && len(d.Sample) > 0 {
+					err = list(c.app, d.Sample, nil, deadHeader, c.deadRow)
+				}
+			case verb == "purge":
+				err = c.say(nil, "%s purged", moved(d))
+			default:
+				c.note("%s replayed", moved(d))
+				if len(d.Messages) == 0 {
+					break
+				}
+				err = list(c.app, d.Messages, nil, "message,new message",
+					func(m *wire.ReplayedMessage) []any { return []any{m.MessageID, m.NewMessageID} })
 			}
-			c.skipped(would.Skipped)
+			n := map[string]int64{}
+			for _, s := range d.Skipped {
+				n[s.Code]++
+			}
+			c.passedOver(n)
 			return err
-		}
-	}
-	if err := c.confirmed(what); err != nil {
-		return err
-	}
-	done, task, err := do(false)
-	switch {
-	case err != nil:
-		return err
-	case task != nil:
-		return c.begun(task, wait)
-	case c.output == "json":
-		return c.wire(done)
-	case verb == "purge":
-		err = c.say(nil, "%s purged", moved(done))
-	default:
-		fmt.Fprintln(c.stderr, moved(done)+" replayed")
-		if len(done.Messages) == 0 {
-			break
-		}
-		err = list(c.app, done.Messages, nil, "message,new message",
-			func(m *wire.ReplayedMessage) []any { return []any{m.MessageID, m.NewMessageID} })
-	}
-	c.skipped(done.Skipped)
-	return err
-}
-
-// skipped prints on stderr how many messages were passed over, by reason.
-func (a *app) skipped(skipped []wire.Skipped) {
-	if a.output == "json" {
-		return
-	}
-	n := map[string]int{}
-	for _, s := range skipped {
-		n[s.Code]++
-	}
-	for _, code := range sortedKeys(n) {
-		fmt.Fprintf(a.stderr, "%s passed over: %s\n", messages(n[code]), code)
-	}
+		})
 }
 
 var taskCommands = group("task",

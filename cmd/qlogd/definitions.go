@@ -91,7 +91,7 @@ func (a *app) changes(changes []wire.DefinitionChange, dry bool) error {
 	if a.output == "json" {
 		err = list(a, changes, nil, "", nil)
 	} else {
-		err = a.table("action,kind,name,field,before,after", rows)
+		err = a.table(nil, nil, "action,kind,name,field,before,after", rows)
 	}
 	created, updated := "created", "updated"
 	if dry {

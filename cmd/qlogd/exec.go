@@ -31,7 +31,7 @@ type execWorker struct {
 	Worker       string
 
 	c                   request
-	server              []string                // how to reach it, as environment of a command
+	server              target
 	stop                context.CancelCauseFunc // stops the worker
 	running             sync.WaitGroup
 	mu                  sync.Mutex // of the streams, which commands share
@@ -72,7 +72,7 @@ func hostname() string {
 func (f *execWorker) run(c request) error {
 	f.c = c
 	var err error
-	if f.server, err = c.environment(); err != nil {
+	if f.server, err = c.reached(); err != nil {
 		return err
 	}
 	ctx, stop := signal.NotifyContext(c.ctx, os.Interrupt, syscall.SIGTERM)
@@ -101,8 +101,9 @@ func (f *execWorker) handle(ctx context.Context, m *client.Message) error {
 	defer f.running.Done()
 	cmd := exec.CommandContext(ctx, "sh", "-c", f.Exec)
 	cmd.Stdin = strings.NewReader(string(m.Bytes()))
-	cmd.Env = append(os.Environ(), f.server...)
-	cmd.Env = append(cmd.Env, "QLOGD_MESSAGE_ID="+m.ID, "QLOGD_LEASE_ID="+m.LeaseID,
+	cmd.Env = append(os.Environ(), "QLOGD_ADDR="+f.server.Addr, "QLOGD_TOKEN="+f.server.Token,
+		"QLOGD_TOKEN_FILE="+f.server.TokenFile, "QLOGD_CA_CERT="+f.server.CACert,
+		"QLOGD_MESSAGE_ID="+m.ID, "QLOGD_LEASE_ID="+m.LeaseID,
 		"QLOGD_QUEUE="+m.Queue, "QLOGD_KEY="+m.Key, "QLOGD_KIND="+m.Kind,
 		"QLOGD_CONTENT_TYPE="+m.ContentType,
 		"QLOGD_ATTEMPT="+strconv.FormatInt(m.Attempt, 10))

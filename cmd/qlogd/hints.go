@@ -62,7 +62,8 @@ func (a *app) refusal(err error) error {
 
 // unreached explains why no server has answered.
 func (a *app) unreached(err error) error {
-	addr := a.addr()
+	at, _ := a.reached() // the client has reported the error
+	addr := at.Addr
 	if errors.Is(err, http.ErrSchemeMismatch) {
 		return fmt.Errorf("%s does not use TLS: its address begins with http://", addr)
 	}
@@ -74,14 +75,7 @@ func (a *app) unreached(err error) error {
 	if !ok || op.Op != "dial" || errors.Is(err, client.ErrOutcomeUnknown) {
 		return err
 	}
-	var hosts []string
-	for _, one := range items(addr) {
-		_, host, ok := strings.Cut(one, "://")
-		if !ok {
-			host = one
-		}
-		hosts = append(hosts, strings.TrimSuffix(host, "/"))
-	}
+	hosts := items(strings.NewReplacer("http://", "", "https://", "").Replace(addr))
 	return fmt.Errorf("no node at %s: start one with `qlogd serve`, or set --addr or QLOGD_ADDR (%w)",
 		strings.Join(hosts, " or "), rootCause(op))
 }

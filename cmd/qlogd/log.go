@@ -305,7 +305,7 @@ func verifyLog(c request, f *struct {
 			return err
 		}
 	}
-	if c.reach.addr != "" {
+	if c.reach.Addr != "" {
 		if f.Heads == "" {
 			return usagef("--addr needs --heads: only a data directory can be checked by itself")
 		}

@@ -113,7 +113,7 @@ var messageCommands = group("message",
 					c.Op, c.Path, short(string(c.Old), 60), short(string(c.Value), 60)))
 			}
 		}
-		return c.table("time,by,new message,op,path,before,after", rows)
+		return c.table(nil, nil, "time,by,new message,op,path,before,after", rows)
 	}),
 	remote("message erase", func(c request, f *struct{ Reason string }) error {
 		what := "erase message " + c.args[0]

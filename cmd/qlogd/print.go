@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"iter"
@@ -21,14 +20,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// json writes one value as one line.
-func (a *app) json(v any) error {
-	enc := json.NewEncoder(a.stdout)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
-}
-
-// wire writes one of the API's values as a line of JSON.
+// wire writes one value as a line of JSON.
 func (a *app) wire(v any) error {
 	b, err := wire.Marshal(v)
 	if err != nil {
@@ -48,6 +40,13 @@ func (a *app) say(v any, format string, args ...any) error {
 		return nil
 	}
 	return a.wire(v)
+}
+
+// note prints a line for people on stderr, which -o json does without.
+func (a *app) note(format string, args ...any) {
+	if a.output != "json" {
+		fmt.Fprintf(a.stderr, format+"\n", args...)
+	}
 }
 
 // answer says v unless there was an error.
@@ -75,7 +74,8 @@ func list[T any](a *app, items []T, err error, header string, row func(*T) []any
 	if a.output == "json" {
 		return nil
 	}
-	return a.table(header, rows)
+	_, err = io.WriteString(a.stdout, a.tableText(header, rows))
+	return err
 }
 
 // first returns the first n items, or all if n is not positive.
@@ -116,10 +116,16 @@ func onlyIf(set bool, v any) any {
 	return v
 }
 
-// table writes rows under a header, its columns separated by commas. Nothing is cut
+// table prints v as JSON, or rows under a header, its columns separated by commas. Nothing is cut
 // without a terminal, so that awk and grep find what they look for.
-func (a *app) table(header string, rows [][]any) error {
-	_, err := io.WriteString(a.stdout, a.tableText(header, rows))
+func (a *app) table(v any, err error, header string, rows [][]any) error {
+	switch {
+	case err != nil:
+		return err
+	case a.output == "json":
+		return a.wire(v)
+	}
+	_, err = io.WriteString(a.stdout, a.tableText(header, rows))
 	return err
 }
 

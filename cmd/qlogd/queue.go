@@ -20,12 +20,8 @@ var queueCommands = group("queue",
 		return list(c.app, queues, err,
 			"queue,ordering,state,depth,scheduled,in flight,bytes,enqueued,acked,dead",
 			func(q *wire.Queue) []any {
-				state := "running"
-				if q.Paused {
-					state = "paused"
-				}
 				s := &q.Stats
-				return []any{q.Name, q.Ordering, state, s.Depth, s.Scheduled, s.InFlight,
+				return []any{q.Name, q.Ordering, stateOf(q.Paused), s.Depth, s.Scheduled, s.InFlight,
 					humanize.IBytes(uint64(s.Bytes)), s.EnqueuedTotal, s.AckedTotal,
 					s.DeadLetteredTotal}
 			})
@@ -127,6 +123,14 @@ var queueCommands = group("queue",
 		return c.answer(x, err, "%s", text)
 	}, exclusive("key", "message")),
 )
+
+// stateOf is a queue's state in a table.
+func stateOf(paused bool) string {
+	if paused {
+		return "paused"
+	}
+	return "running"
+}
 
 // unlessDifferent refuses to replace the policy of a queue that exists with another one.
 func (c request) unlessDifferent(name string, u wire.PolicyUpdate) error {

@@ -59,7 +59,7 @@ func (r *replayer) run(bar bool) error {
 	if err := r.parse(); err != nil {
 		return err
 	}
-	if r.reach.addr != "" {
+	if r.reach.Addr != "" {
 		return r.ask(func(c request) error {
 			r.request = c
 			err := r.askPast()
@@ -116,6 +116,7 @@ func (r *replayer) run(bar bool) error {
 
 func (r *replayer) parse() (err error) {
 	given := r.flags.Changed
+	more := r.Verify || !r.lists() // than to print events
 	switch {
 	case given("into") && r.Into == "":
 		return usagef("--into must name a directory")
@@ -125,19 +126,17 @@ func (r *replayer) parse() (err error) {
 		return usagef("--against goes with --diff")
 	case r.Salvage && r.Into == "":
 		return usagef("--salvage goes with --into")
-	case r.Salvage && (r.reach.addr != "" || r.Archive != ""):
+	case r.Salvage && (r.reach.Addr != "" || r.Archive != ""):
 		return usagef("--salvage reads a data directory: give --data-dir alone")
-	case r.labelled() &&
-		(r.Verify || r.Diff || r.Into != "" || r.WhatIf != "" || r.Bisect != ""):
+	case r.labelled() && more:
 		return usagef("--type, --actor, --worker, --key, --kind and --correlation-id select the " +
 			"events to print: give them alone")
-	case r.labelled() && r.Message != "" && r.reach.addr != "":
+	case r.labelled() && r.Message != "" && r.reach.Addr != "":
 		return usagef("--message and --addr print all of a message's history: give no --type, " +
 			"--actor, --worker, --key, --kind or --correlation-id")
 	case r.Exhaustive && r.Bisect == "":
 		return usagef("--exhaustive goes with --bisect")
-	case r.reach.addr != "" &&
-		(r.Verify || r.Diff || r.Into != "" || r.WhatIf != "" || r.Bisect != ""):
+	case r.reach.Addr != "" && more:
 		return usagef("--verify, --diff, --bisect, --into and --what-if read a data directory: " +
 			"give --data-dir in place of --addr")
 	}
@@ -254,15 +253,12 @@ func (r *replayer) events(d *replay.Dir, bar bool) error {
 		(r.filter.Lost || r.from.Kind == event.InstantStart || r.first <= before) {
 		body.HistoryBeginsAt = new(wire.Time(clock))
 	}
-	if r.output != "json" {
-		from := "the start"
-		if cost.Checkpoint > 0 {
-			from = fmt.Sprintf("the checkpoint at index:%d", cost.Checkpoint)
-		}
-		fmt.Fprintf(r.stderr, "state folded from %s: %s, %s\n", from,
-			plural(int64(cost.Blocks), "block", "blocks"),
-			plural(int64(cost.Events), "event", "events"))
+	from := "the start"
+	if cost.Checkpoint > 0 {
+		from = fmt.Sprintf("the checkpoint at index:%d", cost.Checkpoint)
 	}
+	r.note("state folded from %s: %s, %s", from, plural(int64(cost.Blocks), "block", "blocks"),
+		plural(int64(cost.Events), "event", "events"))
 	if d.Node.Fork != nil && len(d.Node.Fork.Lost) > 0 {
 		fmt.Fprintln(r.stderr, "history is incomplete: "+lostText(d.Node.Fork.Lost))
 	}
@@ -443,12 +439,10 @@ func (r *replayer) search(d *replay.Dir) error {
 			return err
 		}
 	}
-	if r.output != "json" && t.Found {
-		fmt.Fprintf(r.stderr, "%s examined, %s folded, asked %s\n",
+	if t.Found {
+		r.note("%s examined, %s folded, asked %s",
 			plural(t.Cost.Checkpoints, "checkpoint", "checkpoints"),
 			plural(int64(t.Cost.Blocks), "block", "blocks"), plural(t.Cost.Asked, "time", "times"))
-	}
-	if t.Found {
 		return nil
 	}
 	hint := ""

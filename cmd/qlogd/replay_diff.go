@@ -222,7 +222,7 @@ func serverSides(c request) (all sides, before, after *wire.LogHead, err error) 
 // againstLive compares the fold of the log with a running server's answers. The directory must be a
 // running node's. What changed between the first answer and the last is left out.
 func (r *replayer) againstLive() (*replay.Comparison, error) {
-	r.reach.addr = r.Against
+	r.reach.Addr = r.Against
 	var there sides
 	var before, after *wire.LogHead
 	err := r.ask(func(c request) (err error) {

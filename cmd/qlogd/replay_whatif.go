@@ -150,9 +150,6 @@ func endText(e *replay.End) string {
 }
 
 func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
-	if r.output == "json" {
-		return r.wire(named{"summary": s})
-	}
 	header := "queue,messages,same"
 	for _, e := range replay.Effects {
 		header += "," + strings.ReplaceAll(string(e), "_", " ")
@@ -171,7 +168,9 @@ func (r *replayer) whatSummary(s *replay.WhatIfSummary) error {
 	for _, name := range sortedKeys(s.Queues) {
 		rows = append(rows, row(name, s.Queues[name]))
 	}
-	if err := r.table(header, append(rows, row("all", s.All))); err != nil {
+	rows = append(rows, row("all", s.All))
+	err := r.table(named{"summary": s}, nil, header, rows)
+	if err != nil || r.output == "json" {
 		return err
 	}
 	if s.LateSettles > 0 {

@@ -158,13 +158,17 @@ func writeCertificates(dir string, files []certificateFile, force bool) error {
 		}
 	}
 	for _, f := range files {
-		name := filepath.Join(dir, f.name)
-		if err := vfs.WriteFile(vfs.OS{}, name, f.text); err != nil {
-			return err
-		}
-		if err := os.Chmod(name, f.mode); err != nil {
+		if err := replaceFile(filepath.Join(dir, f.name), f.text, f.mode); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// replaceFile writes a file, all or nothing: who reads it meanwhile sees the old one or the new one.
+func replaceFile(name string, text []byte, mode fs.FileMode) error {
+	if err := vfs.WriteFile(vfs.OS{}, name, text); err != nil { // of mode 0600
+		return err
+	}
+	return os.Chmod(name, mode)
 }

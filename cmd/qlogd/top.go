@@ -78,7 +78,7 @@ func (c request) top(f *topFlags) error {
 				return err
 			}
 		case before.queues != nil:
-			return c.topOnce(queues, before, now)
+			return list(c.app, topLines(queues, before, now), nil, topHeader, topRow)
 		}
 		if err == nil {
 			before = now
@@ -91,44 +91,31 @@ func (c request) top(f *topFlags) error {
 
 // screen redraws a terminal, as many queues as fit.
 func (c request) screen(queues []wire.Queue, before, now sample, every time.Duration) error {
-	sortBusiest(queues)
-	n := len(queues)
+	lines := topLines(queues, before, now)
+	n := len(lines)
 	if _, height, err := term.GetSize(int(c.stdout.(*os.File).Fd())); err == nil {
-		queues = queues[:min(n, max(1, height-3))]
+		lines = lines[:min(n, max(1, height-3))]
+	}
+	var rows [][]any
+	for i := range lines {
+		rows = append(rows, topRow(&lines[i]))
 	}
 	// Written at once, so that the screen does not flicker.
 	var page bytes.Buffer
 	fmt.Fprintf(&page, "qlogd %s  %s  every %v, ctrl-C ends\n", plural(n, "queue", "queues"),
 		now.at.Format(time.TimeOnly), every)
-	page.WriteString(c.tableText(topHeader, topRows(topLines(queues, before, now))))
+	page.WriteString(c.tableText(topHeader, rows))
 	text := strings.ReplaceAll(page.String(), "\n", "\x1b[K\n")
 	_, err := fmt.Fprint(c.stdout, "\x1b[H", text, "\x1b[K\x1b[J")
 	return err
 }
 
-func (c request) topOnce(queues []wire.Queue, before, now sample) error {
-	sortBusiest(queues)
-	lines := topLines(queues, before, now)
-	if c.output != "json" {
-		return c.table(topHeader, topRows(lines))
-	}
-	for i := range lines {
-		if err := c.json(&lines[i]); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// sortBusiest puts the queues with the most to do first.
-func sortBusiest(queues []wire.Queue) {
+// topLines returns the queues, those with the most to do first.
+func topLines(queues []wire.Queue, before, now sample) (lines []topLine) {
 	slices.SortStableFunc(queues, func(a, b wire.Queue) int {
 		return cmp.Or(cmp.Compare(b.Stats.Depth+b.Stats.InFlight, a.Stats.Depth+a.Stats.InFlight),
 			cmp.Compare(a.Name, b.Name))
 	})
-}
-
-func topLines(queues []wire.Queue, before, now sample) (lines []topLine) {
 	seconds := now.at.Sub(before.at).Seconds()
 	for i := range queues {
 		q := &queues[i]
@@ -151,23 +138,41 @@ func topLines(queues []wire.Queue, before, now sample) (lines []topLine) {
 
 const topHeader = "queue,state,depth,in flight,scheduled,dead,bytes,oldest,enqueued/s,acked/s,dead/s"
 
-func topRows(lines []topLine) (rows [][]any) {
+func topRow(l *topLine) []any {
 	rate := func(r *float64) string {
 		if r == nil {
 			return "-"
 		}
 		return fmt.Sprintf("%.1f", *r)
 	}
-	for i := range lines {
-		l, state := &lines[i], "running"
-		if l.Paused {
-			state = "paused"
-		}
-		rows = append(rows, []any{
-			l.Queue, state, l.Depth, l.InFlight, l.Scheduled, l.Dead, humanize.IBytes(uint64(l.Bytes)),
-			(time.Duration(l.OldestSeconds) * time.Second).String(),
-			rate(l.EnqueuedPerSecond), rate(l.AckedPerSecond), rate(l.DeadPerSecond),
-		})
+	return []any{
+		l.Queue, stateOf(l.Paused), l.Depth, l.InFlight, l.Scheduled, l.Dead,
+		humanize.IBytes(uint64(l.Bytes)), (time.Duration(l.OldestSeconds) * time.Second).String(),
+		rate(l.EnqueuedPerSecond), rate(l.AckedPerSecond), rate(l.DeadPerSecond),
 	}
-	return rows
 }
+
+var attentionCommand = remote("attention", func(c request, _ *none) error {
+	items, err := c.Attention(c.ctx)
+	return list(c.app, items, err, "severity,kind,queue,node,since,count,key,message,detail",
+		func(t *wire.AttentionItem) []any {
+			return []any{t.Severity, t.Kind, orDash(t.Queue), orDash(t.Node), c.when(t.Since), t.Count,
+				orDash(t.Key), orDash(t.MessageID), t.Detail}
+		})
+})
+
+// orDash is a column's text; nil is none.
+func orDash(text *string) string {
+	if text == nil {
+		return "-"
+	}
+	return *text
+}
+
+var workersCommand = remote("workers", func(c request, f *struct{ Queue string }) error {
+	workers, err := c.Workers(c.ctx, f.Queue)
+	return list(c.app, workers, err, "queue,worker,leases,since,last seen",
+		func(w *wire.Worker) []any {
+			return []any{w.Queue, cmp.Or(w.Worker, "-"), w.Leases, c.when(w.Since), c.when(w.LastSeen)}
+		})
+})

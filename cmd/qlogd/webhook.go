@@ -173,9 +173,7 @@ func (c request) sendHook(name string, header http.Header, body []byte) error {
 	if err != nil {
 		return err
 	}
-	if c.output != "json" {
-		fmt.Fprintln(c.stderr, resp.Status)
-	}
+	c.note("%s", resp.Status)
 	if len(b) > 0 {
 		fmt.Fprintln(c.stdout, string(bytes.TrimSpace(b)))
 	}

@@ -3,8 +3,8 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -45,16 +45,14 @@ var leaseCommand = remote("lease", func(c request, f *struct {
 				})
 		}
 		if err == nil && f.Ack {
-			err = ackAll(c, got)
+			err = ackAll(c.ctx, c.Client, anyQueue, got)
 		}
 		if err != nil {
 			return err
 		}
 		total += len(got)
 		if !f.All || len(got) == 0 {
-			if c.output != "json" {
-				fmt.Fprintf(c.stderr, "%s %s\n", messages(total), verb)
-			}
+			c.note("%s %s", messages(total), verb)
 			return nil
 		}
 	}
@@ -63,7 +61,7 @@ var leaseCommand = remote("lease", func(c request, f *struct {
 })
 
 // ackAll acks leased messages.
-func ackAll(c request, got []wire.LeasedMessage) error {
+func ackAll(ctx context.Context, c *client.Client, queue string, got []wire.LeasedMessage) error {
 	leases := make([]string, len(got))
 	for i := range got {
 		leases[i] = got[i].LeaseID
@@ -71,7 +69,7 @@ func ackAll(c request, got []wire.LeasedMessage) error {
 	if len(leases) == 0 {
 		return nil
 	}
-	results, err := c.Ack(c.ctx, anyQueue, leases...)
+	results, err := c.Ack(ctx, queue, leases...)
 	return cmp.Or(err, lost(results, "lost before the ack"))
 }
 

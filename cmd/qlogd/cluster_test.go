@@ -135,29 +135,3 @@ func TestClusterCommands(t *testing.T) {
 		})
 	}
 }
-
-// mustRun runs a command, which must succeed.
-func mustRun(t *testing.T, args ...string) {
-	t.Helper()
-	var out, complaint bytes.Buffer
-	if code := run(t.Context(), args, nil, &out, &complaint); code != 0 {
-		t.Fatalf("%v: %d, %s%s", args, code, &out, &complaint)
-	}
-}
-
-// Each way of naming a server and a token reaches every kind of command.
-func TestHowCommandsReachTheServer(t *testing.T) {
-	srv := httptest.NewServer(canned(`GET /v1/queues -> 200 {"queues":[]}
-GET /v1/queues?at=index%3A3 -> 200 {"queues":[]}
-GET /v1/log/head?at=index%3A3 -> 200 {"index":3}
-GET /v1/events?from=start&limit=1000&to=index%3A3 -> 200 {"events":[]}
-GET /v1/events?from=start&limit=1&to=index%3A3 -> 200 {"events":[]}
-`))
-	defer srv.Close()
-	t.Setenv("QLOGD_ADDR", "http://127.0.0.1:1")
-	mustRun(t, "queue", "list", "--addr", srv.URL, "--token", "qlogd_t")
-	mustRun(t, "replay", "--to", "index:3", "--addr", srv.URL, "--token", "qlogd_t")
-	t.Setenv("QLOGD_ADDR", srv.URL)
-	t.Setenv("QLOGD_TOKEN", "qlogd_t")
-	mustRun(t, "queue", "list")
-}

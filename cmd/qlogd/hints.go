@@ -75,9 +75,9 @@ func (a *app) unreached(err error) error {
 	if !ok || op.Op != "dial" || errors.Is(err, client.ErrOutcomeUnknown) {
 		return err
 	}
-	hosts := items(strings.NewReplacer("http://", "", "https://", "").Replace(addr))
+	bare := strings.NewReplacer("http://", "", "https://", "", "/,", ",").Replace(addr + ",")
 	return fmt.Errorf("no node at %s: start one with `qlogd serve`, or set --addr or QLOGD_ADDR (%w)",
-		strings.Join(hosts, " or "), rootCause(op))
+		strings.Join(items(bare), " or "), rootCause(op))
 }
 
 // rootCause returns the innermost error that is worth reading.

@@ -395,14 +395,12 @@ func (r *replayer) history(last uint64) iter.Seq2[wire.Event, error] {
 // notBefore reports whether an event is at or after an instant.
 func notBefore(e *wire.Event, at event.Instant) bool {
 	switch at.Kind {
-	case event.InstantStart:
-		return true
 	case event.InstantNow:
 		return false
 	case event.InstantTime:
 		return int64(e.Time) >= at.Time
 	}
-	return e.Index >= at.Index
+	return e.Index >= at.Index // of the start it is 0
 }
 
 // search finds the first event after which a predicate holds.

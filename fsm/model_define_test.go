@@ -98,8 +98,19 @@ func (w *model) feeds(queue string) bool {
 	return false
 }
 
-// wrongQueues returns the codes with which the queues of a Define may be
-// refused, and all policies as they are to be.
+func (w *model) putQueue(c *event.PutQueue, got event.Result) {
+	w.t.Helper()
+	will, codes := w.wrongQueues([]event.PutQueue{*c})
+	if w.refused(got, codes) {
+		return
+	}
+	if _, ok := w.queues[c.Name]; got.Created == ok {
+		w.fatal("queue %q was there: %v, the machine says %+v", c.Name, ok, got)
+	}
+	w.setQueues(will)
+}
+
+// wrongQueues returns the codes with which queues may be refused, and all policies as they are to be.
 func (w *model) wrongQueues(puts []event.PutQueue) (will map[string]event.Policy, codes []string) {
 	will = w.policies()
 	seen := map[string]bool{}
@@ -144,8 +155,6 @@ func (w *model) wrongQueues(puts []event.PutQueue) (will map[string]event.Policy
 	return will, codes
 }
 
-// define takes the order in which queues are made from the machine, but for a
-// dead-letter queue being there before those that name it.
 func (w *model) define(c *event.Define, got event.Result) {
 	w.t.Helper()
 	will, codes := w.wrongQueues(c.Queues)
@@ -161,6 +170,19 @@ func (w *model) define(c *event.Define, got event.Result) {
 		return
 	}
 	began := w.at
+	w.setQueues(will)
+	for i := range c.Webhooks {
+		w.tellHook(&c.Webhooks[i])
+	}
+	if n := int64(w.at - began); got.Count != n {
+		w.fatal("%d were made or changed, the machine says %d", n, got.Count)
+	}
+}
+
+// setQueues makes and changes queues. It takes the order from the machine, but for a dead-letter queue
+// being there before those that name it.
+func (w *model) setQueues(will map[string]event.Policy) {
+	w.t.Helper()
 	left := map[string]bool{}
 	for name, p := range will {
 		if q := w.queues[name]; q == nil || !bytes.Equal(event.EncodePolicy(&q.policy), event.EncodePolicy(&p)) {
@@ -185,12 +207,6 @@ func (w *model) define(c *event.Define, got event.Result) {
 		} else {
 			w.createQueue(name, p)
 		}
-	}
-	for i := range c.Webhooks {
-		w.tellHook(&c.Webhooks[i])
-	}
-	if n := int64(w.at - began); got.Count != n {
-		w.fatal("%d were made or changed, the machine says %d", n, got.Count)
 	}
 }
 

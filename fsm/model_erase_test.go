@@ -28,9 +28,7 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 		return
 	}
 	for i := range c.Items {
-		if m := w.find(c.Items[i].ID); m != nil && m.over(w.clock) {
-			w.die(m, event.ReasonExpired, event.ID{})
-		}
+		w.expire(c.Items[i].ID)
 	}
 	told := map[event.ID]bool{}
 	for i := range c.Items {
@@ -45,14 +43,10 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 		told[it.ID] = true
 		queue, prev := "", it.Last
 		if m != nil {
-			e := w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: m.q.name, Reason: event.ReasonDeleted, Lease: m.lease, Attempt: m.attempt})
+			e := w.discard(m, event.ReasonDeleted)
 			if e.Task != c.Task {
 				w.fatal("what an erasure discards is told as of task %s", e.Task)
 			}
-			m.release()
-			w.leaves(m)
-			w.resolve(m)
-			m.q.discarded++
 			queue, prev = m.q.name, event.RefOf(e.ID)
 		}
 		e := w.emit(event.Event{Type: event.Erased, Subject: it.ID, Queue: queue})
@@ -85,7 +79,7 @@ func (c *chaos) erase() *event.Command {
 		if len(c.ids) == 0 {
 			break
 		}
-		it := event.EraseItem{ID: c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]}
+		it := event.EraseItem{ID: c.id()}
 		if rapid.Bool().Draw(c.t, "gone") {
 			it.Last = event.RefOf(it.ID)
 		}

@@ -1,6 +1,7 @@
 package fsm
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
@@ -32,6 +33,15 @@ func (w *model) find(id event.ID) *mmessage {
 	return nil
 }
 
+// expire ends those of the messages whose time is over.
+func (w *model) expire(ids ...event.ID) {
+	for _, id := range ids {
+		if m := w.find(id); m != nil && m.over(w.clock) {
+			w.die(m, event.ReasonExpired, event.ID{})
+		}
+	}
+}
+
 // died lists what died in a queue, by id.
 func (w *model) died(queue string) (out []*mmessage) {
 	for _, q := range w.queues {
@@ -48,11 +58,7 @@ func (w *model) died(queue string) (out []*mmessage) {
 // deadFinder finds what a replay or a purge takes; ok is false where the whole was
 // refused.
 func (w *model) deadFinder(queue string, ids []event.ID, strict bool, most uint32, got event.Result) (take []*mmessage, codes []string, ok bool) {
-	for _, id := range ids {
-		if m := w.find(id); m != nil && m.over(w.clock) {
-			w.die(m, event.ReasonExpired, event.ID{})
-		}
-	}
+	w.expire(ids...)
 	for i, id := range ids {
 		m, code := w.find(id), ""
 		twice := slices.Contains(ids[:i], id)
@@ -98,12 +104,8 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 	if !ok {
 		return
 	}
-	depth, bytes, more := int64(0), int64(0), int64(0)
-	for _, m := range to.all {
-		bytes += int64(m.size)
-		depth++
-	}
-	was := bytes
+	depth, bytes := to.size()
+	was, more := bytes, int64(0)
 	for i, m := range take {
 		if m == nil {
 			continue
@@ -137,10 +139,7 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 	}
 	if order != event.OrderAppend {
 		slices.SortFunc(turns, func(a, b int) int {
-			if c := take[a].from.First.Compare(take[b].from.First); c != 0 {
-				return c
-			}
-			return take[a].id.Compare(take[b].id)
+			return cmp.Or(take[a].from.First.Compare(take[b].from.First), take[a].id.Compare(take[b].id))
 		})
 	}
 	news := make([]event.ID, len(ids))
@@ -152,7 +151,7 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 			w.fatal("replayed as %+v", e)
 		}
 		news[i] = e.ID
-		m.q.replayed++
+		m.q.stats.Replayed++
 		w.leaves(m)
 		n := &mmessage{
 			q: to, id: e.ID, key: m.key, kind: m.kind, priority: m.priority, size: m.size, came: w.clock, available: w.clock, state: event.StateReady, source: m.source, took: m.took,
@@ -161,7 +160,7 @@ func (w *model) replay(c *event.Replay, got event.Result) {
 		if it.Edited {
 			n.size = it.Size
 		}
-		to.replayedIn++
+		to.stats.ReplayedIn++
 		to.all = append(to.all, n)
 		w.replayedTo(n, order)
 		w.resolve(m)
@@ -224,15 +223,11 @@ func (w *model) purgeDead(c *event.PurgeDead, got event.Result) {
 		if m == nil {
 			continue
 		}
-		e := w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: m.q.name, Reason: event.ReasonPurged, Attempt: m.attempt})
+		e := w.discard(m, event.ReasonPurged)
 		w.did(c.Task, event.TaskPurge)
 		if e.DiedIn != c.Queue || e.Task != c.Task {
 			w.fatal("purged as %+v", e)
 		}
-		m.release()
-		w.leaves(m)
-		w.resolve(m)
-		m.q.discarded++
 	}
 	w.moved(got, c.IDs, codes, make([]event.ID, len(c.IDs)))
 }
@@ -279,7 +274,7 @@ func (c *chaos) dead(queue string) (out []event.ID) {
 		case len(ms) > 0 && rapid.IntRange(0, 7).Draw(c.t, "right") > 0:
 			out = append(out, draw(c, "dead", ms...).ID)
 		case len(c.ids) > 0:
-			out = append(out, c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))])
+			out = append(out, c.id())
 		}
 	}
 	return out
@@ -326,14 +321,12 @@ func (w *model) resurrect(c *event.Resurrect, got event.Result) {
 			codes[i] = event.SkipTask
 		} else if slices.Contains(ids[:i], ids[i]) {
 			codes[i] = event.SkipResurrected
-		} else if m := w.find(ids[i]); m != nil && m.over(w.clock) {
-			w.die(m, event.ReasonExpired, event.ID{})
+		} else {
+			w.expire(ids[i])
 		}
 	}
-	depth, more, size, bytes := int64(len(q.all)), int64(0), int64(0), int64(0)
-	for _, m := range q.all {
-		size += int64(m.size)
-	}
+	depth, size := q.size()
+	more, bytes := int64(0), int64(0)
 	var turns []int
 	taken := map[event.Hash]bool{}
 	for i := range c.Items {
@@ -341,13 +334,7 @@ func (w *model) resurrect(c *event.Resurrect, got event.Result) {
 		if codes[i] != "" {
 			continue
 		}
-		live := w.find(it.ID) != nil
-		for _, g := range w.pending {
-			for _, m := range g.list {
-				live = live || m.id == it.ID && !m.gone
-			}
-		}
-		if live {
+		if w.find(it.ID) != nil || w.underway(it.ID) {
 			w.problem(got, event.CodeConflict, -1)
 			return
 		}
@@ -398,7 +385,7 @@ func (w *model) resurrect(c *event.Resurrect, got event.Result) {
 			m.took = &mdedup{it.Alias.Of(q.number), m.id, until}
 			q.dedup = append(q.dedup, m.took)
 		}
-		q.resurrected++
+		q.stats.Resurrected++
 		q.all = append(q.all, m)
 		w.replayedTo(m, order)
 	}
@@ -422,7 +409,7 @@ func (c *chaos) resurrect() *event.Resurrect {
 			it.Alias = h.Of(q.Number)
 		}
 		if len(c.ids) > 0 {
-			it.ID = c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]
+			it.ID = c.id()
 			it.First = draw(c, "first", it.ID, c.ids[0])
 		}
 		it.Last, it.Holder = event.RefOf(it.ID), draw(c, "holder", it.ID, event.ID{})

@@ -4,8 +4,8 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
-	"sort"
 	"sync/atomic"
 	"testing"
 
@@ -56,9 +56,7 @@ type mqueue struct {
 	full       int64   // since when its rate_limit is what it is
 	leases     []int64 // when it was leased from since then
 
-	enqueued, deadIn, acked, dead, discarded int64
-	replayedIn, replayed                     int64
-	imported, resurrected                    int64
+	stats event.Stats // what passed through it
 }
 
 type mmessage struct {
@@ -172,9 +170,8 @@ func (w *model) begin(b *event.Block) {
 			}
 		}
 	}
-	sort.Slice(due, func(i, j int) bool {
-		a, b := due[i], due[j]
-		return a.available < b.available || a.available == b.available && a.id.Compare(b.id) < 0
+	slices.SortFunc(due, func(a, b *mmessage) int {
+		return cmp.Or(cmp.Compare(a.available, b.available), a.id.Compare(b.id))
 	})
 	for _, m := range due {
 		if m.place == event.PlaceBlock {
@@ -396,13 +393,8 @@ func (w *model) front(m *mmessage) {
 	m.q.partitions[m.partition()] = append(append(out, m), l[i:]...)
 }
 
-func without(l []*mmessage, m *mmessage) (out []*mmessage) {
-	for _, o := range l {
-		if o != m {
-			out = append(out, o)
-		}
-	}
-	return out
+func without(l []*mmessage, m *mmessage) []*mmessage {
+	return slices.DeleteFunc(slices.Clone(l), func(o *mmessage) bool { return o == m })
 }
 
 // leaves takes a message out of all lists.
@@ -455,23 +447,23 @@ func (w *model) die(m *mmessage, reason event.Reason, lease event.ID) (to string
 		to = p.DeadLetterQueue
 		e.Type, e.ToQueue = event.DeadLettered, to
 		e.HoldsKey = p.Ordering != event.Unordered && p.OnDead == event.DeadHoldKey
-		q.dead++
+		q.stats.DeadLettered++
 		d := w.move(m, w.emit(e), reason)
 		if e.HoldsKey {
 			d.holds = q
 			q.held[m.partition()] = append(q.held[m.partition()], d)
 		}
 	} else {
-		q.discarded++
+		q.stats.Discarded++
 		w.emit(e)
 	}
 	w.resolve(m)
 	for _, o := range follow {
 		w.leaves(o)
 		if to != "" {
-			q.dead++
+			q.stats.DeadLettered++
 		} else {
-			q.discarded++
+			q.stats.Discarded++
 		}
 	}
 	if len(follow) > 0 {
@@ -497,7 +489,7 @@ func (w *model) move(m *mmessage, e *event.Event, reason event.Reason) *mmessage
 			Queue: m.q.name, MessageID: m.id, Reason: reason, Attempts: m.attempt, FailedAt: w.clock, FirstEnqueuedAt: at, First: first, ReplayCount: replays,
 		},
 	}
-	to.deadIn++
+	to.stats.DeadIn++
 	to.all = append(to.all, d)
 	w.ready(d, event.PlaceTail)
 	return d
@@ -613,25 +605,33 @@ func (w *model) decide(c *event.Command, got event.Result) {
 	case c.Reschedule != nil:
 		w.reschedule(c.Reschedule, got)
 	case c.Delete != nil:
-		for _, q := range w.queues {
-			for _, m := range q.all {
-				if m.id == c.Delete.ID {
-					if m.over(w.clock) {
-						w.die(m, event.ReasonExpired, event.ID{})
-						w.problem(got, event.CodeMessageNotFound, -1)
-						return
-					}
-					w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: q.name, Reason: event.ReasonDeleted, Lease: m.lease, Attempt: m.attempt})
-					m.release()
-					w.leaves(m)
-					w.resolve(m)
-					q.discarded++
-					return
-				}
-			}
+		if m := w.live(c.Delete.ID, got); m != nil {
+			w.discard(m, event.ReasonDeleted)
 		}
+	}
+}
+
+// live finds a message that is in a queue; nil, with the answer that there should be, if it is not or
+// its time is over.
+func (w *model) live(id event.ID, got event.Result) *mmessage {
+	w.t.Helper()
+	w.expire(id)
+	m := w.find(id)
+	if m == nil {
 		w.problem(got, event.CodeMessageNotFound, -1)
 	}
+	return m
+}
+
+// discard takes away a message that somebody asked to be deleted.
+func (w *model) discard(m *mmessage, reason event.Reason) *event.Event {
+	w.t.Helper()
+	e := w.emit(event.Event{Type: event.Discarded, Subject: m.id, Queue: m.q.name, Reason: reason, Lease: m.lease, Attempt: m.attempt})
+	m.release()
+	w.leaves(m)
+	w.resolve(m)
+	m.q.stats.Discarded++
+	return e
 }
 
 func (w *model) pause(q *mqueue, c *event.PauseQueue, got event.Result) {
@@ -656,34 +656,16 @@ func (w *model) pause(q *mqueue, c *event.PauseQueue, got event.Result) {
 }
 
 func (w *model) reschedule(c *event.Reschedule, got event.Result) {
-	var m *mmessage
-	for _, q := range w.queues {
-		for _, o := range q.all {
-			if o.id == c.ID {
-				m = o
-			}
-		}
-	}
-	if m != nil && m.state == event.StateLeased {
-		w.byLease(m.lease) // it ends first, if it has run out
-	}
+	m := w.live(c.ID, got)
 	switch {
-	case m == nil || m.gone:
-		w.problem(got, event.CodeMessageNotFound, -1)
-		return
-	case m.over(w.clock):
-		w.die(m, event.ReasonExpired, event.ID{})
-		w.problem(got, event.CodeMessageNotFound, -1)
+	case m == nil:
 		return
 	case m.state == event.StateLeased:
 		w.problem(got, event.CodeConflict, -1)
 		return
 	}
 	timed := c.At != 0 || c.DelayMS >= 0
-	priority := c.Priority
-	if priority == 0 {
-		priority = m.priority
-	}
+	priority := cmp.Or(c.Priority, m.priority)
 	if !timed && priority == m.priority {
 		return
 	}
@@ -726,43 +708,12 @@ func (w *model) usedBy(name string) (n int) {
 	return n
 }
 
-func (w *model) putQueue(c *event.PutQueue, got event.Result) {
-	p := c.Policy.Clone()
-	q, exists := w.queues[c.Name]
-	if c.IfRevision != 0 && (!exists || q.revision != c.IfRevision) {
-		w.problem(got, event.CodeStaleRevision, -1)
-		return
+// size is how many messages and bytes a queue holds.
+func (q *mqueue) size() (n, bytes int64) {
+	for _, m := range q.all {
+		bytes += int64(m.size)
 	}
-	if c.DeadLetterAuto {
-		p.DeadLetterQueue = c.Name + ".dlq"
-	}
-	dlq, there := w.queues[p.DeadLetterQueue]
-	switch {
-	case p.DeadLetterQueue == c.Name,
-		p.OnDead == event.DeadHoldKey && p.DeadLetterQueue == "",
-		p.DeadLetterQueue != "" && !there && !c.DeadLetterAuto,
-		there && dlq.policy.DeadLetterQueue != "",
-		p.DeadLetterQueue != "" && w.usedBy(c.Name) > 0:
-		w.problem(got, event.CodeInvalidArgument, -1)
-		return
-	case exists && q.fixed(&p):
-		w.problem(got, event.CodeConflict, -1)
-		return
-	}
-	if p.DeadLetterQueue != "" && !there {
-		dlq := event.DefaultPolicy()
-		dlq.MaxAttempts = 0 // docs/reference/http-api.md: dead letters are not thrown away
-		w.createQueue(p.DeadLetterQueue, dlq)
-	}
-	if got.Problem != nil || got.Created == exists {
-		w.fatal("created is %v, the machine says %+v", !exists, got)
-	}
-	switch {
-	case !exists:
-		w.createQueue(c.Name, p)
-	case !bytes.Equal(event.EncodePolicy(&p), event.EncodePolicy(&q.policy)):
-		w.updateQueue(q, p)
-	}
+	return int64(len(q.all)), bytes
 }
 
 // fixed says whether a policy changes what can't change while the queue holds messages.
@@ -795,15 +746,11 @@ func (w *model) deleteQueue(c *event.DeleteQueue, got event.Result) {
 		w.problem(got, event.CodeQueueInUse, -1)
 		return
 	}
-	var names []string
-	for name, o := range w.queues {
-		if o.policy.DeadLetterQueue == c.Name {
-			names = append(names, name)
-		}
-	}
-	sort.Strings(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(w.queues)) {
 		p := w.queues[name].policy
+		if p.DeadLetterQueue != c.Name {
+			continue
+		}
 		p.DeadLetterQueue = ""
 		if p.OnDead == event.DeadHoldKey {
 			p.OnDead = event.DeadSkip
@@ -842,7 +789,7 @@ func (w *model) purge(name string, got event.Result) {
 	}
 	w.emit(event.Event{Type: event.QueuePurged, Queue: name})
 	q.all, q.partitions = leased, map[string][]*mmessage{}
-	q.discarded += int64(len(rest))
+	q.stats.Discarded += int64(len(rest))
 	w.pending = append(w.pending, &mburial{list: rest, queue: name, reason: event.ReasonPurged})
 }
 
@@ -863,10 +810,8 @@ func (w *model) plan(c *event.Produce, got event.Result, part int, loads map[str
 			return p, nil, false
 		}
 	}
-	depth, size := int64(len(q.all))+loads[c.Queue][0], loads[c.Queue][1]
-	for _, m := range q.all {
-		size += int64(m.size)
-	}
+	depth, size := q.size()
+	depth, size = depth+loads[c.Queue][0], size+loads[c.Queue][1]
 	more, moreBytes := int64(0), int64(0)
 	first := map[event.Hash]int{}
 	for i, m := range c.Messages {
@@ -967,9 +912,9 @@ func (w *model) enqueue(c *event.Produce, p event.Policy, dups []any, got []even
 			q.dedup = append(q.dedup, n.took)
 		}
 		if n.source = m.SourceID; c.Import {
-			q.imported++
+			q.stats.Imported++
 		} else {
-			q.enqueued++
+			q.stats.Enqueued++
 		}
 		q.all = append(q.all, n)
 		w.wait(n, due, event.PlaceTail)
@@ -1104,7 +1049,7 @@ func (q *mqueue) aged(heads []*mmessage, kinds []string) (out []*mmessage) {
 func best(heads []*mmessage, kinds []string) (out []*mmessage) {
 	open := slices.ContainsFunc(heads, func(m *mmessage) bool { return m.open })
 	for _, m := range heads {
-		if m.state != event.StateReady || (len(kinds) > 0 && !contains(kinds, m.kind)) {
+		if m.state != event.StateReady || (len(kinds) > 0 && !slices.Contains(kinds, m.kind)) {
 			continue
 		}
 		if len(out) > 0 {
@@ -1168,19 +1113,10 @@ func (w *model) dying(cands []*mmessage) *mmessage {
 func (w *model) follower(m *mmessage, kinds []string) []*mmessage {
 	l := m.q.partitions[m.partition()]
 	if m.q.policy.Ordering == event.Unordered || len(l) == 0 || l[0].state != event.StateReady || len(m.q.held[m.partition()]) > 0 || m.q.pausedKeys[m.partition()] ||
-		len(kinds) > 0 && !contains(kinds, l[0].kind) {
+		len(kinds) > 0 && !slices.Contains(kinds, l[0].kind) {
 		return nil
 	}
 	return l[:1]
-}
-
-func contains(l []string, s string) bool {
-	for _, o := range l {
-		if o == s {
-			return true
-		}
-	}
-	return false
 }
 
 func (w *model) leaseCommand(c *event.Lease, got event.Result) {
@@ -1218,15 +1154,11 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 				continue
 			}
 			l := got.Leased[n]
-			var m *mmessage
-			for _, o := range cands {
-				if o.id == l.ID {
-					m = o
-				}
-			}
-			if m == nil {
+			i := slices.IndexFunc(cands, func(o *mmessage) bool { return o.id == l.ID })
+			if i < 0 {
 				w.fatal("%s (and %d equals) is next in %q, the machine leased %s", cands[0].id, len(cands)-1, name, l.ID)
 			}
+			m := cands[i]
 			if why := w.undeliverable(m); why != event.ReasonNone {
 				w.fatal("%s was leased, it should have died: %s", m.id, why)
 			}
@@ -1234,11 +1166,7 @@ func (w *model) leaseCommand(c *event.Lease, got event.Result) {
 			w.unwait(m)
 			m.attempt++
 			e := w.emit(event.Event{Type: event.Leased, Subject: m.id, Queue: name, Attempt: m.attempt})
-			ms := c.LeaseMS
-			if ms == 0 {
-				ms = q.policy.LeaseMS
-			}
-			m.state, m.lease, m.leaseEnds = event.StateLeased, e.ID, w.clock+ms
+			m.state, m.lease, m.leaseEnds = event.StateLeased, e.ID, w.clock+cmp.Or(c.LeaseMS, q.policy.LeaseMS)
 			q.leases = append(q.leases, w.clock)
 			behind := event.ID{}
 			if m.follows = (event.ID{}); ahead != nil {
@@ -1286,20 +1214,16 @@ func (w *model) settle(it event.SettleItem, m *mmessage, got event.Settled) {
 	case event.OpAck:
 		e.Type, want.Status = event.Acked, event.StatusAcked
 		w.emit(e)
-		m.q.acked++
+		m.q.stats.Acked++
 		w.leaves(m)
 		w.resolve(m)
 	case event.OpExtend:
 		e.Type, want.Status = event.LeaseExtended, event.StatusExtended
-		ms := it.LeaseMS
-		if ms == 0 {
-			ms = p.LeaseMS
-		}
-		if m.leaseEnds != w.clock+ms {
+		want.ExpiresAt = w.clock + cmp.Or(it.LeaseMS, p.LeaseMS)
+		if m.leaseEnds != want.ExpiresAt {
 			w.emit(e)
 		}
-		m.leaseEnds = w.clock + ms
-		want.ExpiresAt = m.leaseEnds
+		m.leaseEnds = want.ExpiresAt
 		for _, o := range m.behindIt() {
 			if o.leaseEnds < m.leaseEnds {
 				w.emit(event.Event{Type: event.LeaseExtended, Subject: o.id, Queue: o.q.name, Lease: o.lease, Attempt: o.attempt})
@@ -1414,11 +1338,7 @@ func (w *model) end(b *bench) {
 	if b.m.Rules() != w.rules {
 		w.fatal("rules %d are in force, the machine says %d", w.rules, b.m.Rules())
 	}
-	names := []string{}
-	for n := range w.queues {
-		names = append(names, n)
-	}
-	sort.Strings(names)
+	names := slices.Sorted(maps.Keys(w.queues))
 	views := b.m.Queues()
 	if len(views) != len(names) {
 		w.fatal("the queues are %v, the machine has %d", names, len(views))
@@ -1462,20 +1382,12 @@ func (w *model) endQueue(b *bench, q *mqueue, v event.QueueView) {
 		!bytes.Equal(event.EncodePolicy(&v.Policy), event.EncodePolicy(&q.policy)) {
 		w.fatal("queue %+v, the machine says %+v", q, v)
 	}
-	var pausedKeys []string
-	for k, paused := range q.pausedKeys {
-		if paused {
-			pausedKeys = append(pausedKeys, k)
-		}
-	}
-	sort.Strings(pausedKeys)
+	maps.DeleteFunc(q.pausedKeys, func(_ string, paused bool) bool { return !paused })
+	pausedKeys := slices.Sorted(maps.Keys(q.pausedKeys))
 	if !slices.Equal(v.PausedKeys, pausedKeys) {
 		w.fatal("keys %v of queue %q are paused, the machine says %v", pausedKeys, q.name, v.PausedKeys)
 	}
-	s := event.Stats{
-		Enqueued: q.enqueued, DeadIn: q.deadIn, Acked: q.acked, DeadLettered: q.dead, Discarded: q.discarded,
-		ReplayedIn: q.replayedIn, Replayed: q.replayed, Imported: q.imported, Resurrected: q.resurrected,
-	}
+	s := q.stats
 	partitions := map[string]bool{}
 	first := map[event.ID]bool{} // the heads of partitions that nothing blocks, but perhaps a pause
 	for l, ms := range q.partitions {
@@ -1585,6 +1497,11 @@ type chaos struct {
 	leases []event.ID
 	ids    []event.ID
 	tasks  []event.ID
+}
+
+// id draws the id of one of the newest messages; there is one.
+func (c *chaos) id() event.ID {
+	return c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]
 }
 
 func draw[T any](c *chaos, label string, of ...T) T { return rapid.SampledFrom(of).Draw(c.t, label) }
@@ -1744,12 +1661,12 @@ func (c *chaos) command() *event.Command {
 		}
 	case 13:
 		if len(c.ids) > 0 {
-			cmd.Delete = &event.DeleteMessage{ID: c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]}
+			cmd.Delete = &event.DeleteMessage{ID: c.id()}
 		}
 	case 25:
 		if len(c.ids) > 0 {
 			cmd.Reschedule = &event.Reschedule{
-				ID:       c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))],
+				ID:       c.id(),
 				Priority: draw[uint8](c, "prio", 0, 0, 1, 5), DelayMS: draw[int64](c, "delay", -1, -1, 0, 300),
 			}
 			if draw(c, "exact", false, false, true) {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/invariants"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
@@ -96,7 +97,7 @@ func (r *replica) take(i int) {
 	if i%8 != 0 && i != len(r.lead.digests)-1 {
 		return // the leader's was checked each time
 	}
-	if err := r.m.state.Check(); err != nil { // I8, among others
+	if err := invariants.Check(r.m.state); err != nil { // I8, among others
 		r.t.Fatalf("index %d, %s: %v", e.index, r.name, err)
 	}
 }

@@ -36,7 +36,8 @@ func TestRetryWaits(t *testing.T) {
 						mustEqual(t, e.Type, event.LeaseExpired)
 						mustEqual(t, e.Due-b.now, wait)
 					} else {
-						s := b.want(event.OpRetry, "a", event.StatusRetried)
+						s := b.settle(event.OpRetry, b.leases["a"])
+						mustEqual(t, s.Status, event.StatusRetried)
 						mustEqual(t, s.NextAt-b.now, wait)
 						mustEqual(t, b.last().Events[0].Due, s.NextAt) // the computed instant is in the event
 					}

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/invariants"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/projections"
@@ -106,7 +107,7 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 func (b *bench) check() {
 	b.t.Helper()
 	b.m.View(func(s *projections.State) {
-		require.NoError(b.t, s.Check(), "index %d", b.index)
+		require.NoError(b.t, invariants.Check(s), "index %d", b.index)
 	})
 }
 
@@ -123,19 +124,7 @@ func (b *bench) refold() {
 }
 
 // restart writes the state, loads it and goes on with it.
-func (b *bench) restart() {
-	b.t.Helper()
-	f := b.m.Freeze()
-	var buf bytes.Buffer
-	if _, err := f.WriteTo(&buf); err != nil {
-		b.t.Fatal(err)
-	}
-	f.Release()
-	s, err := projections.Load(&buf)
-	must(b.t, err)
-	must(b.t, s.Check())
-	b.m = newMachine(s, b.log)
-}
+func (b *bench) restart() { b.t.Helper(); b.resume(b.m.Freeze()) }
 
 func (b *bench) one(c *event.Command) event.Result { b.t.Helper(); return b.do(c)[0] }
 
@@ -152,9 +141,7 @@ func (b *bench) queue(name string, set func(p *event.Policy)) event.Result {
 
 func (b *bench) mustQueue(name string, set func(p *event.Policy)) {
 	b.t.Helper()
-	if r := b.queue(name, set); r.Problem != nil {
-		b.t.Fatal(r.Problem)
-	}
+	b.ok(b.queue(name, set))
 }
 
 func msg(text string, set ...func(m *event.NewMessage)) event.NewMessage {
@@ -181,10 +168,8 @@ func (b *bench) produce(queue string, ms ...event.NewMessage) event.Result {
 
 func (b *bench) put(queue string, ms ...event.NewMessage) []event.ID {
 	b.t.Helper()
-	r := b.produce(queue, ms...)
-	require.True(b.t, r.Problem == nil, "%v", r.Problem)
 	var ids []event.ID
-	for _, p := range r.Produced {
+	for _, p := range b.ok(b.produce(queue, ms...)).Produced {
 		ids = append(ids, p.ID)
 	}
 	return ids
@@ -192,9 +177,7 @@ func (b *bench) put(queue string, ms ...event.NewMessage) []event.ID {
 
 func (b *bench) lease(queue string, n int, kinds ...string) []event.LeasedMessage {
 	b.t.Helper()
-	r := b.one(&event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: n, Kinds: kinds}})
-	require.True(b.t, r.Problem == nil, "%v", r.Problem)
-	return r.Leased
+	return b.ok(b.one(&event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: n, Kinds: kinds}})).Leased
 }
 
 func (b *bench) settle(op event.SettleOp, lease event.ID) event.Settled {
@@ -235,7 +218,7 @@ func (b *bench) resume(f checkpoint.State) {
 	}
 	require.Equal(b.t, s.Digest(), b.m.Digest(),
 		"index %d: a checkpoint brought up by the log differs from the live state", b.index)
-	must(b.t, s.Check())
+	must(b.t, invariants.Check(s))
 	b.m = newMachine(s, b.log)
 }
 
@@ -322,23 +305,7 @@ func (b *bench) take(queue string, n int, kinds ...string) string {
 // wantTake leases up to n messages, which must be these.
 func (b *bench) wantTake(queue string, n int, want string) {
 	b.t.Helper()
-	if got := b.take(queue, n); got != want {
-		b.t.Fatalf("leased %q from %q, not %q", got, queue, want)
-	}
-}
-
-// on settles the newest lease of the message with this text.
-func (b *bench) on(op event.SettleOp, text string) event.Settled {
-	b.t.Helper()
-	return b.settle(op, b.leases[text])
-}
-
-// want settles the same way and holds the status against the one expected.
-func (b *bench) want(op event.SettleOp, text, status string) event.Settled {
-	b.t.Helper()
-	s := b.on(op, text)
-	require.Equal(b.t, s.Status, status, "%s is %+v", text, s)
-	return s
+	require.Equal(b.t, b.take(queue, n), want, "leased from %q", queue)
 }
 
 // messages returns a queue's messages by id.

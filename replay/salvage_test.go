@@ -14,6 +14,7 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/invariants"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/checkpoint"
@@ -546,6 +547,6 @@ func opened(t *testing.T, dir string) (*Dir, *projections.State) {
 	must(t, err)
 	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
 	must(t, err)
-	must(t, state.Check())
+	must(t, invariants.Check(state))
 	return d, state
 }

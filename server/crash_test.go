@@ -17,6 +17,7 @@ import (
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
+	"github.com/qlogd/qlogd/internal/simtest/invariants"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log"
@@ -307,7 +308,7 @@ func crashAt(t *testing.T, at int, loss memdisk.Loss) {
 		fail("verify: %v, %+v", err, report)
 	}
 	s.machine.View(func(st *projections.State) {
-		if err := st.Check(); err != nil {
+		if err := invariants.Check(st); err != nil {
 			fail("%v", err)
 		}
 		st.All(func(m event.MessageView) bool {

@@ -41,9 +41,7 @@ type memLog struct {
 
 func (l *memLog) Begins() (uint64, int64) { return l.deleted, l.clock }
 
-func newLog(blocks ...*event.Block) *memLog {
-	return &memLog{blocks: blocks}
-}
+func newLog(blocks ...*event.Block) *memLog { return &memLog{blocks: blocks} }
 
 func (l *memLog) append(b ...*event.Block) {
 	l.mu.Lock()
@@ -232,49 +230,24 @@ func read(t testing.TB, s *Store) fold {
 		f.Position, f.Clock = at.Position, at.Clock
 		name := func(k []byte) string { return fmt.Sprintf("%020d %s", timeOf(k), k[8:]) }
 		left := 0
-		for _, err := range []error{
-			scan(tx.Bucket(bucketMinutes), nil, nil, func(k []byte, c Counts) bool {
-				f.Minutes[name(k)] = c
-				return true
-			}),
-			scan(tx.Bucket(bucketSeconds), nil, nil, func(k []byte, n uint64) bool {
-				f.Seconds[name(k)] = n
-				return true
-			}),
-			scan(tx.Bucket(bucketDying), nil, nil, func(k []byte, c Counted) bool {
-				f.Dying[name(k)] = c
-				return true
-			}),
-			scan(tx.Bucket(bucketExpiries), nil, nil, func(_ []byte, x Expiry) bool {
-				f.Expiries = append(f.Expiries, x)
-				return true
-			}),
-			scan(tx.Bucket(bucketWorkers), nil, nil, func(k []byte, l Counted) bool {
-				f.Workers[name(k)] = l
-				return true
-			}),
-			scan(tx.Bucket(bucketDead), nil, nil, func(k []byte, n uint64) bool {
-				f.Dead[string(k[:len(k)-2])+" "+event.Reason(k[len(k)-1]).String()] = n
-				return true
-			}),
-			scan(tx.Bucket(bucketOfQueue), nil, nil, func(k []byte, n uint64) bool {
-				f.OfQueue[string(k[:len(k)-2])+" "+event.Type(k[len(k)-1]).String()] = n
-				return true
-			}),
-			scan(tx.Bucket(bucketReplayed), nil, nil, func(k []byte, r Replayed) bool {
-				f.Replayed = append(f.Replayed, replayedRow(string(k[:len(k)-17]), r))
-				return true
-			}),
-			scan(tx.Bucket(bucketOperations), nil, nil, func(_ []byte, o Operation) bool {
-				f.Operations = append(f.Operations, o)
-				return true
-			}),
-			scan(tx.Bucket(bucketUntil), nil, nil, func([]byte, any) bool { left++; return true }),
-		} {
-			if err != nil {
-				return err
-			}
-		}
+		each(t, tx, bucketMinutes, func(k []byte, c Counts) { f.Minutes[name(k)] = c })
+		each(t, tx, bucketSeconds, func(k []byte, n uint64) { f.Seconds[name(k)] = n })
+		each(t, tx, bucketDying, func(k []byte, c Counted) { f.Dying[name(k)] = c })
+		each(t, tx, bucketExpiries, func(_ []byte, x Expiry) { f.Expiries = append(f.Expiries, x) })
+		each(t, tx, bucketWorkers, func(k []byte, l Counted) { f.Workers[name(k)] = l })
+		each(t, tx, bucketDead, func(k []byte, n uint64) {
+			f.Dead[string(k[:len(k)-2])+" "+event.Reason(k[len(k)-1]).String()] = n
+		})
+		each(t, tx, bucketOfQueue, func(k []byte, n uint64) {
+			f.OfQueue[string(k[:len(k)-2])+" "+event.Type(k[len(k)-1]).String()] = n
+		})
+		each(t, tx, bucketReplayed, func(k []byte, r Replayed) {
+			f.Replayed = append(f.Replayed, replayedRow(string(k[:len(k)-17]), r))
+		})
+		each(t, tx, bucketOperations, func(_ []byte, o Operation) {
+			f.Operations = append(f.Operations, o)
+		})
+		each(t, tx, bucketUntil, func([]byte, any) { left++ })
 		assert.True(t, len(f.Minutes) == at.Rows,
 			"state says %d rows, there are %d", at.Rows, len(f.Minutes))
 		assert.Equal(t, at.Workers, len(f.Workers), "rows of workers")
@@ -284,6 +257,12 @@ func read(t testing.TB, s *Store) fold {
 	})
 	must(t, err)
 	return f
+}
+
+// each calls do for all that a bucket has.
+func each[T any](t testing.TB, tx *bolt.Tx, bucket []byte, do func(k []byte, v T)) {
+	t.Helper()
+	must(t, scan(tx.Bucket(bucket), nil, nil, func(k []byte, v T) bool { do(k, v); return true }))
 }
 
 func same(t testing.TB, s *Store, blocks []*event.Block) {
@@ -301,6 +280,14 @@ func openStore(t testing.TB, path string) *Store {
 	t.Helper()
 	s, err := Open(path, cluster, slog.New(slog.DiscardHandler))
 	must(t, err)
+	return s
+}
+
+// newStore opens read models of their own, which the test closes.
+func newStore(t *testing.T) *Store {
+	t.Helper()
+	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
@@ -417,9 +404,8 @@ func TestFold(t *testing.T) {
 // on top of what was counted before.
 func TestRebuildWhileFollowing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
+		s := newStore(t)
 		s.maxEvents = 3
-		defer s.Close()
 		src := newLog()
 		ctx, stop := context.WithCancel(context.Background())
 		defer stop()
@@ -465,8 +451,7 @@ func TestMessagesPerMinute(t *testing.T) {
 		block(3, start+40_000, 0, enqueued("a", 4)...),
 		block(4, start+40_000, 0, enqueued("b", 8)...),
 	)
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
-	defer s.Close()
+	s := newStore(t)
 	catchUp(t, s, src)
 	for _, c := range []struct {
 		now  int64
@@ -500,8 +485,7 @@ func TestQueries(t *testing.T) {
 			event.Event{Type: event.AnswerKept, Alias: key, Kind: "enqueue",
 				Until: start + 100_000}),
 	)
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
-	defer s.Close()
+	s := newStore(t)
 	catchUp(t, s, src)
 
 	minutes, err := s.Minutes("a", start, start+10*60_000)
@@ -516,15 +500,12 @@ func TestQueries(t *testing.T) {
 	}
 	dead, err := s.DeadLetters("a")
 	must(t, err)
-	if d := cmp.Diff(map[string]uint64{"max_attempts": 1, "rejected": 2}, dead); d != "" {
-		t.Error(d)
-	}
+	assert.Equal(t, cmp.Diff(map[string]uint64{"max_attempts": 1, "rejected": 2}, dead), "")
 	ops, err := s.OperationsWith(key[:])
 	must(t, err)
 	assert.True(t, len(ops) == 1 && ops[0].Index == 6, "operations %+v", ops)
-	if index, clock := s.Position(); index != 6 || clock != start+61_000 {
-		t.Errorf("position %d %d", index, clock)
-	}
+	index, clock := s.Position()
+	assert.True(t, index == 6 && clock == start+61_000, "position %d %d", index, clock)
 
 	src.append(block(9, start+100_001, 0))
 	catchUp(t, s, src)
@@ -548,8 +529,7 @@ func TestReplayed(t *testing.T) {
 		block(7, start, 0, event.Event{Type: event.QueueDeleted, Queue: "a"}),
 		block(8, start, 0, replayed(8, 0, "a", "a"), replayed(8, 1, "", "a")),
 	)
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
-	defer s.Close()
+	s := newStore(t)
 	catchUp(t, s, src)
 	told := func(after event.ID, limit int) (ids []event.ID) {
 		t.Helper()
@@ -565,9 +545,7 @@ func TestReplayed(t *testing.T) {
 	want := []Replayed{{id(5, 0)}, {id(5, 2)}}
 	assert.Equal(t, cmp.Diff(want, rows), "")
 	assert.Equal(t, cmp.Diff([]event.ID{id(6, 0), id(8, 0)}, told(id(5, 2), 10)), "")
-	if got := told(id(8, 0), 10); len(got) != 0 {
-		t.Errorf("after the last: %v", got)
-	}
+	assert.Equal(t, len(told(id(8, 0), 10)), 0, "after the last")
 	src.append(block(9, start, 0, event.Event{Type: event.HistoryDeleted, Before: 8}))
 	catchUp(t, s, src)
 	assert.Equal(t, cmp.Diff([]event.ID{id(8, 0)}, told(event.ID{}, 10)), "", "after retention")
@@ -578,9 +556,8 @@ func TestReplayed(t *testing.T) {
 // oldest minutes, and the bookkeeping stays right.
 func TestMinutesAreBounded(t *testing.T) {
 	const queues, keptRows = 500, 4000
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
+	s := newStore(t)
 	s.maxRows, s.maxEvents = keptRows+queues-1, 700
-	defer s.Close()
 	src := newLog()
 	for m := range 10 {
 		var events []event.Event
@@ -649,11 +626,9 @@ func TestBeginsAnew(t *testing.T) {
 // TestHistoryDeleted: a block at the position that retention took is no reason
 // to count again.
 func TestHistoryDeleted(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "p.db")
 	blocks := []*event.Block{block(1, start, 0, enqueued("a", 2)...),
 		block(2, start, 0, enqueued("a", 3)...)}
-	s := openStore(t, path)
-	defer s.Close()
+	s := newStore(t)
 	catchUp(t, s, newLog(blocks...))
 	more := block(4, start, 0, enqueued("a", 4)...)
 	catchUp(t, s, newLog(more))
@@ -739,8 +714,7 @@ func TestFlippedFreelist(t *testing.T) {
 // TestSourceFails: a log that can't be read ends CatchUp, and what was counted
 // stays.
 func TestSourceFails(t *testing.T) {
-	s := openStore(t, filepath.Join(t.TempDir(), "p.db"))
-	defer s.Close()
+	s := newStore(t)
 	src := newLog(block(1, start, 0, enqueued("a", 1)...))
 	catchUp(t, s, src)
 	src.fail = errors.New("segment 1 is damaged")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/cluster/crashtest"
+	"github.com/qlogd/qlogd/internal/simtest/invariants"
 	"github.com/qlogd/qlogd/projections"
 	"github.com/qlogd/qlogd/replay"
 )
@@ -47,7 +48,7 @@ func (w *world) judge() {
 	for _, n := range w.nodes {
 		n.with(func(e *engine) {
 			e.machine.View(func(s *projections.State) {
-				if err := s.Check(); err != nil {
+				if err := invariants.Check(s); err != nil {
 					w.find("%s: the state does not add up: %v", n.name, err)
 				}
 			})

@@ -30,7 +30,7 @@ type metrics struct {
 	hooks     *prometheus.CounterVec // by webhook and outcome
 	hookNames sync.Map               // webhooks that hooks has
 
-	other, otherExpired rest
+	other rest
 }
 
 // queueDescs describe the elements of a queueRow; the first queueCounters are counters.
@@ -40,6 +40,8 @@ var queueDescs = [...]*prometheus.Desc{
 	queueDesc("dead_lettered_total", "Messages dead-lettered since the queue was created."),
 	queueDesc("discarded_total", "Messages discarded since the queue was created: purged, deleted, "+
 		"expired, or dead without a dead-letter queue."),
+	queueDesc("leases_expired_total",
+		"Leases that expired since the queue was created, as far back as this node's log went."),
 	queueDesc("depth", "Messages that are ready, held ones included."),
 	queueDesc("in_flight", "Messages that are leased."),
 	queueDesc("scheduled", "Messages that wait for their time."),
@@ -53,7 +55,8 @@ var queueDescs = [...]*prometheus.Desc{
 
 // Elements of a queueRow: below queueCounters are counters, oldest is not summed up for _other.
 const (
-	queueCounters = 4
+	queueCounters = 5
+	expired       = queueCounters - 1
 	paused        = len(queueDescs) - 3
 	oldest        = len(queueDescs) - 1
 )
@@ -62,16 +65,13 @@ func queueDesc(name, help string) *prometheus.Desc {
 	return prometheus.NewDesc("qlogd_queue_"+name, help, []string{"queue"}, nil)
 }
 
-var expiredDesc = queueDesc("leases_expired_total",
-	"Leases that expired since the queue was created, as far back as this node's log went.")
-
 var lagDesc = prometheus.NewDesc("qlogd_scheduled_lag_seconds",
 	"How late the next scheduled message is: by how much its time has passed.", nil, nil)
 
 var eventsDesc = prometheus.NewDesc(
 	"qlogd_events_total", "Events applied by this node since it started.", []string{"type"}, nil)
 
-// queueRow has a queue's values, in the order of queueDescs.
+// queueRow has a queue's values, in the order of queueDescs; what is not known is negative.
 type queueRow [len(queueDescs)]int64
 
 // counters are those of a queue.
@@ -85,22 +85,23 @@ type rest struct {
 	last map[uint32]counters // of all queues, by their numbers, when they were last summed up
 }
 
-// add adds what the queues behind the first own ones have counted since the last call.
-func (r *rest) add(
-	queues []event.QueueView, own int, of func(*event.QueueView) counters,
-) counters {
+// add adds what the queues behind the first own ones have counted since the last call; what is not
+// known now counts with the next call. of returns the counters of a queue by its position.
+func (r *rest) add(queues []event.QueueView, own int, of func(i int) counters) counters {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	last := make(map[uint32]counters, len(queues))
 	for i := range queues {
-		v := &queues[i]
-		now := of(v)
-		last[v.Number] = now
-		if was := r.last[v.Number]; i >= own {
-			for j := range now {
+		now, was := of(i), r.last[queues[i].Number]
+		for j := range now {
+			if now[j] < 0 {
+				now[j] = was[j]
+			}
+			if i >= own {
 				r.sums[j] += max(0, now[j]-was[j])
 			}
 		}
+		last[queues[i].Number] = now
 	}
 	r.last = last
 	return r.sums
@@ -137,24 +138,21 @@ func newMetrics(s *Server) *metrics {
 	for i, class := range classNames { // create all, so that each has a value before its first write
 		m.commit[i] = commit.WithLabelValues(class)
 	}
-	waiting := prometheus.GaugeOpts{
-		Name: "qlogd_lease_waiters", Help: "Lease requests that wait on this node.",
+	gauge := func(name, help string, value func() float64) {
+		opts := prometheus.GaugeOpts{Name: "qlogd_" + name, Help: help}
+		promauto.With(reg).NewGaugeFunc(opts, value)
 	}
-	promauto.With(reg).NewGaugeFunc(waiting, func() float64 {
+	gauge("lease_waiters", "Lease requests that wait on this node.", func() float64 {
 		return float64(s.waiters.parked.Load())
 	})
-	openConns := prometheus.GaugeOpts{
-		Name: "qlogd_http_connections", Help: "Open connections of clients.",
-	}
-	promauto.With(reg).NewGaugeFunc(openConns, func() float64 {
+	gauge("http_connections", "Open connections of clients.", func() float64 {
 		open, _ := s.opts.Conns.counts()
 		return float64(open)
 	})
-	closedConns := prometheus.CounterOpts{
+	promauto.With(reg).NewCounterFunc(prometheus.CounterOpts{
 		Name: "qlogd_http_connections_closed_total",
 		Help: "Idle connections of clients that were closed to make room for others.",
-	}
-	promauto.With(reg).NewCounterFunc(closedConns, func() float64 {
+	}, func() float64 {
 		_, closed := s.opts.Conns.counts()
 		return float64(closed)
 	})
@@ -200,7 +198,7 @@ func (m *metrics) hook(name, outcome string) {
 
 // Describe implements prometheus.Collector.
 func (m *metrics) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range append(queueDescs[:], eventsDesc, expiredDesc, lagDesc) {
+	for _, d := range append(queueDescs[:], eventsDesc, lagDesc) {
 		ch <- d
 	}
 }
@@ -214,23 +212,29 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		lag = max(0, float64(now-at)/1000)
 	}
 	ch <- prometheus.MustNewConstMetric(lagDesc, prometheus.GaugeValue, lag)
-	m.collectExpired(ch, queues)
 	emit := func(name string, r queueRow) {
 		for i, d := range queueDescs {
 			kind := prometheus.GaugeValue
 			if i < queueCounters {
 				kind = prometheus.CounterValue
 			}
-			ch <- prometheus.MustNewConstMetric(d, kind, float64(r[i]), name)
+			if r[i] >= 0 {
+				ch <- prometheus.MustNewConstMetric(d, kind, float64(r[i]), name)
+			}
 		}
 	}
+	leases, err := m.s.deps.Models.LeasesExpired(queues)
+	rows := make([]queueRow, len(queues))
 	var other queueRow
 	for i := range queues {
-		v := &queues[i]
-		r := queueRow{
-			v.Stats.Enqueued, v.Stats.Acked, v.Stats.DeadLettered, v.Stats.Discarded,
+		v, r := &queues[i], &rows[i]
+		*r = queueRow{
+			v.Stats.Enqueued, v.Stats.Acked, v.Stats.DeadLettered, v.Stats.Discarded, -1,
 			v.Stats.Ready, v.Stats.InFlight, v.Stats.Scheduled, st.DeadCount(v.Name), v.Stats.Held,
 			0, v.Stats.Bytes,
+		}
+		if err == nil {
+			r[expired] = int64(leases[i])
 		}
 		if v.Paused {
 			r[paused] = 1
@@ -239,7 +243,7 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			r[oldest] = max(0, now-v.Stats.Oldest) / 1000
 		}
 		if i < maxQueueSeries {
-			emit(v.Name, r)
+			emit(v.Name, *r)
 			continue
 		}
 		for j := queueCounters; j < oldest; j++ {
@@ -248,12 +252,13 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 		other[oldest] = max(other[oldest], r[oldest])
 	}
 	if len(queues) > maxQueueSeries {
-		sums := m.other.add(queues, maxQueueSeries, func(v *event.QueueView) counters {
-			return counters{
-				v.Stats.Enqueued, v.Stats.Acked, v.Stats.DeadLettered, v.Stats.Discarded,
-			}
+		sums := m.other.add(queues, maxQueueSeries, func(i int) counters {
+			return counters(rows[i][:queueCounters])
 		})
 		copy(other[:], sums[:])
+		if err != nil {
+			other[expired] = -1
+		}
 		emit("_other", other)
 	}
 	for t, n := range st.Counts() {
@@ -261,31 +266,6 @@ func (m *metrics) Collect(ch chan<- prometheus.Metric) {
 			ch <- prometheus.MustNewConstMetric(
 				eventsDesc, prometheus.CounterValue, float64(n), t.String())
 		}
-	}
-}
-
-// collectExpired emits how many leases expired. The count is in the read models; without them there
-// is no value.
-func (m *metrics) collectExpired(ch chan<- prometheus.Metric, queues []event.QueueView) {
-	expired, err := m.s.deps.Models.LeasesExpired(queues)
-	if err != nil {
-		return
-	}
-	emit := func(name string, n uint64) {
-		ch <- prometheus.MustNewConstMetric(
-			expiredDesc, prometheus.CounterValue, float64(n), name)
-	}
-	of := map[uint32]int64{}
-	for i, n := range expired {
-		if of[queues[i].Number] = int64(n); i < maxQueueSeries {
-			emit(queues[i].Name, n)
-		}
-	}
-	if len(queues) > maxQueueSeries {
-		sums := m.otherExpired.add(queues, maxQueueSeries, func(v *event.QueueView) counters {
-			return counters{of[v.Number]}
-		})
-		emit("_other", uint64(sums[0]))
 	}
 }
 

@@ -20,8 +20,8 @@ func TestCountersOfTheRest(t *testing.T) {
 					Number: uint32(i + 1), Stats: event.Stats{Acked: n}})
 			}
 		}
-		return r.add(queues, 1, func(v *event.QueueView) counters {
-			return counters{1: v.Stats.Acked}
+		return r.add(queues, 1, func(i int) counters {
+			return counters{1: queues[i].Stats.Acked}
 		})[1]
 	}
 	for _, c := range []struct{ got, want int64 }{

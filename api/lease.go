@@ -1,18 +1,15 @@
 package api
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"net/http"
 	"slices"
-	"strconv"
 	"time"
-
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
@@ -65,12 +62,13 @@ func (q *request) mayLease(queues []string) error {
 func (q *request) leaseRequest() *wire.LeaseRequest {
 	in := &wire.LeaseRequest{}
 	q.read().optionalBody(in)
-	if n := in.MaxMessages; n != nil && (*n < 1 || *n > event.MaxBatch) {
-		q.refuse("max_messages", "max_messages must be from 1 to %d, not %d", event.MaxBatch, *n)
+	if in.MaxMessages == nil {
+		in.MaxMessages = new(int64(10))
 	}
-	if in.WaitMS < 0 || in.WaitMS > event.MaxWaitMS {
-		q.refuse("wait_ms", "wait_ms must be from 0 to %d, not %d", event.MaxWaitMS, in.WaitMS)
-	}
+	q.do(func() error {
+		return cmp.Or(inRange("max_messages", *in.MaxMessages, 1, event.MaxBatch),
+			inRange("wait_ms", in.WaitMS, 0, event.MaxWaitMS), within("worker", in.Worker, maxWorker))
+	})
 	if len(in.Kinds) > maxKinds {
 		q.refuse("kinds", "kinds must be at most %d, not %d", maxKinds, len(in.Kinds))
 	}
@@ -83,7 +81,6 @@ func (q *request) leaseRequest() *wire.LeaseRequest {
 		q.refuse("lease_ms", "lease_ms must be from %d to %d, or 0 for the queue's own, not %d",
 			event.MinLeaseMS, event.MaxLeaseMS, v)
 	}
-	q.do(func() error { return within("worker", in.Worker, maxWorker) })
 	return in
 }
 
@@ -97,9 +94,9 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 	}
 	q.release() // not needed during a long poll
 	q.idle = true
-	most := cmp.Or(deref(in.MaxMessages), 10)
 	c := &event.Command{Actor: q.actor(), Lease: &event.Lease{
-		Queues: in.Queues, Max: int(most), LeaseMS: in.LeaseMS, Worker: in.Worker, Kinds: in.Kinds,
+		Queues: in.Queues, Max: int(*in.MaxMessages), LeaseMS: in.LeaseMS, Worker: in.Worker,
+		Kinds: in.Kinds,
 	}}
 	wait := time.Duration(in.WaitMS) * time.Millisecond
 	res, err := s.leaseWhile(q.Context(), c, wait, func() error {
@@ -325,84 +322,42 @@ func (s *Server) leasedMessage(m *event.LeasedMessage, c *event.Content) (
 	return out, err
 }
 
-// leaseAnswer is a wire.LeaseResponse with a faster JSON encoder.
+// leaseAnswer is a wire.LeaseResponse whose JSON has users' JSON verbatim.
 type leaseAnswer wire.LeaseResponse
 
-func (a *leaseAnswer) appendJSON(b []byte) (_ []byte, err error) {
-	b = append(b, `{"messages":[`...)
+// write writes the JSON, payloads by hand: the library would read them again. They come last in a
+// message, so a search for the first "id" finds the message's.
+func (a *leaseAnswer) write(b *bytes.Buffer) error {
+	b.WriteString(`{"messages":[`)
+	var rest wire.LeasedMessage // of each message, so that it is allocated once
 	for i := range a.Messages {
 		if i > 0 {
-			b = append(b, ',')
+			b.WriteByte(',')
 		}
-		if b, err = appendLeased(b, &a.Messages[i]); err != nil {
-			return nil, err
+		m := &a.Messages[i]
+		rest = *m
+		rest.Payload, rest.PayloadBytes, rest.Original = nil, nil, nil // left out
+		if err := wire.Write(b, &rest); err != nil {
+			return err
 		}
-	}
-	return append(b, "]}"...), nil
-}
-
-// appendLeased appends the same JSON as the library, at a third of the cost. Users' JSON is copied
-// verbatim and comes last, so a search for the first "id" finds the message's.
-func appendLeased(b []byte, m *wire.LeasedMessage) ([]byte, error) {
-	text := func(name, v string) {
-		b, _ = jsontext.AppendQuote(append(b, name...), v) // an error: not UTF-8, which none is
-	}
-	number := func(name string, v int64) { b = strconv.AppendInt(append(b, name...), v, 10) }
-	text(`{"id":`, m.ID)
-	text(`,"lease_id":`, m.LeaseID)
-	text(`,"queue":`, m.Queue)
-	text(`,"key":`, m.Key)
-	number(`,"attempt":`, m.Attempt)
-	number(`,"max_attempts":`, m.MaxAttempts)
-	number(`,"priority":`, m.Priority)
-	text(`,"kind":`, m.Kind)
-	b = append(b, `,"headers":{`...)
-	if len(m.Headers) > 0 {
-		for i, name := range slices.Sorted(maps.Keys(m.Headers)) {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			text("", name)
-			text(":", m.Headers[name])
+		b.Truncate(b.Len() - len("}"))
+		if m.PayloadBytes != nil {
+			b.WriteString(`,"payload_base64":"`)
+			b.Grow(base64.StdEncoding.EncodedLen(len(m.PayloadBytes)))
+			b.Write(base64.StdEncoding.AppendEncode(b.AvailableBuffer(), m.PayloadBytes))
+			b.WriteByte('"')
+		} else {
+			b.WriteString(`,"payload":`)
+			b.Write(m.Payload)
 		}
+		if m.Original != nil {
+			b.WriteString(`,"original":`)
+			b.Write(m.Original)
+		}
+		b.WriteByte('}')
 	}
-	b = append(b, '}')
-	if m.ContentType != "" {
-		text(`,"content_type":`, m.ContentType)
-	}
-	if m.Erased {
-		b = append(b, `,"erased":true`...)
-	}
-	if m.Damaged {
-		b = append(b, `,"damaged":true`...)
-	}
-	b, _ = m.EnqueuedAt.AppendText(append(b, `,"enqueued_at":"`...))
-	b, _ = m.LeaseExpiresAt.AppendText(append(b, `","lease_expires_at":"`...))
-	b = append(b, '"')
-	text(`,"correlation_id":`, m.CorrelationID)
-	if m.Behind != "" {
-		text(`,"behind":`, m.Behind)
-	}
-	if m.Origin != nil {
-		text(`,"origin":{"message_id":`, m.Origin.MessageID)
-		number(`,"replays":`, m.Origin.Replays)
-		b = append(b, '}')
-	}
-	dead, err := []byte("null"), error(nil)
-	if m.Dead != nil {
-		dead, err = wire.Marshal(m.Dead)
-	}
-	b = append(append(b, `,"dead":`...), dead...)
-	if m.PayloadBytes != nil {
-		b = append(b, `,"payload_base64":"`...)
-		b = append(base64.StdEncoding.AppendEncode(b, m.PayloadBytes), '"')
-	} else {
-		b = append(append(b, `,"payload":`...), m.Payload...)
-	}
-	if m.Original != nil {
-		b = append(append(b, `,"original":`...), m.Original...)
-	}
-	return append(b, '}'), err
+	b.WriteString("]}")
+	return nil
 }
 
 // pushActor is the actor, in events, of the cluster's own deliveries.

@@ -398,19 +398,15 @@ func (s *Server) rescheduleMessage(q *request) error {
 	}
 	if in.DeliverAt != nil {
 		c.At = max(int64(*in.DeliverAt), 1) // the past is now
-		if s.tooFar(*in.DeliverAt) {
-			q.refuse("deliver_at", "deliver_at must be at most 10 years from now")
-		}
+		q.do(func() error { return s.checkDeliverAt(*in.DeliverAt) })
 	}
 	if in.DelayMS != nil {
-		if c.DelayMS = *in.DelayMS; c.DelayMS < 0 || c.DelayMS > event.MaxDelayMS {
-			q.do(func() error { return badDelay("delay_ms", c.DelayMS) })
-		}
+		c.DelayMS = *in.DelayMS
+		q.do(func() error { return checkDelay("delay_ms", c.DelayMS) })
 	}
-	if p := in.Priority; p != nil {
-		if c.Priority = uint8(*p); *p < event.MinPriority || *p > event.MaxPriority {
-			q.do(func() error { return badPriority(*p) })
-		}
+	if in.Priority != nil {
+		c.Priority = uint8(*in.Priority)
+		q.do(func() error { return checkPriority(*in.Priority) })
 	}
 	mustExist(q, id, s.deps.State.Message, messageNotFound)
 	res := q.commit(&event.Command{Reschedule: c})

@@ -233,9 +233,11 @@ func TestLeasedMessageIsTheSame(t *testing.T) {
 	for _, m := range []wire.LeasedMessage{short, full} {
 		want, err := wire.Marshal(&m)
 		require.NoError(t, err)
-		got, err := appendLeased(nil, &m)
-		if err != nil || !sameJSON(got, string(want)) {
-			t.Errorf("%s, %v\nwant %s", got, err, want)
+		var got bytes.Buffer
+		err = (&leaseAnswer{Messages: []wire.LeasedMessage{m, m}}).write(&got)
+		if two := fmt.Sprintf(`{"messages":[%s,%s]}`, want, want); err != nil ||
+			!sameJSON(got.Bytes(), two) {
+			t.Errorf("%s, %v\nwant %s", &got, err, two)
 		}
 		for _, kept := range []bool{false, true} {
 			var back wire.LeasedMessage

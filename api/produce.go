@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"reflect"
 	"slices"
@@ -34,7 +35,7 @@ func (s *Server) produce(q *request) error {
 	q.do(q.checkHops)
 	b := get(q, func() (*batch, error) { return s.produced(q) })
 	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
-	q.noteProduced(b, res.Produced)
+	q.note(b, &res)
 	out := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
 	isNew := func(p event.Produced) bool { return !p.Duplicate }
 	status := createdOrOK(slices.ContainsFunc(res.Produced, isNew))
@@ -202,37 +203,22 @@ func (s *Server) add(b *batch, m *wire.NewMessage, original []byte) error {
 		return event.Problemf(event.CodePayloadTooLarge, "payload",
 			"the payload has %d bytes, more than %d", len(p.bytes), s.opts.MaxPayload)
 	}
-	for _, f := range [...]struct {
-		name, v string
-		most    int
-	}{
-		{"key", m.Key, event.MaxKeyBytes}, {"kind", m.Kind, maxKind},
-		{"correlation_id", m.CorrelationID, maxCorrelationID},
-		{"idempotency_key", m.IdempotencyKey, maxMessageKey},
-	} {
-		if err := within(f.name, f.v, f.most); err != nil {
-			return err
-		}
-	}
-	if err := mediaType("content_type", m.ContentType); err != nil {
-		return err
-	}
-	delay := deref(m.DelayMS)
-	priority := int64(event.NormalPriority)
+	delay, priority := deref(m.DelayMS), int64(event.NormalPriority)
 	if m.Priority != nil {
 		priority = *m.Priority
 	}
-	switch {
-	case priority < event.MinPriority || priority > event.MaxPriority:
-		return badPriority(priority)
-	case delay < 0 || delay > event.MaxDelayMS:
-		return badDelay("delay_ms", delay)
-	case m.TTLMS < 0 || m.TTLMS > event.MaxDelayMS:
-		return badDelay("ttl_ms", m.TTLMS)
-	case m.DeliverAt != 0 && delay != 0:
-		return bad("deliver_at", "deliver_at and delay_ms exclude each other")
-	case s.tooFar(m.DeliverAt):
-		return bad("deliver_at", "deliver_at must be at most 10 years from now")
+	err := cmp.Or(
+		within("key", m.Key, event.MaxKeyBytes), within("kind", m.Kind, maxKind),
+		within("correlation_id", m.CorrelationID, maxCorrelationID),
+		within("idempotency_key", m.IdempotencyKey, maxMessageKey),
+		mediaType("content_type", m.ContentType), checkPriority(priority),
+		checkDelay("delay_ms", delay), checkDelay("ttl_ms", m.TTLMS), s.checkDeliverAt(m.DeliverAt),
+	)
+	if err == nil && m.DeliverAt != 0 && delay != 0 {
+		err = bad("deliver_at", "deliver_at and delay_ms exclude each other")
+	}
+	if err != nil {
+		return err
 	}
 	headers, err := messageHeaders(m.Headers)
 	if err != nil {
@@ -268,14 +254,32 @@ func (s *Server) tooFar(at wire.Time) bool {
 	return at != 0 && int64(at)-s.clock(s.deps.State) > event.MaxDelayMS
 }
 
-func badPriority(v int64) error {
-	return bad("priority", "priority must be from %d to %d, not %d",
-		event.MinPriority, event.MaxPriority, v)
+// checkDeliverAt returns an error if a message would have to wait for too long.
+func (s *Server) checkDeliverAt(at wire.Time) error {
+	if s.tooFar(at) {
+		return bad("deliver_at", "deliver_at must be at most 10 years from now")
+	}
+	return nil
 }
 
-func badDelay(field string, v int64) error {
-	return bad(field, "%s must be from 0 to %d (10 years), not %d",
-		field, int64(event.MaxDelayMS), v)
+func checkPriority(v int64) error {
+	return inRange("priority", v, event.MinPriority, event.MaxPriority)
+}
+
+func checkDelay(field string, v int64) error {
+	if v < 0 || v > event.MaxDelayMS {
+		return bad(field, "%s must be from 0 to %d (10 years), not %d",
+			field, int64(event.MaxDelayMS), v)
+	}
+	return nil
+}
+
+// inRange returns an error unless v is from lo to hi.
+func inRange(field string, v, lo, hi int64) error {
+	if v < lo || v > hi {
+		return bad(field, "%s must be from %d to %d, not %d", field, lo, hi, v)
+	}
+	return nil
 }
 
 func within(field, v string, n int) error {
@@ -402,7 +406,7 @@ func (s *Server) importMessages(q *request) error {
 	q.do(func() error { return batchSize("messages", len(body.Messages)) })
 	b := get(q, func() (*batch, error) { return s.importBatch(body.Messages) })
 	res := get(q, func() (event.Result, error) { return s.enqueue(q, name, b) })
-	q.noteProduced(b, res.Produced)
+	q.note(b, &res)
 	out := wire.ImportResponse{Messages: make([]wire.Imported, len(res.Produced))}
 	for i, p := range res.Produced {
 		m := wire.Imported{ID: p.ID.String(), Status: wire.Enqueued}

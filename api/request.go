@@ -115,11 +115,12 @@ func (q *request) check() error {
 	return nil
 }
 
-func first(v []string) string {
-	if len(v) == 0 {
-		return ""
+// first returns the first element, the zero value of an empty list.
+func first[T any](list []T) (v T) {
+	if len(list) > 0 {
+		v = list[0]
 	}
-	return v[0]
+	return v
 }
 
 // clearReadDeadline clears the read deadline of the body: net/http watches for a disconnect while the
@@ -279,20 +280,22 @@ func (q *request) answer(status int, v any) error {
 	}
 	buf := bodies.Get().(*bytes.Buffer)
 	defer q.recycle(buf)
-	media, b, err := typeJSON, buf.AvailableBuffer(), error(nil)
+	media, err := typeJSON, error(nil)
 	switch leases, ok := v.(*leaseAnswer); {
 	case q.packed && q.accepts(msgpackTypes...) != "":
 		media = typeMsgpack
 		kept := slices.ContainsFunc(q.Header["Accept"], func(h string) bool {
 			return strings.Contains(h, "payload=bin")
 		})
-		b, err = transcode.Append(b, v, kept)
+		var b []byte
+		b, err = transcode.Append(buf.AvailableBuffer(), v, kept)
+		buf.Write(b)
 	case ok:
-		b, err = leases.appendJSON(b)
+		err = leases.write(buf)
 	default:
 		err = wire.Write(buf, v)
 	}
-	if buf.Write(b); err == nil {
+	if err == nil {
 		q.send(status, media, buf.Bytes())
 	}
 	return err
@@ -306,28 +309,17 @@ func createdOrOK(created bool) int {
 	return http.StatusOK
 }
 
-// accepts returns the first media type of the Accept header that is in types, "" for none.
+// accepts returns the first media type of the Accept header that is in types and does not have the
+// weight 0, "" for none.
 func (q *request) accepts(types ...string) string {
 	for _, h := range q.Header["Accept"] {
 		for part := range strings.SplitSeq(h, ",") {
-			media, params, _ := strings.Cut(part, ";")
-			media = strings.ToLower(strings.TrimSpace(media))
-			if slices.Contains(types, media) && !excluded(params) {
+			media, params, _ := mime.ParseMediaType(part)
+			weight, err := strconv.ParseFloat(params["q"], 64)
+			if slices.Contains(types, media) && (err != nil || weight > 0) {
 				return media
 			}
 		}
 	}
 	return ""
-}
-
-// excluded reports whether the parameters of a media type in an Accept header have the weight 0.
-func excluded(params string) bool {
-	for param := range strings.SplitSeq(params, ";") {
-		name, value, _ := strings.Cut(param, "=")
-		if strings.EqualFold(strings.TrimSpace(name), "q") {
-			weight, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			return err == nil && weight == 0
-		}
-	}
-	return false
 }

@@ -99,7 +99,7 @@ func (q *request) settleRequest(
 			return wire.AckRequest{LeaseIDs: []string{one}, Result: o.Result, Produce: o.Produce}
 		})
 		list, produce = "lease_ids", body.Produce
-		in.ack(list, body.LeaseIDs, body.Result)
+		in.leases(list, body.LeaseIDs, in.ackItem("result", -1, body.Result))
 	case event.OpRetry:
 		in.retry(list, settleBody(q, one, func(o wire.RetryOne) wire.RetryRequest {
 			return wire.RetryRequest{Items: []wire.RetryItem{
@@ -155,7 +155,7 @@ func (s *Server) settleItems(
 	if q.err != nil {
 		return nil
 	}
-	q.noteSettled(res.Settled)
+	q.note(nil, &res)
 	q.awaitKeyDeaths(res)
 	ends := map[uint64]bool{} // entries at which repeated items took effect the first time
 	for i := range res.Settled {
@@ -302,10 +302,6 @@ func (in *settles) leases(list string, leases []string, item event.SettleItem) {
 	for i, id := range leases {
 		in.add(place{list, i}, "", id, item)
 	}
-}
-
-func (in *settles) ack(list string, leases []string, result jsontext.Value) {
-	in.leases(list, leases, in.ackItem("result", -1, result))
 }
 
 // ackItem returns an ack with a result; field and index locate the result in the request.
@@ -483,7 +479,7 @@ func (s *Server) transactAll(
 		}
 		return p
 	}
-	q.noteTransaction(batches, &res)
+	q.note(first(batches), &res)
 	q.awaitKeyDeaths(res)
 	messages := get(q, func() ([]wire.Produced, error) { return s.producedAll(q, res.Produced) })
 	out := wire.TransactionResponse{Results: settleResults(res.Settled), Messages: messages}

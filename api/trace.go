@@ -161,28 +161,37 @@ func (q *request) link(headers map[string]string, more ...attribute.KeyValue) {
 	}
 }
 
-// noteProduced records the outcome of a produce in the request's span, if it has one.
-func (q *request) noteProduced(b *batch, produced []event.Produced) {
+// note records the outcome of a call in the request's span, if it has one: of its settles or, if it
+// has none, of its messages, of which b are the first.
+func (q *request) note(b *batch, res *event.Result) {
 	if q.span == nil || q.err != nil {
 		return
 	}
-	duplicates := 0
-	for i := range produced {
-		if produced[i].Duplicate {
-			duplicates++
+	n, special, what := len(res.Settled), 0, "qlogd.rejected"
+	for i := range res.Settled {
+		if res.Settled[i].Status == event.StatusRejected {
+			special++
 		}
 	}
-	q.span.SetAttributes(semconv.MessagingBatchMessageCount(len(produced)))
-	if duplicates > 0 {
-		q.span.SetAttributes(attribute.Int("qlogd.duplicates", duplicates))
+	if n == 0 {
+		n, what = len(res.Produced), "qlogd.duplicates"
+		for i := range res.Produced {
+			if res.Produced[i].Duplicate {
+				special++
+			}
+		}
+		if n == 1 {
+			m := &b.msgs[0]
+			q.span.SetAttributes(semconv.MessagingMessageID(res.Produced[0].ID.String()),
+				semconv.MessagingMessageBodySize(int(m.Size)))
+			if m.CorrelationID != "" {
+				q.span.SetAttributes(semconv.MessagingMessageConversationID(m.CorrelationID))
+			}
+		}
 	}
-	if len(produced) != 1 {
-		return
-	}
-	q.span.SetAttributes(semconv.MessagingMessageID(produced[0].ID.String()),
-		semconv.MessagingMessageBodySize(int(b.msgs[0].Size)))
-	if id := b.msgs[0].CorrelationID; id != "" {
-		q.span.SetAttributes(semconv.MessagingMessageConversationID(id))
+	q.span.SetAttributes(semconv.MessagingBatchMessageCount(n))
+	if special > 0 {
+		q.span.SetAttributes(attribute.Int(what, special))
 	}
 }
 
@@ -204,35 +213,6 @@ func (q *request) noteLeased(worker string, leased *leaseAnswer) {
 	for i := range messages {
 		q.link(messages[i].Headers, semconv.MessagingMessageID(messages[i].ID))
 	}
-}
-
-// noteSettled records the outcome of settles in the request's span, if it has one.
-func (q *request) noteSettled(settled []event.Settled) {
-	if q.span == nil || q.err != nil {
-		return
-	}
-	rejected := 0
-	for i := range settled {
-		if settled[i].Status == event.StatusRejected {
-			rejected++
-		}
-	}
-	q.span.SetAttributes(semconv.MessagingBatchMessageCount(len(settled)))
-	if rejected > 0 {
-		q.span.SetAttributes(attribute.Int("qlogd.rejected", rejected))
-	}
-}
-
-// noteTransaction records the outcome of a transaction in the request's span, if it has one.
-func (q *request) noteTransaction(batches []*batch, res *event.Result) {
-	if q.span == nil || q.err != nil {
-		return
-	}
-	if len(res.Settled) > 0 {
-		q.noteSettled(res.Settled)
-		return
-	}
-	q.noteProduced(batches[0], res.Produced)
 }
 
 // hooked starts the span of a verified webhook, in a new trace: the sender is external and must not

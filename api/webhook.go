@@ -373,7 +373,7 @@ func (s *Server) enqueueHooked(
 	if err != nil {
 		return "", err
 	}
-	q.noteProduced(b, res.Produced)
+	q.note(b, &res)
 	id := res.Produced[0].ID
 	out := wire.Hooked{OK: true, IdempotencyKey: m.IdempotencyKey, MessageID: id.String()}
 	d.MessageID = &out.MessageID

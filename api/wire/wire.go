@@ -50,7 +50,8 @@ func (t Time) MarshalJSONTo(enc *jsontext.Encoder) error {
 	if t == 0 {
 		return enc.WriteToken(jsontext.Null)
 	}
-	return enc.WriteToken(jsontext.String(t.String()))
+	b, _ := t.AppendText(append(enc.AvailableBuffer(), '"'))
+	return enc.WriteValue(append(b, '"'))
 }
 
 // UnmarshalJSONFrom reads an RFC 3339 time of the years 1970 to 9999, or null.

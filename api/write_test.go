@@ -107,18 +107,3 @@ func TestLifeWhoseBeginningIsGone(t *testing.T) {
 		t.Error("a life of no message")
 	}
 }
-
-func TestCommandKinds(t *testing.T) {
-	for _, c := range []struct {
-		want    string
-		command event.Command
-	}{
-		{"other", event.Command{}}, {"put_queue", event.Command{PutQueue: &event.PutQueue{}}},
-		{"reschedule_message", event.Command{Reschedule: &event.Reschedule{}}},
-		{"delete_message", event.Command{Delete: &event.DeleteMessage{}}},
-		{"resume_queue", event.Command{PauseQueue: &event.PauseQueue{}}},
-		{"other", event.Command{Request: &event.Request{}, PurgeDead: &event.PurgeDead{}}},
-	} {
-		assert.Equal(t, commandKind(&c.command), c.want, "is called")
-	}
-}

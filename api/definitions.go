@@ -287,10 +287,10 @@ func (p *plan) checkReferences(i int) {
 				"dead_letter_queue", put.Name, user)
 		}
 	}
-	v, ok := p.st.Queue(put.Name)
-	if ok && v.Stats.Messages() > 0 && v.Policy.Ordering != put.Policy.Ordering {
-		p.fault("queues", i, event.Problemf(event.CodeConflict, "ordering",
-			"ordering can't change while the queue holds messages"))
+	v, _ := p.st.Queue(put.Name)
+	if fixed := v.Policy.Fixed(&put.Policy); fixed != "" && v.Stats.Messages() > 0 {
+		p.fault("queues", i, event.Problemf(event.CodeConflict, fixed,
+			"%s can't change while the queue holds messages", fixed))
 	}
 	will := func(name string) *event.Policy { return p.will[name] }
 	if w, ok := checkAnswerTo(put.Name, &put.Policy, will).(*event.Problem); ok {

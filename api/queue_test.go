@@ -2,7 +2,6 @@ package api
 
 import (
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -34,24 +33,6 @@ func TestMaxQueues(t *testing.T) {
 	h.do("PUT", "/v1/definitions", `{"queues":[{"name":"a","description":"x"}]}`).want(200)
 	h.do("DELETE", "/v1/queues/b", "").want(204)
 	h.do("POST", "/v1/queues/c/messages", message).want(201)
-}
-
-// TestPausedKeyInFront: a lease that does not wait finds what is behind any number of messages of a
-// paused key.
-func TestPausedKeyInFront(t *testing.T) {
-	h, _ := onMachine(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	batch := `{"messages":[` + strings.Repeat(`{"payload":1,"key":"a"},`, 999) +
-		`{"payload":1,"key":"a"}]}`
-	for range 12 {
-		h.do("POST", "/v1/queues/q/messages", batch).want(201)
-	}
-	h.do("POST", "/v1/queues/q/messages", `{"payload":2,"key":"b"}`).want(201)
-	h.do("POST", "/v1/queues/q/pause", `{"key":"a"}`).want(200)
-	h.do("POST", "/v1/queues/q/lease", "").want(200).with("messages.0.key", "b")
-	if more := h.do("POST", "/v1/queues/q/lease", "").want(200).each("messages", "key"); len(more) > 0 {
-		t.Errorf("leased of the paused key: %v", more)
-	}
 }
 
 // TestMaxQueuesAtOnce: requests that create queues at the same time do not exceed the limit.

@@ -60,7 +60,7 @@ func TestStrangers(t *testing.T) {
 		h.do("PUT", "/v1/queues/q", "").want(201)
 		before := h.proposals()
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
-		srv := HTTPServer(h.s.Handler(), Guard{Exempt: Exempt, Refuse: h.s.Refuse}, h.s.opts, h.s.log)
+		srv := HTTPServer(h.s.Handler(), Guard{Exempt: Exempt, Refuse: h.s.Refuse}, h.s.opts.Conns, h.s.log)
 		go func() { _ = srv.Serve(l) }()
 		talk := func(text string) (status string, after time.Duration) {
 			c := l.dial("1.2.3.4:5")
@@ -116,7 +116,7 @@ func TestRefusedUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, _, _ := withAuth(t, "admin")
 		l := &pipes{make(chan net.Conn), make(chan struct{})}
-		srv := HTTPServer(h.s.Handler(), Guard{Refuse: h.s.Refuse}, h.s.opts, h.s.log)
+		srv := HTTPServer(h.s.Handler(), Guard{Refuse: h.s.Refuse}, h.s.opts.Conns, h.s.log)
 		go func() { _ = srv.Serve(l) }()
 		defer srv.Close()
 		for _, c := range []struct {
@@ -196,23 +196,4 @@ func TestQuiesce(t *testing.T) {
 		assert.Equal(t, time.Since(begun), 0, "waited on")
 		h.s.Drain()
 	})
-}
-
-// TestH2C speaks HTTP/2 without TLS.
-func TestH2C(t *testing.T) {
-	h := setup(t)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	srv := HTTPServer(h.s.Handler(), Guard{}, h.s.opts, h.s.log)
-	go func() { _ = srv.Serve(l) }()
-	defer srv.Close()
-	tr := &http.Transport{Protocols: new(http.Protocols)}
-	tr.Protocols.SetUnencryptedHTTP2(true)
-	defer tr.CloseIdleConnections()
-	res, err := (&http.Client{Transport: tr}).Post("http://"+l.Addr().String()+"/v1/queues/q/lease", "application/json", strings.NewReader(`{}`))
-	require.NoError(t, err)
-	defer res.Body.Close()
-	if res.ProtoMajor != 2 || res.StatusCode != 404 {
-		t.Errorf("%s %d", res.Proto, res.StatusCode)
-	}
 }

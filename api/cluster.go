@@ -105,7 +105,7 @@ func (s *Server) addNode(q *request) error {
 		ID: body.ID, RaftAddr: body.RaftAddr, HTTPAddr: body.HTTPAddr,
 		Voter: body.Voter == nil || *body.Voter, Explicit: body.Voter != nil && *body.Voter,
 	}
-	return q.change("add node", s.opts.WriteTimeout, func(ctx context.Context) (int, any, error) {
+	return q.change("add node", writeTimeout, func(ctx context.Context) (int, any, error) {
 		was := s.node(m.ID)
 		if err := s.deps.Node.AddMember(ctx, m); err != nil {
 			return 0, nil, err
@@ -127,7 +127,7 @@ func (s *Server) removeNode(q *request) error {
 	do := func(ctx context.Context) (int, any, error) {
 		return http.StatusNoContent, nil, s.deps.Node.RemoveMember(ctx, id, force)
 	}
-	return q.change("remove node", s.opts.WriteTimeout, do)
+	return q.change("remove node", writeTimeout, do)
 }
 
 // transferLeadership answers POST /v1/cluster/transfer-leadership.
@@ -143,7 +143,7 @@ func (s *Server) transferLeadership(q *request) error {
 		err := s.deps.Node.TransferLeadership(ctx, to)
 		return http.StatusOK, &wire.Transferred{LeaderID: s.deps.Node.Status().LeaderID}, err
 	}
-	return q.change("transfer leadership", s.opts.WriteTimeout, do)
+	return q.change("transfer leadership", writeTimeout, do)
 }
 
 // snapshot answers POST /v1/cluster/snapshot.

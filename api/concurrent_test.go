@@ -43,7 +43,7 @@ func TestConcurrentBodies(t *testing.T) {
 	h := setup(t)
 	h.do("PUT", "/v1/queues/q", "").want(201)
 	srv := httptest.NewUnstartedServer(nil)
-	srv.Config = HTTPServer(h.s.Handler(), Guard{}, h.s.opts, h.s.log)
+	srv.Config = HTTPServer(h.s.Handler(), Guard{}, h.s.opts.Conns, h.s.log)
 	srv.Start()
 	defer srv.Close()
 	// text is the payload of the message with a correlation id: its length differs, too.

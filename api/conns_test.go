@@ -37,8 +37,7 @@ func testConns(t *testing.T, protocol string) {
 	var listeners [2]*pipes
 	for i := range listeners {
 		listeners[i] = &pipes{make(chan net.Conn), make(chan struct{})}
-		srv := HTTPServer(http.HandlerFunc(served), Guard{}, Options{Conns: conns},
-			slog.New(slog.DiscardHandler))
+		srv := HTTPServer(http.HandlerFunc(served), Guard{}, conns, slog.New(slog.DiscardHandler))
 		go func() { _ = srv.Serve(listeners[i]) }()
 		defer srv.Close()
 	}

@@ -328,6 +328,9 @@ const (
 	typeSSE    = "text/event-stream"
 )
 
+// heartbeat is how long a stream is silent at most.
+const heartbeat = 15 * time.Second
+
 // streamWriteTimeout is how long a client may take to accept a write before the stream
 // ends. A slow client costs no memory: the stream reads the log at the client's pace.
 const streamWriteTimeout = 30 * time.Second
@@ -353,7 +356,7 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	defer w.deadline(streamWriteTimeout) // for the end of the answer
 	for {
 		// A filter may skip much of the log; a heartbeat is due in the meantime.
-		f.until, f.timedOut = time.Now().Add(s.opts.Heartbeat), false
+		f.until, f.timedOut = time.Now().Add(heartbeat), false
 		err := w.events(ctx, f)
 		switch {
 		case err != nil && ctx.Err() == nil && !errors.Is(err, errWrite):
@@ -372,7 +375,7 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 // the stream is over, or its token no longer valid.
 func (s *Server) awaitMore(ctx context.Context, index uint64, w *eventWriter) bool {
 	for {
-		beat, cancel := context.WithTimeout(ctx, s.opts.Heartbeat)
+		beat, cancel := context.WithTimeout(ctx, heartbeat)
 		err := s.deps.Log.Wait(beat, index)
 		cancel()
 		switch {

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"iter"
 	"net/http"
 	"strings"
 	"testing"
@@ -225,29 +224,15 @@ func TestStreamOverlapsProduce(t *testing.T) {
 	})
 }
 
-// slowLog takes 300 ms to read each block.
-type slowLog struct{ Log }
-
-func (l slowLog) Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
-	*event.Block, error] {
-	return func(yield func(*event.Block, error) bool) {
-		for b, err := range l.Log.Blocks(ctx, from, to, whole...) {
-			if time.Sleep(300 * time.Millisecond); !yield(b, err) {
-				return
-			}
-		}
-	}
-}
-
 // TestSearchInPages searches a log that takes long to read for what is at its end: each page
 // takes a second at most, and together they reach it.
 func TestSearchInPages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		h, m := onMachine(t)
+		h, _ := onMachine(t)
 		h.do("PUT", "/v1/queues/q", "").want(201)
 		h.produceN("q", 10)
 		h.do("DELETE", "/v1/queues/q?force=true", "").want(204)
-		m.s.deps.Log = slowLog{m.s.deps.Log}
+		h.log.slow = 300 * time.Millisecond
 		pages, found := 0, 0
 		for cursor := "00000000000000000000000000"; found == 0; pages++ {
 			require.True(t, pages < 10)

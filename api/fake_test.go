@@ -193,7 +193,8 @@ func setup(t *testing.T, opts ...func(*Options)) *harness {
 func build(opts ...func(*Options)) *harness {
 	f := &fake{log: &fakeLog{}}
 	secrets, _ := webhook.NewSecrets(func(name string) string { return f.secrets[name] }, "")
-	o := Options{HistoryRetention: 7 * 24 * time.Hour}
+	o := Options{MaxPayload: 1 << 20, MaxRequest: 16 << 20, MaxQueues: 100_000, Version: "test",
+		HistoryRetention: 7 * 24 * time.Hour, Conns: NewConns(MaxConns)}
 	for _, fn := range opts {
 		fn(&o)
 	}

@@ -27,8 +27,8 @@ type Guard struct {
 }
 
 // wrap returns a handler that calls h for requests that Guard does not reject. Bodies must arrive
-// within timeout.
-func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
+// within bodyTimeout.
+func (g *Guard) wrap(h http.Handler) http.Handler {
 	cross, hosts := http.NewCrossOriginProtection(), map[string]bool{}
 	for _, o := range g.Origins {
 		if err := cross.AddTrustedOrigin(o); err != nil {
@@ -41,7 +41,7 @@ func (g *Guard) wrap(h http.Handler, timeout time.Duration) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			// Needed even if no handler reads the body: net/http drains it afterwards.
-			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(timeout))
+			_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(bodyTimeout))
 		}
 		if r.TransferEncoding != nil {
 			// net/http ignores a Content-Length next to Transfer-Encoding, but a proxy in front may

@@ -18,7 +18,7 @@ import (
 func guarded(g Guard, request, headers string) (code string) {
 	g.Refuse = func(_ http.ResponseWriter, _ *http.Request, p *event.Problem) { code = p.Code }
 	inner := http.HandlerFunc(func(http.ResponseWriter, *http.Request) {})
-	srv := HTTPServer(inner, g, Options{}, slog.New(slog.DiscardHandler))
+	srv := HTTPServer(inner, g, NewConns(MaxConns), slog.New(slog.DiscardHandler))
 	method, path, _ := strings.Cut(request, " ")
 	r := httptest.NewRequest(method, path, http.NoBody)
 	r.Host = "127.0.0.1:7070"

@@ -4,7 +4,6 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -160,30 +159,14 @@ func newMetrics(s *Server) *metrics {
 	return m
 }
 
-// route returns a function that records an answered request. method and route are the pattern's,
-// so there are as many series as routes.
-func (m *metrics) route(method, route string) func(status int, took time.Duration) {
+// answered records an answered request. method and route are the pattern's, so there are as many
+// series as routes.
+func (m *metrics) answered(method, route string, status int, took time.Duration) {
 	if route == "" {
 		method, route = "", "other"
 	}
-	type series struct {
-		status  int
-		count   prometheus.Counter
-		seconds prometheus.Observer
-	}
-	var newest atomic.Pointer[series] // avoids the lookup by labels
-	return func(status int, took time.Duration) {
-		of := newest.Load()
-		if of == nil || of.status != status {
-			of = &series{
-				status, m.requests.WithLabelValues(method, route, strconv.Itoa(status)),
-				m.seconds.WithLabelValues(method, route),
-			}
-			newest.Store(of)
-		}
-		of.seconds.Observe(took.Seconds())
-		of.count.Inc()
-	}
+	m.requests.WithLabelValues(method, route, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(method, route).Observe(took.Seconds())
 }
 
 func (m *metrics) committed(took time.Duration, c event.Class) {

@@ -197,7 +197,7 @@ func (s *Server) Refuse(w http.ResponseWriter, r *http.Request, p *event.Problem
 	q := newRequest(s, w, r, "")
 	q.fail(p)
 	if s != nil {
-		s.metrics.route("", "")(q.status, time.Since(begun))
+		s.metrics.answered("", "", q.status, time.Since(begun))
 	}
 }
 

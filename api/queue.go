@@ -370,5 +370,5 @@ func (s *Server) rebuildProjections(q *request) error {
 		s.log.Info("rebuilding read models", "actor", q.actor(), "request_id", q.id)
 		return http.StatusAccepted, s.projectionsNow(), nil
 	}
-	return q.change("rebuild read models", s.opts.WriteTimeout, do)
+	return q.change("rebuild read models", writeTimeout, do)
 }

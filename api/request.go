@@ -191,7 +191,7 @@ func (q *request) bytes(limit int64) ([]byte, error) {
 		return nil, tooLarge()
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil, event.Problemf(codeRequestTimeout, "", "the body did not arrive within %s",
-			q.s.opts.BodyTimeout)
+			bodyTimeout)
 	case errors.Is(err, io.ErrUnexpectedEOF) || q.Context().Err() != nil:
 		return nil, event.Problemf(codeInvalidJSON, "", "the body ended early")
 	}

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -193,7 +194,7 @@ func cleanPath(u *url.URL) (field string, ok bool) {
 // serve wraps a handler: request id, panics, access, encodings, problems, metrics.
 func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 	method, path, _ := strings.Cut(pattern, " ")
-	record, packed := s.metrics.route(method, path), packs(method, path)
+	packed := packs(method, path)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		begun := time.Now()
 		s.begun.Add(1)
@@ -224,7 +225,7 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 				fail(errors.New("panic"))
 			}
 			q.release()
-			record(q.status, time.Since(begun))
+			s.metrics.answered(method, path, q.status, time.Since(begun))
 		}()
 		// Access first: without it a client must not learn even that the request is malformed.
 		q.do(func() error { return q.refused(rule) })
@@ -334,51 +335,39 @@ func openAPI(version string) []byte {
 	text := bytes.Replace(openAPIYAML, []byte("version: dev"),
 		[]byte("version: "+strconv.Quote(version)), 1)
 	var doc yaml.Node
+	var b bytes.Buffer
 	err := yaml.Unmarshal(text, &doc)
-	var b []byte
 	if err == nil {
-		b, err = appendJSON(nil, doc.Content[0])
+		err = writeJSON(jsontext.NewEncoder(&b), doc.Content[0])
 	}
 	if err != nil {
 		panic(fmt.Sprintf("api: openapi.yaml: %v", err)) // embedded, and tested
 	}
-	return b
+	return b.Bytes()
 }
 
-// appendJSON appends a YAML value as JSON and keeps the order of members.
-func appendJSON(b []byte, n *yaml.Node) (_ []byte, err error) {
+// writeJSON writes a YAML value as JSON and keeps the order of members.
+func writeJSON(enc *jsontext.Encoder, n *yaml.Node) error {
 	switch n.Kind {
 	case yaml.AliasNode:
-		return appendJSON(b, n.Alias)
+		return writeJSON(enc, n.Alias)
 	case yaml.SequenceNode:
-		b = append(b, '[')
-		for i := 0; i < len(n.Content) && err == nil; i++ {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b, err = appendJSON(b, n.Content[i])
+		err := enc.WriteToken(jsontext.BeginArray)
+		for _, element := range n.Content {
+			err = cmp.Or(err, writeJSON(enc, element))
 		}
-		return append(b, ']'), err
+		return cmp.Or(err, enc.WriteToken(jsontext.EndArray))
 	case yaml.MappingNode:
-		b = append(b, '{')
-		for i, pair := range members(n) {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			name, merr := json.Marshal(pair[0].Value)
-			b = append(append(b, name...), ':')
-			var verr error
-			b, verr = appendJSON(b, pair[1])
-			err = cmp.Or(err, merr, verr)
+		err := enc.WriteToken(jsontext.BeginObject)
+		for _, pair := range members(n) {
+			err = cmp.Or(err, enc.WriteToken(jsontext.String(pair[0].Value)),
+				writeJSON(enc, pair[1]))
 		}
-		return append(b, '}'), err
+		return cmp.Or(err, enc.WriteToken(jsontext.EndObject))
 	}
 	var v any
-	if err := n.Decode(&v); err != nil {
-		return b, err
-	}
-	text, err := json.Marshal(v)
-	return append(b, text...), err
+	err := n.Decode(&v)
+	return cmp.Or(err, json.MarshalEncode(enc, v))
 }
 
 // members returns the names and values of a mapping, including merged ones (<<).

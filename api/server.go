@@ -5,7 +5,6 @@
 package api
 
 import (
-	"cmp"
 	"context"
 	"iter"
 	"log/slog"
@@ -52,7 +51,6 @@ type Server struct {
 
 // New returns a server.
 func New(deps Deps, opts Options) *Server {
-	opts.defaults()
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
 		rules: map[string]access{}, ops: newTracker(), started: time.Now(),
@@ -104,36 +102,35 @@ func (s *Server) draining() bool { return s.undrained.Err() != nil }
 
 // HTTPServer returns an http.Server with timeouts and limits suited to untrusted clients, behind a
 // Guard. Every listener for clients has one. It speaks HTTP/1.1 and HTTP/2, also without TLS (prior
-// knowledge). The handler may switch from one Server's to another's with the same Options.
-func HTTPServer(h http.Handler, g Guard, opts Options, logger *slog.Logger) *http.Server {
-	opts.defaults()
+// knowledge). The handler may switch from one Server's to another's.
+func HTTPServer(h http.Handler, g Guard, conns *Conns, logger *slog.Logger) *http.Server {
 	protocols := new(http.Protocols)
 	protocols.SetHTTP1(true)
 	protocols.SetHTTP2(true)
 	protocols.SetUnencryptedHTTP2(true)
 	return &http.Server{
-		Handler:   opts.Conns.wrap(g.wrap(h, opts.BodyTimeout)),
+		Handler:   conns.wrap(g.wrap(h)),
 		Protocols: protocols,
 		HTTP2: &http.HTTP2Config{
 			MaxConcurrentStreams: 1000,
 			SendPingTimeout:      30 * time.Second, PingTimeout: 15 * time.Second,
 		},
-		ConnContext:       opts.Conns.enter,
-		ConnState:         opts.Conns.changed,
+		ConnContext:       conns.enter,
+		ConnState:         conns.changed,
 		ReadHeaderTimeout: 5 * time.Second, // slow headers
 		// From the end of the headers to the end of the answer: body, the longest wait, commit, and
 		// 30 s to receive the answer. Streams extend it.
-		WriteTimeout: opts.BodyTimeout + event.MaxWaitMS*time.Millisecond +
-			opts.WriteTimeout + 30*time.Second,
+		WriteTimeout: bodyTimeout + event.MaxWaitMS*time.Millisecond + writeTimeout +
+			30*time.Second,
 		IdleTimeout:    2 * time.Minute,
 		MaxHeaderBytes: 16 << 10, // more: 431
 		ErrorLog:       slog.NewLogLogger(logger.Handler(), slog.LevelDebug),
 	}
 }
 
-// barrier returns nil when the reads that follow are linearizable. It waits at most WriteTimeout.
+// barrier returns nil when the reads that follow are linearizable. It waits at most writeTimeout.
 func (s *Server) barrier(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	return s.deps.Node.Barrier(ctx)
 }
@@ -266,33 +263,22 @@ type Deps struct {
 	Tracer      trace.Tracer // nil: no spans
 }
 
-// Options are the API's limits. The zero value has the defaults.
+// Options are the API's limits and settings.
 type Options struct {
-	MaxPayload       int64          // bytes of one payload; 1 MiB
-	MaxRequest       int64          // bytes of one request; 16 MiB
-	BodyTimeout      time.Duration  // to receive a body; 30 s
-	WriteTimeout     time.Duration  // to commit a write, before its outcome is unknown; 10 s
-	Heartbeat        time.Duration  // of streams; 15 s
+	MaxPayload       int64          // bytes of one payload
+	MaxRequest       int64          // bytes of one request
 	HistoryRetention time.Duration  // the longest deduplication window; 0: no limit
 	AutoCreateQueues bool           // produce creates queues
-	MaxQueues        int            // more are not created; 100,000
+	MaxQueues        int            // more are not created
 	Version          string         // in the OpenAPI document
 	Auth             *Auth          // nil: everybody may do everything
 	TrustedProxies   []netip.Prefix // whose X-Forwarded-For is believed
 	OpenMetrics      bool           // with Auth: /metrics needs no token
 	Console          bool           // the node serves one at /ui/
-	Conns            *Conns         // of all HTTPServers; nil: up to 20,000 of each
+	Conns            *Conns         // of all HTTPServers
 }
 
-func (o *Options) defaults() {
-	o.MaxPayload = cmp.Or(o.MaxPayload, 1<<20)
-	o.MaxRequest = cmp.Or(o.MaxRequest, 16<<20)
-	o.BodyTimeout = cmp.Or(o.BodyTimeout, 30*time.Second)
-	o.WriteTimeout = cmp.Or(o.WriteTimeout, 10*time.Second)
-	o.Heartbeat = cmp.Or(o.Heartbeat, 15*time.Second)
-	o.MaxQueues = cmp.Or(o.MaxQueues, 100_000)
-	o.Version = cmp.Or(o.Version, "dev")
-	if o.Conns == nil {
-		o.Conns = NewConns(MaxConns)
-	}
-}
+const (
+	bodyTimeout  = 30 * time.Second // to receive a body
+	writeTimeout = 10 * time.Second // to commit a write, before its outcome is unknown
+)

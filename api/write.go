@@ -203,7 +203,7 @@ func (q *request) committed(res *event.Result) {
 	}
 }
 
-// propose proposes a command and waits for its result, for at most WriteTimeout. The leases of
+// propose proposes a command and waits for its result, for at most writeTimeout. The leases of
 // waiters on this node that can take its messages are proposed right behind it.
 func (s *Server) propose(ctx context.Context, c *event.Command, key string) (event.Result, error) {
 	return s.track(ctx, c, key, func(ctx context.Context) (event.Result, error) {
@@ -223,7 +223,7 @@ func (s *Server) propose(ctx context.Context, c *event.Command, key string) (eve
 func (s *Server) track(
 	ctx context.Context, c *event.Command, key string, do pendingWrite,
 ) (event.Result, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.opts.WriteTimeout)
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	ctx, span := s.commitSpan(ctx)
 	op := s.ops.begin(key, c)

@@ -293,7 +293,7 @@ func (n *Node) serveAPI() error {
 	}
 	guard := n.guard()
 	guard.AnyHost, guard.Exempt = n.auth != nil, api.Exempt
-	n.http = api.HTTPServer(handler, guard, n.apiOptions(), n.logger)
+	n.http = api.HTTPServer(handler, guard, n.conns, n.logger)
 	serve := func() error { return n.http.Serve(n.httpLis) }
 	if n.certs != nil {
 		n.http.TLSConfig = n.certs.Server(false)
@@ -353,7 +353,7 @@ func (n *Node) serveAdmin() error {
 	if err != nil {
 		return err
 	}
-	admin := api.HTTPServer(n.c.Admin, n.guard(), n.apiOptions(), n.logger)
+	admin := api.HTTPServer(n.c.Admin, n.guard(), n.conns, n.logger)
 	admin.WriteTimeout = 0 // a profile takes as long as it is asked to
 	n.release(admin.Close)
 	n.logger.Info("serving profiles", "admin", l.Addr().String())

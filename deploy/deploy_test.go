@@ -24,10 +24,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-func TestMain(m *testing.M) {
-	cluster.Plain()
-	cluster.Main(m)
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 // Rules and dashboard use metrics that a node has, or that it has once it pushes or archives.
 func TestMetricsExist(t *testing.T) {

@@ -197,7 +197,7 @@ func TestCrashAtEveryOperation(t *testing.T) {
 			must(t, whole.log.Close())
 			ops := whole.disk.Ops()
 			t.Logf("figures: %d crashes in %d operations of the event log", 5*ops, ops)
-			for n := 1; n <= ops; n++ {
+			for n := 1; n <= ops; n += step(1, 7) {
 				for seed := range uint64(5) {
 					crashAt(t, scenario, whole, n, seed)
 				}
@@ -410,8 +410,8 @@ func TestEachSectorLost(t *testing.T) {
 // TestAnySectorLost loses sectors of tails whose blocks begin anywhere in them,
 // also with the last byte of one: whatever Raft holds is cut, not refused.
 func TestAnySectorLost(t *testing.T) {
-	for seed := range uint64(4000) {
-		r := testRand(seed)
+	for seed := 0; seed < 4000; seed += step(1, 10) {
+		r := testRand(uint64(seed))
 		disk := memdisk.New()
 		l := mustOpen(t, Options{FS: disk, Dir: dir, SegmentSize: 8192, inline: true})
 		n := 3 + r.IntN(30)

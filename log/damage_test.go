@@ -84,7 +84,7 @@ func TestDamagedHeader(t *testing.T) {
 	for i, seg := range all[2:] {
 		name := path.Join(dir, seg.Name)
 		right := disk.Get(name)
-		for at := 0; at <= headerSize; at += 4 {
+		for at := 0; at <= headerSize; at += step(4, headerSize/4) {
 			for _, side := range []bool{true, false} {
 				damaged := disk.Clone()
 				if !side && seg.Sealed {

@@ -20,6 +20,15 @@ const dir = "/log"
 
 func testRand(seed uint64) *rand.Rand { return rand.New(rand.NewPCG(seed, 42)) }
 
+// step returns how far apart the cases of a walk are. With -short, which is for the race detector,
+// they are a sample: a walk has one goroutine.
+func step(whole, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return whole
+}
+
 // key returns a key that is spelled out.
 func key(format string, args ...any) (k [16]byte) {
 	copy(k[:], fmt.Sprintf(format, args...))

@@ -32,7 +32,7 @@ func TestDamagedPages(t *testing.T) {
 	name := path.Join("log", s.log.Segments()[0].SideFile)
 	right := s.fs.Get(name)
 	places := []int{0, len(right) - 1}
-	for at := sideHeaderSize; at < len(right); at += 2000 { // less than the shortest page
+	for at := sideHeaderSize; at < len(right); at += step(2000, 8000) { // less than the shortest page
 		places = append(places, at)
 	}
 	for _, at := range places {

@@ -38,10 +38,7 @@ type testNode struct {
 	dir, addr string
 }
 
-func TestMain(m *testing.M) {
-	cluster.Plain()
-	cluster.Main(m)
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 // with changes the settings of a node.
 type with = func(c *Config)

@@ -4,9 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"sync"
 	"testing"
 
@@ -24,23 +21,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// TestMain builds the server in its own module.
-func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "qlogdotel-")
-	if err != nil {
-		panic(err)
-	}
-	bin := filepath.Join(dir, "qlogd")
-	build := exec.Command("go", "build", "-o", bin, "./cmd/qlogd")
-	build.Dir = "../.."
-	if out, err := build.CombinedOutput(); err != nil {
-		panic(fmt.Sprintf("%v\n%s", err, out))
-	}
-	os.Setenv("QLOGD_BIN", bin)
-	code := cluster.Run(m)
-	os.RemoveAll(dir)
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 // harness is a server, a client with a Propagator, and a tracer whose spans the test sees.
 type harness struct {

@@ -17,18 +17,10 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-func TestMain(m *testing.M) {
-	cluster.Plain()
-	testscript.Main(tests{m}, map[string]func(){"qlogd": main})
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
-type tests struct{ m *testing.M }
-
-func (t tests) Run() int { return cluster.Run(t.m) }
-
-// TestScripts runs the scripts in testdata/script with the real program; only servers have the
-// race detector, with which hundreds of commands would take minutes to start. Besides
-// testscript's own commands they have:
+// TestScripts runs the scripts in testdata/script with the real program. Besides testscript's own
+// commands they have:
 //
 //	exits N qlogd …   the exit code is N; output is in the files out and err
 //	serve ARG…        start a server and wait until it serves; QLOGD_ADDR names it,
@@ -49,8 +41,6 @@ func TestScripts(t *testing.T) {
 			s := &served{}
 			e.Values[servedKey{}] = s
 			e.Defer(s.kill)
-			// Else a program with the race detector waits for a second before it exits.
-			e.Setenv("GORACE", "atexit_sleep_ms=0")
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -84,9 +74,7 @@ type served struct {
 }
 
 func (s *served) start(ts *testscript.TestScript, args []string) {
-	path, err := exec.LookPath("qlogd") // this very program
-	ts.Check(err)
-	cmd := program(ts, path, append([]string{"serve",
+	cmd := program(ts, append([]string{"serve",
 		"--http-addr", "127.0.0.1:0", "--raft-addr", "127.0.0.1:0"}, args...))
 	stderr, err := cmd.StderrPipe()
 	ts.Check(err)
@@ -153,10 +141,10 @@ func (s *served) hup(ts *testscript.TestScript, _ []string) {
 	}
 }
 
-func program(ts *testscript.TestScript, path string, args []string) *exec.Cmd {
-	cmd := exec.Command(path, args...)
+func program(ts *testscript.TestScript, args []string) *exec.Cmd {
+	bin, _, _ := strings.Cut(ts.Getenv("PATH"), string(filepath.ListSeparator))
+	cmd := exec.Command(filepath.Join(bin, "qlogd"), args...)
 	cmd.Dir = ts.Getenv("WORK")
-	cmd.Env = []string{"GORACE=" + os.Getenv("GORACE")}
 	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR",
 		"QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN", "QLOGD_CONTEXT",
 		"HOOK_SECRET", "HOOK_OTHER"} {
@@ -178,8 +166,7 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	if n := len(args); n >= 2 && args[n-2] == "<" {
 		stdin, args = args[n-1], args[:n-2]
 	}
-	bin, _, _ := strings.Cut(ts.Getenv("PATH"), string(filepath.ListSeparator))
-	cmd := program(ts, filepath.Join(bin, "qlogd"), args)
+	cmd := program(ts, args)
 	if stdin != "" {
 		f, err := os.Open(ts.MkAbs(stdin))
 		ts.Check(err)

@@ -26,7 +26,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/qlogd/qlogd/client"
-	"github.com/qlogd/qlogd/client/clienttest"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -40,23 +39,13 @@ func TestMain(m *testing.M) {
 	if err != nil {
 		panic(err)
 	}
-	program = build(dir, "outbox", ".", ".")
-	if os.Getenv("QLOGD_BIN") == "" { // which is of another module
-		os.Setenv("QLOGD_BIN", build(dir, "qlogd", "../..", "./cmd/qlogd"))
+	program = filepath.Join(dir, "outbox")
+	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
+		panic(fmt.Sprintf("%v\n%s", err, out))
 	}
 	code := cluster.Run(m)
 	_ = os.RemoveAll(dir)
 	os.Exit(code)
-}
-
-func build(to, name, in, what string) string {
-	bin := filepath.Join(to, name)
-	cmd := exec.Command("go", "build", "-o", bin, what)
-	cmd.Dir = in
-	if out, err := cmd.CombinedOutput(); err != nil {
-		panic(fmt.Sprintf("%v\n%s", err, out))
-	}
-	return bin
 }
 
 // relays are two processes, one of which works, and a proxy between them and the server.
@@ -257,7 +246,8 @@ func TestKills(t *testing.T) {
 // TestOperator: rows that no try can help, and those that are too old, are left for an operator.
 func TestOperator(t *testing.T) {
 	pg := startPostgres(t)
-	c := clienttest.New(t)
+	c := cluster.Start(t, cluster.Options{}).Client()
+	t.Cleanup(c.Close)
 	ctx := t.Context()
 	require.NoError(t, c.EnsureQueue(ctx, "orders", client.Queue{
 		Schema: []byte(`{"type":"object"}`), DeduplicationWindow: time.Hour}))

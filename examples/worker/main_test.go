@@ -17,10 +17,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-func TestMain(m *testing.M) {
-	cluster.Plain()
-	cluster.Main(m)
-}
+func TestMain(m *testing.M) { cluster.Main(m) }
 
 // A real worker of a real node: SIGTERM lets it finish what it has begun and give
 // back the rest, and it ends well.

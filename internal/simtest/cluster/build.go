@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 )
@@ -20,7 +21,7 @@ func Run(m *testing.M) int {
 	// Else a program with the race detector waits for a second before it exits.
 	_ = os.Setenv("GORACE", "atexit_sleep_ms=0")
 	if os.Getenv("QLOGD_BIN") == "" {
-		_, _ = built() // before a test's deadline begins; Binary reports the error
+		_, _ = built() // before a test's deadline begins; Binary returns the error
 	}
 	code := m.Run()
 	if dir, err := scratch(); err == nil {
@@ -29,13 +30,15 @@ func Run(m *testing.M) int {
 	return code
 }
 
-// Binary returns the path of the program, building it at the first call: with
-// the race detector where the test has it. QLOGD_BIN names one that is built
-// already.
+// Binary returns the path of the program: of the one that QLOGD_BIN names, or of
+// one that it builds at the first call.
 func Binary(t testing.TB) string {
 	t.Helper()
 	if bin := os.Getenv("QLOGD_BIN"); bin != "" {
 		path, err := filepath.Abs(bin)
+		if err == nil {
+			_, err = os.Stat(path) // so that go test repeats the tests of another program
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -48,25 +51,19 @@ func Binary(t testing.TB) string {
 	return path
 }
 
-// Plain lets the program be built without the race detector, which slows it down
-// several times, also where the test has it. For a TestMain of many scenarios
-// that mostly wait for time-outs: the same program runs under the detector in
-// crashtest.
-func Plain() { plain = true }
-
-var plain bool
-
 var built = sync.OnceValues(func() (string, error) {
 	dir, err := scratch()
 	if err != nil {
 		return "", err
 	}
 	bin := filepath.Join(dir, "qlogd")
-	args := []string{"build", "-o", bin}
-	if raceEnabled && !plain {
-		args = append(args, "-race")
+	const module = "github.com/qlogd/qlogd"
+	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", module).Output()
+	if err != nil {
+		return "", fmt.Errorf("find the program: %w", err)
 	}
-	cmd := exec.Command("go", append(args, "github.com/qlogd/qlogd/cmd/qlogd")...)
+	cmd := exec.Command("go", "build", "-o", bin, "./cmd/qlogd")
+	cmd.Dir = strings.TrimSpace(string(root)) // also for tests of other modules
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return "", fmt.Errorf("build the program: %w\n%s", err, out)
 	}

@@ -18,7 +18,6 @@ func TestMain(m *testing.M) {
 		workAway(addrs)
 		return
 	}
-	cluster.Plain()
 	flag.Parse()
 	_ = flag.Set("test.parallel", "6") // they wait more than they work
 	cluster.Main(m)

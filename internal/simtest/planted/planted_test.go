@@ -103,7 +103,7 @@ func (b *bug) find(t *testing.T) (out string, found bool) {
 	cmd := exec.CommandContext(t.Context(), "go", args...)
 	cmd.Dir = root
 	// Also for the program that a campaign builds.
-	cmd.Env = append(os.Environ(), "GOFLAGS=-overlay="+overlay)
+	cmd.Env = append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+overlay)
 	cmd.Env = append(append(cmd.Env, "TMPDIR="+dir), strings.Fields(b.env)...)
 	text, err := cmd.CombinedOutput()
 	out = string(text)

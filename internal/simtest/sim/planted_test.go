@@ -23,8 +23,8 @@ func forgetful(seed uint64) *Plan {
 
 // TestPlanted: the simulation finds what it is there for.
 func TestPlanted(t *testing.T) {
-	if seedsByDefault < 100 {
-		t.Skip("takes too long under the race detector")
+	if testing.Short() {
+		t.Skip("takes long, and very long under the race detector")
 	}
 	for _, c := range []struct {
 		plant  Plant

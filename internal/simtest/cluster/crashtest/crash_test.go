@@ -17,7 +17,13 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m) }
+// TestMain takes the program with the race detector, where make test has built one.
+func TestMain(m *testing.M) {
+	if bin := os.Getenv("QLOGD_RACE_BIN"); bin != "" {
+		_ = os.Setenv("QLOGD_BIN", bin)
+	}
+	cluster.Main(m)
+}
 
 // Small limits, so that checkpoints, segments and truncations come often.
 var busyFlags = []string{

@@ -23,7 +23,7 @@ import (
 //
 //	STORY_MESSAGES: how many (10,000 under make story)
 func TestDeadLetterStory(t *testing.T) {
-	n := cluster.Number(t, "STORY_MESSAGES", 1400)
+	n := cluster.Number(t, "STORY_MESSAGES", 700)
 	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	// What waits behind a dead message dies with it, so that no younger message

@@ -18,7 +18,7 @@ import (
 //
 //	UNDO_MESSAGES: how many (10,000 under make story-undo)
 func TestUndo(t *testing.T) {
-	n := cluster.Number(t, "UNDO_MESSAGES", 2000)
+	n := cluster.Number(t, "UNDO_MESSAGES", 600)
 	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl, ctx := c.Client(), t.Context()

@@ -31,9 +31,9 @@ var campaigns = map[string]struct{ env, args string }{
 	"crash":    {"CRASH_KILLS=10", "-run ^TestCrash$ ./internal/simtest/cluster/crashtest"},
 	"powercut": {"POWER_CUTS=5", "-run ^TestPowerCut$ ./internal/simtest/cluster/crashtest"},
 	"chaos":    {"", "-run ^TestChaos$ ./internal/simtest/cluster/crashtest"},
-	"story":    {"", "-run ^TestDeadLetterStory$ ./internal/simtest/cluster"},
+	"story":    {"STORY_MESSAGES=1400", "-run ^TestDeadLetterStory$ ./internal/simtest/cluster"},
 	"erasure":  {"", "-run ^TestErase$ ./internal/simtest/cluster"},
-	"webhooks": {"", "-run ^TestWebhooks$ ./internal/simtest/cluster"},
+	"webhooks": {"WEBHOOKS=400", "-run ^TestWebhooks$ ./internal/simtest/cluster"},
 }
 
 // bug is a case of testdata/bugs.txt.

@@ -12,7 +12,6 @@ export GOFLAGS := $(shell go env GOFLAGS) -trimpath
 FUZZTIME     ?= 10m
 BENCH        ?= .
 BENCHTIME    ?= 1s
-CRASH_KILLS  ?= 3
 POWER_CUTS   ?= 30
 SIM_SEEDS    ?= 2000
 CAMPAIGN     ?= night
@@ -65,7 +64,7 @@ test: export QLOGD_RACE_BIN = $(CURDIR)/bin/qlogd.race
 test: export GORACE = atexit_sleep_ms=0
 test: lint build ## what CI runs: lint, and all tests, with the race detector where it can find something, and a small sample of each campaign
 	go build -race -o $(QLOGD_RACE_BIN) ./cmd/qlogd
-	CRASH_KILLS=$(CRASH_KILLS) $(GOTEST) $(UNRACED) ./log ./internal/simtest/sim # the longest first; they wait as much as they work
+	CRASH_KILLS=2 POWER_CUTS=1 CRASH_CLIENTS=6 $(GOTEST) $(UNRACED) ./log ./internal/simtest/sim # the longest first; they wait as much as they work
 	$(GOTEST) -race -short ./server ./raft ./api $(filter-out $(shell go list $(UNRACED)), $(shell go list ./...)) # of walks a sample
 	cd bench && $(GOTEST) -race ./...
 	cd client/qlogdotel && $(GOTEST) -race ./...

@@ -3,7 +3,6 @@ package qlogdotel_test
 import (
 	"context"
 	"errors"
-	"fmt"
 	"sync"
 	"testing"
 

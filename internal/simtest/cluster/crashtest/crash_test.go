@@ -49,7 +49,7 @@ func TestCrash(t *testing.T) {
 	c.run(slices.Repeat([]fault{{"killed", kill}}, cluster.Number(t, "CRASH_KILLS", 3)))
 }
 
-// campaign is 16 clients under load while something is done to the program.
+// campaign is clients under load, CRASH_CLIENTS of them, while something is done to the program.
 type campaign struct {
 	t       *testing.T
 	d       *Driver
@@ -82,7 +82,7 @@ func newCampaign(t *testing.T, seedVar string, nodes ...*cluster.Node) *campaign
 func (c *campaign) run(faults []fault) {
 	h := c.d.History
 	c.t.Cleanup(func() { save(c.t, h, c.seed) })
-	c.d.Go(16)
+	c.d.Go(cluster.Number(c.t, "CRASH_CLIENTS", 16))
 	for i, f := range faults {
 		answers := 50 + c.r.IntN(500)
 		if c.r.IntN(8) == 0 {

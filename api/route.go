@@ -257,7 +257,7 @@ func (s *Server) noRoute(q *request) error {
 	}
 	q.w.Header().Set("Allow", strings.Join(allow, ", "))
 	return event.Problemf(codeMethodNotAllowed, "",
-		"%s is not among the methods of this path: %s; /docs describes them",
+		"method %s is not allowed at this path, only %s; /docs describes it",
 		echo(q.Method), strings.Join(allow, ", "))
 }
 

@@ -37,7 +37,7 @@ var clusterCommands = group("cluster",
 					n.ID, d.File, c.when(d.Since), d.Detail)
 			}
 		}
-		return list(c.app, v.Nodes, nil, "node,role,reachable,raft,http,applied,head,chain,damaged",
+		return list(c.app, v.Nodes, nil, "node,role,reachable,version,raft,http,applied,head,chain,damaged",
 			func(n *wire.Node) []any {
 				role, reachable := "non-voter", "no"
 				if n.Voter {
@@ -49,9 +49,13 @@ var clusterCommands = group("cluster",
 				if n.Reachable || n.ID == v.NodeID {
 					reachable = "yes"
 				}
-				return []any{n.ID, role, reachable, n.RaftAddr, cmp.Or(n.HTTPAddr, "-"),
-					n.AppliedIndex, n.LogHead,
-					cmp.Or(n.ChainHash[:min(len(n.ChainHash), 12)], "-"), len(n.Damaged)}
+				r := []any{n.ID, role, reachable, cmp.Or(n.Version, "-"), n.RaftAddr,
+					cmp.Or(n.HTTPAddr, "-"), "-", "-", "-", len(n.Damaged)}
+				if n.LogHead > 0 { // else nothing is known of it yet
+					r[6], r[7] = n.AppliedIndex, n.LogHead
+					r[8] = n.ChainHash[:min(len(n.ChainHash), 12)]
+				}
+				return r
 			})
 	}),
 	remote("cluster add", func(c request, f *struct {

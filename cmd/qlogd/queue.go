@@ -117,8 +117,10 @@ var queueCommands = group("queue",
 			now = "at " + f.At
 		}
 		text := fmt.Sprintf("%s of %s %s delivered %s:", what, x.Queue, can, now)
+		call, command := "POST /v1/queues/"+x.Queue+"/resume", "`qlogd queue resume "+x.Queue
+		terms := strings.NewReplacer(call+" names it", command+" --key KEY`", call, command+"`")
 		for _, r := range x.Reasons {
-			text += fmt.Sprintf("\n  %s: %s", r.Code, short(r.Text, 400))
+			text += fmt.Sprintf("\n  %s: %s", r.Code, short(terms.Replace(r.Text), 400))
 		}
 		return c.answer(x, err, "%s", text)
 	}, exclusive("key", "message")),

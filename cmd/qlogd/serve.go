@@ -136,7 +136,7 @@ func failure(err error) error {
 	return fmt.Errorf("node failed: %w", advise(err))
 }
 
-// advise adds to an error of the disk, or of what is on it, what an operator does about it.
+// advise adds to an error of an address, the disk, or what is on it, what an operator does about it.
 func advise(err error) error {
 	advice := ""
 	switch {
@@ -147,6 +147,8 @@ func advise(err error) error {
 	case log.IsDamage(err): // main adds the commands
 		advice = "a member of a cluster starts with an empty data directory and fetches " +
 			"everything, a single node continues its log in a new one"
+	case errors.Is(err, syscall.EADDRINUSE):
+		advice = "does a node run there already? --http-addr and --raft-addr set other addresses"
 	case errors.Is(err, syscall.ENOSPC):
 		advice = "make room on the disk and start the node again"
 	case errors.Is(err, watchdog.ErrStalled), errors.Is(err, syscall.EIO), errors.Is(err, syscall.EROFS):

@@ -31,8 +31,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What is counted of a queue
-         * @description From the read models of the node that is asked, which count first what was acknowledged before. With consistency=stale, and while they are being rebuilt, index says up to where they have come.
+         * A queue's statistics
+         * @description From the read models of the node that is asked, once they include all that was acknowledged before. With consistency=stale, and while they are being rebuilt, index says how far they are.
          */
         get: operations["queueStats"];
         put?: never;
@@ -52,10 +52,10 @@ export interface paths {
             };
             cookie?: never;
         };
-        /** A queue, its policy and what is in it */
+        /** A queue, its policy and its counts */
         get: operations["getQueue"];
         /**
-         * Make a queue, or replace its policy
+         * Create a queue, or replace its policy
          * @description A field that is left out or null has its default. The body may be empty.
          */
         put: operations["putQueue"];
@@ -65,7 +65,7 @@ export interface paths {
         options?: never;
         head?: never;
         /**
-         * Merge into a queue's policy
+         * Change fields of a queue's policy
          * @description A field that is left out stays, null is the default; message_schema and push are replaced whole.
          */
         patch: operations["patchQueue"];
@@ -82,7 +82,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Stop leasing, from the queue or of one key; produce goes on */
+        /** Pause leasing, of the queue or of one key; producing continues */
         post: operations["pauseQueue"];
         delete?: never;
         options?: never;
@@ -101,7 +101,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Lease again */
+        /** Resume leasing */
         post: operations["resumeQueue"];
         delete?: never;
         options?: never;
@@ -120,7 +120,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Take out all but leased messages */
+        /** Purge all messages that are not leased */
         post: operations["purgeQueue"];
         delete?: never;
         options?: never;
@@ -137,11 +137,11 @@ export interface paths {
             };
             cookie?: never;
         };
-        /** Look at live messages, in the order of their ids, without any effect */
+        /** List live messages in the order of their ids, without leasing them */
         get: operations["peekMessages"];
         put?: never;
         /**
-         * Enqueue messages, all or none
+         * Enqueue messages, all or nothing
          * @description JSON or msgpack is a batch, or one bare message. Any other Content-Type is one message: the body is its payload, the query its
          *     metadata (header.NAME=value for headers). Forms are refused.
          *
@@ -167,7 +167,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What died in this queue, by the time of its death
+         * List dead messages, by the time they died
          * @description Messages in whatever dead-letter queue, until they are replayed, purged or settled there. With state=replayed those
          *     that were replayed, as long as history keeps them: with replayed_at, new_message_id and replay_result (the state of
          *     what it became; unknown where its history is gone). A listing that reads many error texts in vain answers after
@@ -192,7 +192,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What died in this queue, by what went wrong; the largest group first
+         * Dead messages grouped by error, the largest group first
          * @description Errors are alike whose reason and pattern are: numbers, hex, UUIDs, ULIDs, what stands in quotes, addresses and times
          *     become placeholders, upper case lower.
          */
@@ -217,11 +217,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Move dead messages back to work
+         * Replay dead messages
          * @description Those named, or those that the filter selects. Up to 1000 that need no more than a second by their rate go at once:
          *     each is in one queue or the other, and all are in one entry. More than that is a task: see /v1/tasks.
          *     A message named that is not dead in this queue refuses the whole (404, with its index); with a filter there is nothing
-         *     to refuse. What is leased in its dead-letter queue, or was replayed max_replays times, is passed over and told.
+         *     to refuse. What is leased in its dead-letter queue, or was replayed max_replays times, is skipped and reported.
          */
         post: operations["replayDead"];
         delete?: never;
@@ -287,11 +287,11 @@ export interface paths {
             };
             cookie?: never;
         };
-        /** One of what died in this queue, also one that was replayed */
+        /** A dead message, also one that was replayed */
         get: operations["getDead"];
         put?: never;
         post?: never;
-        /** Discard one */
+        /** Discard a dead message */
         delete: operations["deleteDead"];
         options?: never;
         head?: never;
@@ -311,7 +311,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Erase what users wrote in a message, everywhere
+         * Erase a message's contents on every node
          * @description By any id that it has or had. Payload, header values, correlation id, error texts, results, edits and what a webhook kept
          *     are overwritten on every node and in the archive; a live message is discarded. Ids, keys, sizes, times and digests stay. It
          *     runs as a task, which is completed when every member of the cluster has done it.
@@ -335,7 +335,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Erase all messages of a key that were in a queue
+         * Erase the contents of all messages of a key in a queue
          * @description At any time before the call, also in a queue that was deleted since. A dry run reads the whole log.
          */
         post: operations["eraseKey"];
@@ -353,7 +353,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Large replays and purges, erasures and verifications; the newest first
+         * List tasks (large replays and purges, erasures, verifications), the newest first
          * @description They are kept for 7 days after their end, at most 1000.
          */
         get: operations["listTasks"];
@@ -401,7 +401,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let a cancelled task go on with what is left */
+        /** Resume a cancelled task */
         post: operations["resumeTask"];
         delete?: never;
         options?: never;
@@ -416,7 +416,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Queues in few words */
+        /** List queues, in short form */
         get: operations["adminQueues"];
         put?: never;
         post?: never;
@@ -435,7 +435,7 @@ export interface paths {
             };
             cookie?: never;
         };
-        /** What died in a queue, the newest first */
+        /** List dead messages, the newest first */
         get: operations["adminDead"];
         put?: never;
         post?: never;
@@ -479,7 +479,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Move a dead message back to work */
+        /** Replay a dead message */
         post: operations["adminReplay"];
         delete?: never;
         options?: never;
@@ -499,7 +499,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Enqueue messages of another system, each source_id once
+         * Import messages of another system, each source_id once
          * @description As produce, all or none. A message whose source_id is in the queue, or came with an import within 24 h (or the
          *     queue's deduplication window, if that is longer), is ignored.
          */
@@ -518,7 +518,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What may need an operator
+         * List what may need an operator
          * @description By severity (1 is the worst), the oldest first; at most 1000. A token sees its own queues, and the nodes. Answers also without a leader, then with X-Qlogd-Age-Ms. The kinds are listed in docs/reference/http-api.md.
          */
         get: operations["attention"];
@@ -538,7 +538,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Who has leased from which queues within the last hour
+         * List the workers of the last hour and their queues
          * @description By queue and name. Counted by five minutes; at most about 20,000, the most recent.
          */
         get: operations["listWorkers"];
@@ -560,7 +560,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Why a message is, or is not, being delivered
+         * Explain why a message is, or is not, being delivered
          * @description Of the message named, or of the first that waits under a key, or in the whole queue where neither is given. What
          *     decides comes first. Codes: queue_paused, key_paused, held_by_dead (on_dead hold_key), behind_message, leased, scheduled,
          *     max_attempts (it was lowered), max_in_flight, max_in_flight_per_key, rate_limit (the policy's limit is reached; rate_limit says until when), no_waiting_worker, not_in_queue (and what became of it), ready; where the cluster pushes, why it does not (push_…).
@@ -586,7 +586,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Lease messages, waiting for them if asked to
+         * Lease messages, optionally waiting for them
          * @description The body may be empty. An answer without messages means that nothing came within wait_ms.
          *     With Accept: application/cloudevents-batch+json the answer is a list of CloudEvents (the schema CloudEvent).
          */
@@ -607,7 +607,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Lease messages from several queues, tried in their order
+         * Lease messages from several queues, in the order given
          * @description As lease of one queue, also with CloudEvents.
          */
         post: operations["leaseMany"];
@@ -628,7 +628,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The messages are done */
+        /** Ack messages */
         post: operations["ack"];
         delete?: never;
         options?: never;
@@ -647,7 +647,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The messages are to be tried again */
+        /** Return messages for another attempt */
         post: operations["retry"];
         delete?: never;
         options?: never;
@@ -666,7 +666,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The messages are given up */
+        /** Dead-letter messages */
         post: operations["deadLetter"];
         delete?: never;
         options?: never;
@@ -685,7 +685,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The leases end later, counted from now */
+        /** Extend leases, counted from now */
         post: operations["extend"];
         delete?: never;
         options?: never;
@@ -704,7 +704,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The messages go back, the attempt is not counted */
+        /** Release messages, without counting the attempt */
         post: operations["release"];
         delete?: never;
         options?: never;
@@ -722,7 +722,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * The messages are done
+         * Ack messages
          * @description Leases of any queues; the token needs the role consume on the queue of each
          */
         post: operations["ackAny"];
@@ -742,7 +742,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * The messages are to be tried again
+         * Return messages for another attempt
          * @description Leases of any queues; the token needs the role consume on the queue of each
          */
         post: operations["retryAny"];
@@ -762,7 +762,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * The messages are given up
+         * Dead-letter messages
          * @description Leases of any queues; the token needs the role consume on the queue of each
          */
         post: operations["deadLetterAny"];
@@ -782,7 +782,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * The leases end later, counted from now
+         * Extend leases, counted from now
          * @description Leases of any queues; the token needs the role consume on the queue of each
          */
         post: operations["extendAny"];
@@ -802,7 +802,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * The messages go back, the attempt is not counted
+         * Release messages, without counting the attempt
          * @description Leases of any queues; the token needs the role consume on the queue of each
          */
         post: operations["releaseAny"];
@@ -823,7 +823,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The message is done */
+        /** Ack a message */
         post: operations["ackOne"];
         delete?: never;
         options?: never;
@@ -842,7 +842,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The message is to be tried again */
+        /** Return a message for another attempt */
         post: operations["retryOne"];
         delete?: never;
         options?: never;
@@ -861,7 +861,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The message is given up */
+        /** Dead-letter a message */
         post: operations["deadLetterOne"];
         delete?: never;
         options?: never;
@@ -880,7 +880,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The lease ends later */
+        /** Extend a lease, counted from now */
         post: operations["extendOne"];
         delete?: never;
         options?: never;
@@ -899,7 +899,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** The message goes back, the attempt is not counted */
+        /** Release a message, without counting the attempt */
         post: operations["releaseOne"];
         delete?: never;
         options?: never;
@@ -917,7 +917,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Settle and produce over any queues, all or nothing
+         * Settle and produce across queues, all or nothing
          * @description At most 1000 leases and messages. One lost lease fails all of it (409 lease_lost, with field and index).
          */
         post: operations["transact"];
@@ -945,12 +945,12 @@ export interface paths {
         get: operations["getMessage"];
         put?: never;
         post?: never;
-        /** Take a message out, whatever its state */
+        /** Discard a message in any state */
         delete: operations["deleteMessage"];
         options?: never;
         head?: never;
         /**
-         * Give a message that waits another time, priority or both
+         * Reschedule a waiting message, or change its priority
          * @description With another time it is placed like one that is enqueued with that delay; one that waits for its retry under on_retry block keeps its place. 409 conflict while it is leased, 404 when it has left its queue.
          */
         patch: operations["rescheduleMessage"];
@@ -987,7 +987,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What a message came from, and what came from it
+         * Which messages a message came from, and which came from it
          * @description At most 1000 messages, of the queues that the token may read, for as long as history. Payloads over 1 KiB are left out.
          */
         get: operations["messageLineage"];
@@ -1012,9 +1012,9 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Enqueue a message again that was acked or discarded
+         * Enqueue an acked or discarded message again
          * @description It is read from the log, as long as history keeps it, and enqueued under a new id. 409 while it is in a queue, or where
-         *     it went on under another id, or was erased; 410 where history has let go of it.
+         *     it went on under another id, or was erased; 410 where history no longer has it.
          */
         post: operations["resurrect"];
         delete?: never;
@@ -1051,13 +1051,13 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * All queues and webhooks, as PUT takes them
+         * All queues and webhooks, in the form that PUT takes
          * @description With at, as they were.
          */
         get: operations["getDefinitions"];
         /**
-         * Put queues and webhooks, all or none
-         * @description In any order: they are checked as they will be together, and all that is wrong is told (errors of the problem). What
+         * Create or update queues and webhooks, all or nothing
+         * @description In any order: they are checked as they will be together, and all mistakes are reported together (errors of the problem). What
          *     a queue leaves out has its default; queues and webhooks that are not named stay as they are. One entry of the log.
          */
         put: operations["putDefinitions"];
@@ -1076,11 +1076,11 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * The log, as a list or as a stream
+         * List events, or stream them
          * @description A token sees the events of the queues that it may read; those of no queue only where these are all.
          *     As JSON, up to limit events that were found within 1 s, and next_cursor, the next call's after. With Accept application/x-ndjson or
          *     text/event-stream, the same page with one event after the other, next_cursor in X-Qlogd-Next-Cursor, and partial in
-         *     X-Qlogd-Partial; with follow=true it stays open and tells new ones as they
+         *     X-Qlogd-Partial; with follow=true it stays open and sends new ones as they
          *     commit, from after, from or Last-Event-ID on, else from now. Heartbeats are empty lines (NDJSON) or comments (SSE).
          */
         get: operations["events"];
@@ -1117,7 +1117,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What became of the writes with an Idempotency-Key
+         * What became of the writes with this Idempotency-Key
          * @description All nodes are asked, each for a second at most. With an auth file the key is one only together with the token's name.
          */
         get: operations["operations"];
@@ -1200,7 +1200,7 @@ export interface paths {
          */
         get: operations["getWebhook"];
         /**
-         * Make a webhook, or replace its definition
+         * Create a webhook, or replace its definition
          * @description Expressions are compiled, and a schema too; a wrong one is refused with its field and the position in it.
          */
         put: operations["putWebhook"];
@@ -1248,7 +1248,7 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Where others send webhooks to
+         * Receive a webhook's request
          * @description Needs no token: who sends proves himself by the signature that the webhook asks for. Checked in this order: 404 `webhook_not_found`,
          *     403 `ip_not_allowed`, 503 `secret_missing`, 401 `invalid_signature`, 401 `stale_timestamp`, 400 (not JSON, or an expression failed on it),
          *     200 filtered, 200 duplicate, 400 `schema_mismatch`, 503 `queue_full` with Retry-After, 202 queued. A webhook with a target answers what
@@ -1291,11 +1291,11 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Take a node in
+         * Add a node
          * @description Its data directory must belong to no cluster yet. It gets its vote once it has caught up, as the second node of a cluster only together
          *     with a third one, or with "voter": true; a node that does not answer yet is
-         *     announced, and taken in when it comes: started with --join, which need not lead to the cluster. A node that is in at this address already is 200, and what else is said of it
-         *     changed (its voter, its http_addr); another node with its id or address is 409 conflict. No X-Qlogd-Index is told.
+         *     announced, and joins when it comes: started with --join, which need not lead to the cluster. A node that is a member at this address already is 200, and its
+         *     voter and http_addr are changed if given; another node with its id or address is 409 conflict. There is no X-Qlogd-Index.
          */
         post: operations["addNode"];
         delete?: never;
@@ -1317,7 +1317,7 @@ export interface paths {
         put?: never;
         post?: never;
         /**
-         * Take a node out, for ever
+         * Remove a node, permanently
          * @description Its data directory can't come back. A node that is not in is 404 node_not_found; the last voter is never removed (409).
          */
         delete: operations["removeNode"];
@@ -1359,7 +1359,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Hand leadership over */
+        /** Transfer leadership */
         post: operations["transferLeadership"];
         delete?: never;
         options?: never;
@@ -1375,8 +1375,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * How far the read models of the node that is asked have come
-         * @description Rates, totals and lists that follow about a second behind the log. They are counted from it and can be counted anew.
+         * How far the read models of the asked node are
+         * @description Rates, totals and lists that follow about a second behind the log. They can be rebuilt from it.
          */
         get: operations["projections"];
         put?: never;
@@ -1397,8 +1397,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Count the read models of the node that is asked anew, in the background
-         * @description What was counted is thrown away. Until GET /v1/projections tells an index at the log's end, what rests on read models
+         * Rebuild the read models of the asked node, in the background
+         * @description The old ones are dropped. Until GET /v1/projections has an index at the log's end, what rests on read models
          *     (statistics, rates, replayed dead letters, operations) is that of the log's beginning.
          */
         post: operations["rebuildProjections"];
@@ -1417,7 +1417,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Let every node take a checkpoint */
+        /** Take a checkpoint on every node */
         post: operations["snapshot"];
         delete?: never;
         options?: never;
@@ -1432,7 +1432,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Is the process alive? */
+        /** Liveness, whether the process runs */
         get: operations["healthz"];
         put?: never;
         post?: never;
@@ -1449,7 +1449,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Should this node get requests? */
+        /** Readiness, whether this node can serve requests */
         get: operations["readyz"];
         put?: never;
         post?: never;
@@ -1503,7 +1503,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** What a problem means and what to do, to which its type refers */
+        /** What a problem means and what to do; its type refers here */
         get: operations["problem"];
         put?: never;
         post?: never;
@@ -1521,7 +1521,7 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * Where everything is
+         * Links to everything
          * @description A browser is sent to the console, ui/, unless the node serves none.
          */
         get: operations["index"];
@@ -2142,7 +2142,7 @@ export interface components {
             edit?: {
                 [key: string]: components["schemas"]["ReplayEdit"];
             };
-            /** @description What was replayed so often is passed over; 100 if left out, 0: no limit */
+            /** @description What was replayed this many times is skipped; 100 if left out, 0: no limit */
             max_replays?: number | null;
             /** @description Why the operator does it; it is in the event, and erased with the message */
             reason?: string;
@@ -2183,7 +2183,7 @@ export interface components {
                 count: number;
             }[];
         };
-        /** @description 1 to 1024 bytes; kept, and told by history. Needed but for a dry run */
+        /** @description 1 to 1024 bytes; kept in history. Required except for a dry run */
         EraseReason: string;
         Erasable: {
             dry_run: boolean;
@@ -2251,7 +2251,7 @@ export interface components {
             /** @description About how many messages, when it began; of a verification, bytes of the log */
             total: number;
             done: number;
-            /** @description How many it passed over; told at its end */
+            /** @description How many it skipped; known at its end */
             skipped: number;
             rate_per_second: number | null;
             actor: string;
@@ -2787,7 +2787,7 @@ export interface components {
         };
         Health: {
             status: string;
-            /** @description Why it is not ready; of a ready node, which webhooks it turns away for want of a secret */
+            /** @description Why it is not ready; of a ready node, which webhooks it refuses because a secret is missing */
             reasons?: string[];
         };
     };
@@ -2897,7 +2897,7 @@ export interface components {
                 };
             };
         };
-        /** @description Acked; as a transaction tells it where there was produce */
+        /** @description Acked; in the form of a transaction where there was produce */
         AckedOne: {
             headers: {
                 [name: string]: unknown;
@@ -2928,8 +2928,8 @@ export interface components {
         /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
         at: string;
         /**
-         * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-         *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+         * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+         *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
          */
         consistency: "linearizable" | "stale";
         /** @description Why the operator does it, in place of the body's reason */
@@ -3009,8 +3009,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3039,8 +3039,8 @@ export interface operations {
                 /** @description How many minutes back minutes goes; about a day is kept */
                 minutes?: number;
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3071,8 +3071,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3270,8 +3270,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3380,8 +3380,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3433,8 +3433,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3614,8 +3614,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3772,8 +3772,8 @@ export interface operations {
                 /** @description next_cursor of the answer before */
                 cursor?: components["schemas"]["ULID"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -3805,8 +3805,8 @@ export interface operations {
                 /** @description Answer when the task has ended or was cancelled, or after this long */
                 wait_ms?: number;
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -4101,8 +4101,8 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -4150,8 +4150,8 @@ export interface operations {
                 /** @description next_cursor of the answer before */
                 cursor?: string;
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -4194,8 +4194,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -4839,8 +4839,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -4952,8 +4952,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -4988,8 +4988,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5076,8 +5076,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5129,7 +5129,7 @@ export interface operations {
                                 /** @description Any JSON */
                                 old?: unknown;
                             }[];
-                            /** @description Why there are no changes to tell */
+                            /** @description Why there are no changes to list */
                             note?: string;
                         }[];
                     };
@@ -5145,8 +5145,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5175,7 +5175,7 @@ export interface operations {
     putDefinitions: {
         parameters: {
             query?: {
-                /** @description Tell what would change, and change nothing */
+                /** @description Show what would change, and change nothing */
                 dry_run?: boolean;
             };
             header?: {
@@ -5239,8 +5239,8 @@ export interface operations {
                 /** @description Stay open */
                 follow?: boolean;
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5360,8 +5360,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5388,8 +5388,8 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5422,8 +5422,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5455,8 +5455,8 @@ export interface operations {
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5529,8 +5529,8 @@ export interface operations {
         parameters: {
             query?: {
                 /**
-                 * @description stale reads this node's own state, and tells in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
-                 *     unknown. Both tell in X-Qlogd-Applied-Index up to which entry the answer surely shows everything.
+                 * @description stale reads this node's own state, and says in X-Qlogd-Age-Ms by how many milliseconds it may be behind, or
+                 *     unknown. Both give in X-Qlogd-Applied-Index the entry up to which the answer shows everything.
                  */
                 consistency?: components["parameters"]["consistency"];
             };
@@ -5746,7 +5746,7 @@ export interface operations {
         requestBody?: {
             content: {
                 "application/json": {
-                    /** @description A voter; left out: the one that is furthest */
+                    /** @description A voter; left out: the most advanced one */
                     to?: string | null;
                 };
             };

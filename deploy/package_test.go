@@ -21,10 +21,12 @@ func TestVersion(t *testing.T) {
 	}
 	want := match("../Makefile", `(?m)^VERSION \?= (\S+)$`)
 	for file, pattern := range map[string]string{
-		"Dockerfile":                    `(?m)^ARG VERSION=(\S+)$`,
-		"helm/qlogd/Chart.yaml":         `(?m)^appVersion: (\S+)$`,
-		"kubernetes/kustomization.yaml": `(?m)^    newTag: (\S+)$`,
-		"../CHANGELOG.md":               `(?m)^## \[([0-9]\S*)\] - \d{4}-\d\d-\d\d$`,
+		"Dockerfile":                         `(?m)^ARG VERSION=(\S+)$`,
+		"helm/qlogd/Chart.yaml":              `(?m)^appVersion: (\S+)$`,
+		"kubernetes/kustomization.yaml":      `(?m)^    newTag: (\S+)$`,
+		"../CHANGELOG.md":                    `(?m)^## \[([0-9]\S*)\] - \d{4}-\d\d-\d\d$`,
+		"../client/qlogdotel/go.mod":         `(?m)^\tgithub.com/qlogd/qlogd v(\S+)$`,
+		"../clients/typescript/package.json": `(?m)^  "version": "(\S+)",$`,
 	} {
 		assert.Equal(t, match(file, pattern), want, "version in %s", file)
 	}

@@ -342,6 +342,7 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 	if s.draining() {
 		return shuttingDown
 	}
+	q.patience = math.MaxInt64 // it ends when the client goes
 	ctx, cancel := context.WithCancel(q.Context())
 	defer cancel()
 	w := &eventWriter{q: q, rc: http.NewResponseController(q.w), media: media}

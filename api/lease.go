@@ -98,8 +98,8 @@ func (s *Server) lease(q *request, in *wire.LeaseRequest) error {
 		Queues: in.Queues, Max: int(*in.MaxMessages), LeaseMS: in.LeaseMS, Worker: in.Worker,
 		Kinds: in.Kinds,
 	}}
-	wait := time.Duration(in.WaitMS) * time.Millisecond
-	res, err := s.leaseWhile(q.Context(), c, wait, func() error {
+	q.patience = time.Duration(in.WaitMS) * time.Millisecond
+	res, err := s.leaseWhile(q.Context(), c, q.patience, func() error {
 		// After a long wait the token may have been revoked.
 		return cmp.Or(q.refused(s.rules[q.route]), q.mayLease(in.Queues))
 	})

@@ -32,11 +32,12 @@ type request struct {
 	route    string // pattern, for logs and metrics
 	packed   bool   // body and answer may be MessagePack
 	write    bool
-	why      string     // the operator's reason
-	who      *principal // nil: there is no auth file, everything is allowed
-	span     trace.Span // nil: the request is not traced
-	idle     bool       // a lease that has found nothing
-	caughtUp bool       // this node has caught up with what was committed before the request
+	why      string        // the operator's reason
+	who      *principal    // nil: there is no auth file, everything is allowed
+	span     trace.Span    // nil: the request is not traced
+	idle     bool          // a lease that has found nothing
+	patience time.Duration // how long it waits for what it asks for
+	caughtUp bool          // this node has caught up with what was committed before the request
 
 	err      error        // of reading the request; see params.go
 	status   int          // of the answer; 0: not answered yet

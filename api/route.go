@@ -225,7 +225,9 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 				fail(errors.New("panic"))
 			}
 			q.release()
-			s.metrics.answered(method, path, q.status, time.Since(begun))
+			took := time.Since(begun)
+			s.metrics.answered(method, path, q.status, took)
+			q.logSlow(took)
 		}()
 		// Access first: without it a client must not learn even that the request is malformed.
 		q.do(func() error { return q.refused(rule) })
@@ -238,6 +240,21 @@ func (s *Server) serve(pattern string, rule access, h handler) http.Handler {
 			fail(err)
 		}
 	})
+}
+
+const (
+	slowRequest = time.Second // after which a request is logged, its waits for work aside
+	// maxSlowLogged is how many are logged in a second: an overload must not become one of the log.
+	maxSlowLogged = 10
+)
+
+// logSlow logs the request if it took longer than it waits by its own wish.
+func (q *request) logSlow(took time.Duration) {
+	if took-q.patience > slowRequest && q.s.slow.Allow() {
+		q.s.log.Info("slow request", "route", q.route, "queue", q.PathValue("queue"),
+			"status", q.status, "took", took.Round(time.Millisecond), "actor", q.actor(),
+			"request_id", q.id)
+	}
 }
 
 // noRoute distinguishes 404 from 405.

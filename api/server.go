@@ -17,6 +17,7 @@ import (
 	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/time/rate"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/erasure"
@@ -31,6 +32,7 @@ type Server struct {
 	deps       Deps
 	opts       Options
 	log        *slog.Logger
+	slow       *rate.Limiter // of slow requests' lines in the log
 	routes     *http.ServeMux
 	rules      map[string]access // by pattern
 	waiters    *waiters
@@ -53,6 +55,7 @@ type Server struct {
 func New(deps Deps, opts Options) *Server {
 	s := &Server{
 		deps: deps, opts: opts, log: deps.Logger,
+		slow:  rate.NewLimiter(maxSlowLogged, maxSlowLogged),
 		rules: map[string]access{}, ops: newTracker(), started: time.Now(),
 		deliveries: deliveries{of: map[string]*delivered{}},
 		schemas:    newCache[*schema](), hooks: newCache[*compiledWebhook](),

@@ -46,7 +46,8 @@ func (s *Server) getTask(q *request) error {
 	if q.fresh(); q.err != nil {
 		return q.err
 	}
-	ctx, cancel := context.WithTimeout(q.Context(), time.Duration(wait)*time.Millisecond)
+	q.patience = time.Duration(wait) * time.Millisecond
+	ctx, cancel := context.WithTimeout(q.Context(), q.patience)
 	defer cancel()
 	defer context.AfterFunc(s.undrained, cancel)()
 	for {

@@ -57,6 +57,24 @@ func (a *app) answer(v any, err error, format string, args ...any) error {
 	return a.say(v, format, args...)
 }
 
+// span returns a function that writes a number of units as flags take them: 30s, 1h30m, 7d.
+func span(unit time.Duration) func(int64) string {
+	return func(n int64) string {
+		const day = 24 * time.Hour
+		d := time.Duration(n) * unit
+		if d >= day && d%day == 0 {
+			return fmt.Sprintf("%dd", d/day)
+		}
+		text := d.String()
+		for _, zero := range []string{"m0s", "h0m"} {
+			if strings.HasSuffix(text, zero) {
+				text = text[:len(text)-2]
+			}
+		}
+		return text
+	}
+}
+
 // list prints each item as a line of JSON, or as a row of a table whose header
 // is separated by commas.
 func list[T any](a *app, items []T, err error, header string, row func(*T) []any) error {

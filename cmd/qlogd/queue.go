@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/go-json-experiment/json/jsontext"
@@ -193,12 +194,14 @@ func (a *app) queue(q *wire.Queue, err error) error {
 		schema = "set"
 	}
 	keys := cmp.Or(short(strings.Join(q.PausedKeys, ", "), 200), "none")
-	limit := func(n int64, unit string) string {
+	limit := func(n int64, text string) string {
 		if n == 0 {
 			return "no limit"
 		}
-		return fmt.Sprint(n, unit)
+		return text
 	}
+	number := func(n int64) string { return limit(n, fmt.Sprint(n)) }
+	ms, seconds := span(time.Millisecond), span(time.Second)
 	s, d := q.Stats, q.Delivery
 	rows := [][]any{
 		{"ordering", q.Ordering}, {"paused", q.Paused},
@@ -206,10 +209,10 @@ func (a *app) queue(q *wire.Queue, err error) error {
 		{"created", a.when(q.CreatedAt)}, {"updated", a.when(q.UpdatedAt)},
 		{"depth", fmt.Sprintf("%d (%d held)", s.Depth, s.Held)}, {"scheduled", s.Scheduled},
 		{"in flight", s.InFlight}, {"bytes", humanize.IBytes(uint64(s.Bytes))},
-		{"oldest", fmt.Sprintf("%d s", s.OldestMessageAgeSeconds)}, {"partitions", s.Partitions},
+		{"oldest", seconds(s.OldestMessageAgeSeconds)}, {"partitions", s.Partitions},
 		{"enqueued", s.EnqueuedTotal}, {"acked", s.AckedTotal},
 		{"dead-lettered", s.DeadLetteredTotal},
-		{"lease", fmt.Sprintf("%d ms", d.LeaseMS)}, {"attempts", limit(d.MaxAttempts, "")},
+		{"lease", ms(d.LeaseMS)}, {"attempts", number(d.MaxAttempts)},
 		{"on retry", d.OnRetry}, {"on dead", d.OnDead},
 		{"dead-letter queue", dlq}, {"lane batch", d.LaneBatch},
 	}
@@ -218,14 +221,15 @@ func (a *app) queue(q *wire.Queue, err error) error {
 			rows = append(rows, []any{name, fmt.Sprintf(format, args...)})
 		}
 	}
-	add(d.DefaultDelayMS > 0, "default delay", "%d ms", d.DefaultDelayMS)
+	add(d.DefaultDelayMS > 0, "default delay", "%s", ms(d.DefaultDelayMS))
 	add(d.MaxInFlight > 0, "max in flight", "%d", d.MaxInFlight)
-	add(d.RateLimit.Count > 0, "rate limit", "%d per %d ms", d.RateLimit.Count, d.RateLimit.PerMS)
+	add(d.RateLimit.Count > 0, "rate limit", "%d per %s", d.RateLimit.Count,
+		ms(d.RateLimit.PerMS))
 	return a.show(q, err, "queue", q.Name, append(rows, [][]any{
-		{"max age", limit(q.Retention.MaxAgeSeconds, " s")},
+		{"max age", limit(q.Retention.MaxAgeSeconds, seconds(q.Retention.MaxAgeSeconds))},
 		{"on expired", q.Retention.OnExpired},
-		{"max depth", limit(q.Retention.MaxDepth, "")},
-		{"max bytes", limit(q.Retention.MaxBytes, "")},
+		{"max depth", number(q.Retention.MaxDepth)},
+		{"max bytes", number(q.Retention.MaxBytes)},
 		{"deduplication", deduplication(&q.Deduplication)},
 		{"schema", schema}, {"namespace", q.Namespace}, {"description", short(q.Description, 80)},
 	}...))
@@ -235,7 +239,7 @@ func deduplication(d *wire.Deduplication) string {
 	if d.Until == "left" {
 		return "while in the queue, by " + d.By
 	}
-	return fmt.Sprintf("%d s by %s", d.WindowSeconds, d.By)
+	return fmt.Sprintf("%s by %s", span(time.Second)(d.WindowSeconds), d.By)
 }
 
 func (a *app) queueStats(s *wire.QueueStats, err error) error {

@@ -161,15 +161,14 @@ func TestNamesAreEscaped(t *testing.T) {
 }
 
 // Follow finds its position first, then continues after the last event seen when
-// the connection breaks.
+// the connection breaks, at the next node if this one stops.
 func TestFollowMissesNothing(t *testing.T) {
 	line := func(id string) string { return `{"event_id":"` + id + `","type":"enqueued"}` + "\n" }
-	c, f, _ := setup(t,
+	c, f, _ := several(t, nil, all(
 		says(200, `{"events":[],"next_cursor":"01A"}`),
 		says(200, line("01B")+"\n"+line("01C")+`{"event_id":"01`),
 		problemSays(503, "shutting_down", "", true),
-		says(200, line("01D")),
-	)
+	), all(says(200, line("01D"))))
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var got []string
@@ -181,7 +180,7 @@ func TestFollowMissesNothing(t *testing.T) {
 	}
 	assert.Equal(t, strings.Join(got, " "), "01B 01C 01D", "%v", got)
 	var after []string
-	for _, r := range f.asked() {
+	for _, r := range append(f[0].asked(), f[1].asked()...) {
 		after = append(after, r.query.Get("after"))
 	}
 	assert.Equal(t, strings.Join(after, ","), ",01A,01C,01C", "%v", after)

@@ -184,21 +184,6 @@ func TestAHangingNodeIsLeft(t *testing.T) {
 	})
 }
 
-func TestFollowGoesToTheNextNode(t *testing.T) {
-	line := func(id string) string { return `{"event_id":"` + id + `","type":"acked"}` + "\n" }
-	c, f, _ := several(t, nil, all(says(200, line("01A")), stopping), all(says(200, line("01B"))))
-	var got []string
-	for e, err := range c.Follow(t.Context(), EventQuery{After: "019"}) {
-		require.NoError(t, err)
-		if got = append(got, e.EventID); len(got) == 2 {
-			break
-		}
-	}
-	if strings.Join(got, " ") != "01A 01B" || f[1].asked()[0].query.Get("after") != "01A" {
-		t.Error(got)
-	}
-}
-
 // A removal whose answer was lost is done, though the next node says that there is no such node.
 func TestRemoveNodeTwice(t *testing.T) {
 	missing := refuses(404, "node_not_found", false)

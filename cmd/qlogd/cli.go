@@ -158,12 +158,13 @@ func fields(cmd *cobra.Command, of any) {
 		}
 		opt(cmd, to.Addr().Interface(), f.name)
 		as := f.tag.Get("as")
-		if kind, ok := kinds[as]; ok {
+		if k, ok := kinds[as]; ok {
 			own := cmd.Flags().Lookup(f.name)
-			own.Value = kinded{own.Value, kind}
-		}
-		if was := f.tag.Get("was"); was != "" {
-			olderFlag(cmd, was, f.name, as)
+			own.Value = kinded{own.Value, k.name}
+			if k.older != "" {
+				o := older{cmd.Flags(), f.name, as}
+				cmd.Flags().VarPF(o, f.name+k.older, "", "").Hidden = true
+			}
 		}
 		if text, ok := f.tag.Lookup("default"); ok {
 			setDefault(cmd, f.name, text)
@@ -171,9 +172,14 @@ func fields(cmd *cobra.Command, of any) {
 	}
 }
 
-// kinds are what help calls the values of flags that set a member of a request.
-var kinds = map[string]string{
-	"int": "int", "float": "float", "ms": "duration", "s": "duration", "ms list": "durations",
+// kinds are those of the values of flags that set a member of a request, by the tag "as".
+var kinds = map[string]struct {
+	name  string        // in help
+	unit  time.Duration // of the member
+	older string        // the end of the name of the flag's earlier form
+}{
+	"int": {name: "int"}, "float": {name: "float"}, "s": {"duration", time.Second, "-seconds"},
+	"ms": {"duration", time.Millisecond, "-ms"}, "ms list": {"durations", time.Millisecond, "-ms"},
 }
 
 // kinded is a flag of another kind, as help prints it.
@@ -264,79 +270,6 @@ func outputFlag(cmd *cobra.Command, to *string, of ...string) {
 	cmd.Flags().VarP(choice{to, of}, "output", "o", "output format: "+strings.Join(of, " or "))
 	_ = cmd.RegisterFlagCompletionFunc("output",
 		cobra.FixedCompletions(of, cobra.ShellCompDirectiveNoFileComp))
-}
-
-// reach is how a command reaches a server, as flags say it: the nodes of a target, or a context.
-type reach struct {
-	target
-	context string
-}
-
-func (a *app) addrFlag(cmd *cobra.Command) { opt(cmd, &a.reach.Addr, "addr") }
-func (a *app) caFlag(cmd *cobra.Command)   { opt(cmd, &a.reach.CACert, "ca-cert") }
-
-func (a *app) authFlags(cmd *cobra.Command) {
-	opt(cmd, &a.reach.Token, "token")
-	opt(cmd, &a.reach.TokenFile, "token-file")
-	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
-	a.caFlag(cmd)
-}
-
-// reached returns how to reach the server. What no flag names comes from the environment, then from
-// the context.
-func (a *app) reached() (target, error) {
-	of, err := a.target()
-	env := target{a.getenv("QLOGD_ADDR"), a.getenv("QLOGD_TOKEN_FILE"), a.getenv("QLOGD_TOKEN"),
-		a.getenv("QLOGD_CA_CERT")}
-	for _, t := range []target{env, a.reach.target} {
-		of.Addr, of.CACert = cmp.Or(t.Addr, of.Addr), cmp.Or(t.CACert, of.CACert)
-		if t.Token+t.TokenFile != "" { // a flag goes before both variables
-			of.Token, of.TokenFile = t.Token, t.TokenFile
-		}
-	}
-	of.Addr = cmp.Or(of.Addr, defaultAddr)
-	return of, err
-}
-
-// server returns a client of the server that flags, environment or context name.
-func (a *app) server(more ...client.Option) (*client.Client, error) {
-	t, err := a.reached()
-	if err != nil {
-		return nil, err
-	}
-	if t.Token == "" && t.TokenFile != "" {
-		b, err := os.ReadFile(t.TokenFile)
-		if err != nil {
-			return nil, usagef("token: %w", err)
-		}
-		if t.Token = strings.TrimSpace(string(b)); t.Token == "" {
-			return nil, usagef("token: %s is empty", t.TokenFile)
-		}
-	}
-	return t.connect(append(more, client.WithToken(t.Token))...)
-}
-
-// ask calls a server. If it refuses the arguments, that is wrong usage.
-func (c request) ask(do func(c request) error, more ...client.Option) (err error) {
-	if c.Client, err = c.server(more...); err != nil {
-		return err
-	}
-	return c.refusal(do(c))
-}
-
-// connect returns a client without a token.
-func (t *target) connect(opts ...client.Option) (*client.Client, error) {
-	// A person waits: fail soon where no server answers.
-	retry := client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}
-	opts = append(opts, client.WithRetry(retry), client.WithUserAgent("qlogd-cli/"+build().Version))
-	if t.CACert != "" {
-		opts = append(opts, client.WithCACert(t.CACert))
-	}
-	c, err := client.New(t.Addr, opts...)
-	if err != nil {
-		return nil, usagef("%w", err)
-	}
-	return c, nil
 }
 
 // destroyFlags declares --yes and --dry-run.
@@ -495,18 +428,14 @@ func (d *duration) Set(text string) error {
 	return err
 }
 
-// units are those of the API's fields, by the tag of a flag that sets one.
-var units = map[string]time.Duration{
-	"ms": time.Millisecond, "ms list": time.Millisecond, "s": time.Second,
-}
-
-// inUnit returns a duration as a whole number of a unit.
-func inUnit(text, unit string) (int64, error) {
+// inUnit returns a duration as a whole number of a member's unit.
+func inUnit(text, as string) (int64, error) {
 	d, err := durations.Parse(text)
-	if err == nil && d%units[unit] != 0 {
-		err = fmt.Errorf("%.64q is not a multiple of %v", text, units[unit])
+	unit := kinds[as].unit
+	if err == nil && d%unit != 0 {
+		err = fmt.Errorf("%.64q is not a multiple of %v", text, unit)
 	}
-	return int64(d / units[unit]), err
+	return int64(d / unit), err
 }
 
 // items returns those of a text, without spaces and empty ones.
@@ -542,10 +471,4 @@ func (o older) Set(text string) error {
 		values[i] = strconv.FormatInt(n, 10) + unit
 	}
 	return o.flags.Set(o.name, strings.Join(values, ","))
-}
-
-// olderFlag declares the earlier form of a flag, hidden.
-func olderFlag(cmd *cobra.Command, was, name, as string) {
-	f := cmd.Flags().VarPF(older{cmd.Flags(), name, as}, was, "", "")
-	f.Hidden = true
 }

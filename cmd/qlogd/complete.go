@@ -24,8 +24,9 @@ var known = map[string]string{
 	"dead list/reason": deadReasons, "dead groups/reason": deadReasons,
 	"dead replay/reason": deadReasons, "dead purge/reason": deadReasons,
 	"undo/reason": "purged deleted expired queue_deleted max_attempts rejected key_dead",
-	"order":       "original append head", "undo/order": "original append", "status": "running cancelled completed failed",
-	"as": "auto payload message", "role": "admin produce consume read",
+	"order":       "original append head", "undo/order": "original append",
+	"status": "running cancelled completed failed",
+	"as":     "auto payload message", "role": "admin produce consume read",
 	"scheme":    "github pagerduty stripe standard slack shopify generic",
 	"log-level": "debug info warn error", "log-format": "text json",
 }

@@ -8,10 +8,13 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -101,8 +104,80 @@ func (a *app) target() (target, error) {
 	return *t, nil
 }
 
+// reach is how a command reaches a server, as flags say it: the nodes of a target, or a context.
+type reach struct {
+	target
+	context string
+}
+
+func (a *app) addrFlag(cmd *cobra.Command) { opt(cmd, &a.reach.Addr, "addr") }
+func (a *app) caFlag(cmd *cobra.Command)   { opt(cmd, &a.reach.CACert, "ca-cert") }
 func (a *app) contextFlag(cmd *cobra.Command) {
 	opt(cmd, &a.reach.context, "context")
+}
+
+func (a *app) authFlags(cmd *cobra.Command) {
+	opt(cmd, &a.reach.Token, "token")
+	opt(cmd, &a.reach.TokenFile, "token-file")
+	cmd.MarkFlagsMutuallyExclusive("token", "token-file")
+	a.caFlag(cmd)
+}
+
+// reached returns how to reach the server. What no flag names comes from the environment, then from
+// the context.
+func (a *app) reached() (target, error) {
+	of, err := a.target()
+	env := target{a.getenv("QLOGD_ADDR"), a.getenv("QLOGD_TOKEN_FILE"), a.getenv("QLOGD_TOKEN"),
+		a.getenv("QLOGD_CA_CERT")}
+	for _, t := range []target{env, a.reach.target} {
+		of.Addr, of.CACert = cmp.Or(t.Addr, of.Addr), cmp.Or(t.CACert, of.CACert)
+		if t.Token+t.TokenFile != "" { // a flag goes before both variables
+			of.Token, of.TokenFile = t.Token, t.TokenFile
+		}
+	}
+	of.Addr = cmp.Or(of.Addr, defaultAddr)
+	return of, err
+}
+
+// server returns a client of the server that flags, environment or context name.
+func (a *app) server(more ...client.Option) (*client.Client, error) {
+	t, err := a.reached()
+	if err != nil {
+		return nil, err
+	}
+	if t.Token == "" && t.TokenFile != "" {
+		b, err := os.ReadFile(t.TokenFile)
+		if err != nil {
+			return nil, usagef("token: %w", err)
+		}
+		if t.Token = strings.TrimSpace(string(b)); t.Token == "" {
+			return nil, usagef("token: %s is empty", t.TokenFile)
+		}
+	}
+	return t.connect(append(more, client.WithToken(t.Token))...)
+}
+
+// ask calls a server. If it refuses the arguments, that is wrong usage.
+func (c request) ask(do func(c request) error, more ...client.Option) (err error) {
+	if c.Client, err = c.server(more...); err != nil {
+		return err
+	}
+	return c.refusal(do(c))
+}
+
+// connect returns a client without a token.
+func (t *target) connect(opts ...client.Option) (*client.Client, error) {
+	// A person waits: fail soon where no server answers.
+	retry := client.Retry{Attempts: 4, Min: 50 * time.Millisecond, Max: 2 * time.Second}
+	opts = append(opts, client.WithRetry(retry), client.WithUserAgent("qlogd-cli/"+build().Version))
+	if t.CACert != "" {
+		opts = append(opts, client.WithCACert(t.CACert))
+	}
+	c, err := client.New(t.Addr, opts...)
+	if err != nil {
+		return nil, usagef("%w", err)
+	}
+	return c, nil
 }
 
 // contextLine is a context as list prints it.

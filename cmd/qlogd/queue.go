@@ -272,28 +272,28 @@ func (a *app) queueStats(s *wire.QueueStats, err error) error {
 type policy struct {
 	Policy              string
 	Ordering            string `sets:"ordering"`
-	MaxAge              string `sets:"retention.max_age_seconds" as:"s" was:"max-age-seconds"`
+	MaxAge              string `sets:"retention.max_age_seconds" as:"s"`
 	MaxDepth            string `sets:"retention.max_depth" as:"int"`
 	MaxBytes            string `sets:"retention.max_bytes" as:"int"`
 	OnExpired           string `sets:"retention.on_expired"`
-	Lease               string `sets:"delivery.lease_ms" as:"ms" was:"lease-ms"`
+	Lease               string `sets:"delivery.lease_ms" as:"ms"`
 	MaxAttempts         string `sets:"delivery.max_attempts" as:"int"`
-	InitialBackoff      string `sets:"delivery.initial_backoff_ms" as:"ms" was:"initial-backoff-ms"`
+	InitialBackoff      string `sets:"delivery.initial_backoff_ms" as:"ms"`
 	BackoffMultiplier   string `sets:"delivery.backoff_multiplier" as:"float"`
-	MaxBackoff          string `sets:"delivery.max_backoff_ms" as:"ms" was:"max-backoff-ms"`
+	MaxBackoff          string `sets:"delivery.max_backoff_ms" as:"ms"`
 	BackoffJitter       string `sets:"delivery.backoff_jitter" as:"float"`
-	BackoffSchedule     string `sets:"delivery.backoff_schedule_ms" as:"ms list" was:"backoff-schedule-ms"`
+	BackoffSchedule     string `sets:"delivery.backoff_schedule_ms" as:"ms list"`
 	OnRetry             string `sets:"delivery.on_retry"`
 	OnDead              string `sets:"delivery.on_dead"`
 	DeadLetterQueue     string `sets:"delivery.dead_letter_queue" as:"text or null"`
 	LaneBatch           string `sets:"delivery.lane_batch" as:"int"`
-	DefaultDelay        string `sets:"delivery.default_delay_ms" as:"ms" was:"default-delay-ms"`
+	DefaultDelay        string `sets:"delivery.default_delay_ms" as:"ms"`
 	MaxInFlight         string `sets:"delivery.max_in_flight" as:"int"`
 	RateLimitCount      string `sets:"delivery.rate_limit.count" as:"int"`
-	RateLimitPer        string `sets:"delivery.rate_limit.per_ms" as:"ms" was:"rate-limit-per-ms"`
+	RateLimitPer        string `sets:"delivery.rate_limit.per_ms" as:"ms"`
 	MaxInFlightPerKey   string `sets:"delivery.max_in_flight_per_key" as:"int"`
-	PriorityAging       string `sets:"delivery.priority_aging_ms" as:"ms" was:"priority-aging-ms"`
-	DeduplicationWindow string `sets:"deduplication.window_seconds" as:"s" was:"deduplication-window-seconds"`
+	PriorityAging       string `sets:"delivery.priority_aging_ms" as:"ms"`
+	DeduplicationWindow string `sets:"deduplication.window_seconds" as:"s"`
 	DeduplicationBy     string `sets:"deduplication.by"`
 	DeduplicationUntil  string `sets:"deduplication.until"`
 	Namespace           string `sets:"namespace"`

@@ -127,7 +127,7 @@ type definition struct {
 	Prefix         string   `sets:"verify_hmac.prefix"`
 	SecretEnv      []string `sets:"verify_hmac.secret_env"`
 	SecretFile     []string `sets:"verify_hmac.secret_file"`
-	MaxAge         string   `sets:"max_age_seconds" as:"s" was:"max-age-seconds" default:"5m"`
+	MaxAge         string   `sets:"max_age_seconds" as:"s" default:"5m"`
 	SignedAt       string   `sets:"signed_at"`
 	AllowIPs       []string `sets:"allow_ips" flag:"allow-ips"`
 	Filter         string   `sets:"filter"`

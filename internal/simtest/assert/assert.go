@@ -73,6 +73,14 @@ func ErrorIs(t T, err, want error, about ...any) {
 	}
 }
 
+// ErrorContains reports an error unless err has a text with part in it; part "" stands for no error.
+func ErrorContains(t T, err error, part string, about ...any) {
+	t.Helper()
+	if part == "" && err != nil || part != "" && (err == nil || !strings.Contains(err.Error(), part)) {
+		t.Errorf("%s", Message(about, "got error %v, want one with %q", err, part))
+	}
+}
+
 // EqualSlices reports an error unless both slices have the same elements.
 func EqualSlices[S ~[]E, E comparable](t T, got, want S, about ...any) {
 	t.Helper()

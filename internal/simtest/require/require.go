@@ -61,6 +61,12 @@ func ErrorIs(t T, err, want error, about ...any) {
 	assert.ErrorIs(fatal{t}, err, want, about...)
 }
 
+// ErrorContains ends the test unless err has a text with part in it; part "" stands for no error.
+func ErrorContains(t T, err error, part string, about ...any) {
+	t.Helper()
+	assert.ErrorContains(fatal{t}, err, part, about...)
+}
+
 // EqualSlices ends the test unless both slices have the same elements.
 func EqualSlices[S ~[]E, E comparable](t T, got, want S, about ...any) {
 	t.Helper()

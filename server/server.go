@@ -143,7 +143,7 @@ func Start(c *Config, logger *slog.Logger) (_ *Node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	n.release(lock.Release)
+	n.release(lock.Close)
 	if n.card, err = openCard(c, logger); err != nil {
 		return nil, err
 	}

@@ -217,7 +217,7 @@ func (c request) rebuildStopped(dataDir string) error {
 	if err != nil {
 		return fmt.Errorf("%w; use --addr for a running server", err)
 	}
-	defer lock.Release() //nolint:errcheck // read only
+	defer lock.Close() //nolint:errcheck // read only
 	dir, err := replay.Open(dataDir)
 	if err != nil {
 		return err

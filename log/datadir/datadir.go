@@ -14,6 +14,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -39,13 +40,11 @@ const (
 // Path joins a data directory and one of its names.
 func Path(dir, name string) string { return filepath.Join(dir, name) }
 
-// Lock is the exclusive right to use a data directory.
-type Lock struct{ f *os.File }
-
-// Acquire creates dir if it is missing (0700), refuses one that other users can write to or that is
-// a symbolic link, locks it against a second process, and removes other users' permissions on its
-// files. The lock ends with the process.
-func Acquire(dir string) (*Lock, error) {
+// Acquire returns the exclusive right to use a data directory. It creates dir if it is missing
+// (0700), refuses one that other users can write to or that is a symbolic link, locks it against a
+// second process, and removes other users' permissions on its files. The lock ends when it is
+// closed, or with the process.
+func Acquire(dir string) (io.Closer, error) {
 	if _, err := os.Lstat(dir); err != nil { // a link that leads nowhere is refused below
 		if err := (vfs.OS{}).MkdirAll(filepath.Clean(dir)); err != nil {
 			return nil, fmt.Errorf("data directory: %w", err)
@@ -78,7 +77,7 @@ func Acquire(dir string) (*Lock, error) {
 		f.Close()
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
-	return &Lock{f}, nil
+	return f, nil
 }
 
 // makePrivate is a fs.WalkDirFunc that removes other users' permissions on a file or directory.
@@ -95,9 +94,6 @@ func makePrivate(name string, d fs.DirEntry, err error) error {
 	}
 	return os.Chmod(name, info.Mode().Perm()&0o700)
 }
-
-// Release releases the lock.
-func (l *Lock) Release() error { return l.f.Close() }
 
 func checkDir(dir string) error {
 	info, err := os.Lstat(dir)

@@ -8,11 +8,9 @@ import (
 	"syscall"
 )
 
-// OS is the operating system's file system: files with mode 0600, directories
-// with mode 0700, and no file is opened through a symbolic link.
+// OS is the operating system's file system, an FS: files with mode 0600, directories
+// with mode 0700, and no file is opened or stated through a symbolic link.
 type OS struct{}
-
-var _ FS = OS{}
 
 // osFile is an os.File whose Sync flushes bytes and size.
 type osFile struct{ *os.File }
@@ -25,18 +23,12 @@ func (OS) open(name string, flag int) (File, error) {
 	return osFile{f}, nil
 }
 
-// Create implements FS.
 func (o OS) Create(name string) (File, error) {
 	return o.open(name, os.O_RDWR|os.O_CREATE|os.O_EXCL)
 }
-
-// OpenReadWrite implements FS.
 func (o OS) OpenReadWrite(name string) (File, error) { return o.open(name, os.O_RDWR) }
+func (o OS) OpenRead(name string) (File, error)      { return o.open(name, os.O_RDONLY) }
 
-// OpenRead implements FS.
-func (o OS) OpenRead(name string) (File, error) { return o.open(name, os.O_RDONLY) }
-
-// List implements FS.
 func (OS) List(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -49,7 +41,6 @@ func (OS) List(dir string) ([]string, error) {
 	return names, nil
 }
 
-// Stat implements FS. It does not follow a symbolic link.
 func (OS) Stat(name string) (int64, error) {
 	fi, err := os.Lstat(name)
 	if err != nil || fi.IsDir() {
@@ -58,13 +49,9 @@ func (OS) Stat(name string) (int64, error) {
 	return fi.Size(), nil
 }
 
-// Remove implements FS.
-func (OS) Remove(name string) error { return os.Remove(name) }
-
-// Rename implements FS.
+func (OS) Remove(name string) error             { return os.Remove(name) }
 func (OS) Rename(oldName, newName string) error { return os.Rename(oldName, newName) }
 
-// MkdirAll implements FS.
 func (o OS) MkdirAll(dir string) error {
 	if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
 		return nil
@@ -80,7 +67,6 @@ func (o OS) MkdirAll(dir string) error {
 	return o.SyncDir(parent)
 }
 
-// SyncDir implements FS.
 func (OS) SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
@@ -92,7 +78,6 @@ func (OS) SyncDir(dir string) error {
 	return nil
 }
 
-// Size implements File.
 func (f osFile) Size() (int64, error) {
 	fi, err := f.Stat()
 	if err != nil {

@@ -47,28 +47,24 @@ func (d *Dir) Into(ctx context.Context, to event.Instant, target string, seed Se
 	if err != nil {
 		return nil, err
 	}
-	chain, err := d.Log.ChainAt(index)
-	if err != nil {
-		return nil, err
-	}
-	clock := state.Clock()
-	if to.Kind == event.InstantTime {
-		clock = max(clock, to.Time)
-	}
-	frozen := state.Freeze()
-	defer frozen.Release()
-	return d.write(target, seed, func(tmp string) (
-		*datadir.Node, checkpoint.Meta, io.WriterTo, error) {
-		err := d.copyLog(ctx, index, datadir.Path(tmp, datadir.LogDir), progress)
-		node, meta := d.forkNode(frozen, log.SegmentInfo{Last: state.Index(), Chain: chain,
-			SegmentSize: d.Log.SegmentSize()}, clock)
-		return node, meta, frozen, err
+	return d.write(to, target, seed, func(logDir string) (origin, error) {
+		end, err := d.copyLog(ctx, index, logDir, progress)
+		end.Last = state.Index() // index may be one of Raft's own
+		return origin{state: state, end: end}, err
 	})
 }
 
-// write writes a new data directory with the log and of the state that fill returns.
-func (d *Dir) write(target string, seed Seed, fill func(tmp string) (
-	*datadir.Node, checkpoint.Meta, io.WriterTo, error)) (*datadir.Node, error) {
+// origin is what a new data directory continues from.
+type origin struct {
+	state *projections.State
+	end   log.SegmentInfo // of the log
+	lost  []datadir.Lost
+}
+
+// write writes a new data directory with the log that fill writes, and that leads to the state that
+// it returns.
+func (d *Dir) write(to event.Instant, target string, seed Seed,
+	fill func(logDir string) (origin, error)) (*datadir.Node, error) {
 	tmp := target + ".replay-tmp"
 	if err := os.RemoveAll(tmp); err != nil {
 		return nil, err
@@ -80,11 +76,19 @@ func (d *Dir) write(target string, seed Seed, fill func(tmp string) (
 			return nil, err
 		}
 	}
-	node, meta, state, err := fill(tmp)
+	from, err := fill(logDir)
 	if err != nil {
 		return nil, err
 	}
-	if err := seed(tmp, node, meta, state); err != nil {
+	node := d.fork(&from, to)
+	state := from.state.Freeze()
+	defer state.Release()
+	err = seed(tmp, node, checkpoint.Meta{
+		Index: from.end.Last, HeadIndex: from.end.Last, Chain: from.end.Chain,
+		Clock: state.Clock(), Digest: state.Digest(), ClusterID: node.ClusterID,
+		CreatedAt: time.Now().UnixMilli(),
+	}, state)
+	if err != nil {
 		return nil, err
 	}
 	if err := node.Write(tmp); err != nil {
@@ -142,34 +146,34 @@ func (d *Dir) checkTarget(target string) (string, error) {
 	return abs, nil
 }
 
-// forkNode returns the card of a copy: of a new cluster, so that the copy can't be mistaken for the
-// original, with push disabled; and what its checkpoint says of the state.
-func (d *Dir) forkNode(state *projections.Frozen, end log.SegmentInfo, clock int64) (
-	*datadir.Node, checkpoint.Meta) {
-	n := datadir.NewNode(cmp.Or(d.Node.NodeID, "replay"), end.SegmentSize)
+// fork returns the card of a copy: of a new cluster, so that the copy can't be mistaken for the
+// original, with push disabled.
+func (d *Dir) fork(from *origin, to event.Instant) *datadir.Node {
+	clock := from.state.Clock()
+	if to.Kind == event.InstantTime {
+		clock = max(clock, to.Time)
+	}
+	n := datadir.NewNode(cmp.Or(d.Node.NodeID, "replay"), from.end.SegmentSize)
 	n.Fork = &datadir.Fork{
-		ClusterID: d.Node.ClusterID, Index: end.Last, ChainHash: end.Chain.String(),
-		At: time.UnixMilli(clock).UTC(), MadeAt: n.CreatedAt, PushOff: true,
+		ClusterID: d.Node.ClusterID, Index: from.end.Last, ChainHash: from.end.Chain.String(),
+		At: time.UnixMilli(clock).UTC(), MadeAt: n.CreatedAt, PushOff: true, Lost: from.lost,
 	}
-	return n, checkpoint.Meta{
-		Index: end.Last, HeadIndex: end.Last, Chain: end.Chain, Clock: state.Clock(),
-		Digest: state.Digest(), ClusterID: n.ClusterID, CreatedAt: time.Now().UnixMilli(),
-	}
+	return n
 }
 
 // copyLog copies the segments up to index, byte for byte (a damaged header is right in the copy);
 // the last one is cut where the block at index ends. Segments that are copied whole keep their side
-// files.
+// files. It returns the last one.
 func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
-	progress func(done, total int64)) error {
+	progress func(done, total int64)) (last log.SegmentInfo, err error) {
 	source := d.LogDir()
 	if _, err := d.FS.Stat(filepath.Join(source, "erasing.list")); err == nil {
-		return errors.New("contents are being erased from this log; " +
+		return last, errors.New("contents are being erased from this log; " +
 			"start the node or wait for it to finish, then try again")
 	}
 	segments, err := d.Log.SegmentsTo(index)
 	if err != nil {
-		return err
+		return last, err
 	}
 	type file struct {
 		name   string
@@ -190,17 +194,17 @@ func (d *Dir) copyLog(ctx context.Context, index uint64, target string,
 	}
 	for _, f := range files {
 		if err := ctx.Err(); err != nil {
-			return err
+			return last, err
 		}
 		err := d.copyFile(filepath.Join(source, f.name), filepath.Join(target, f.name), f.header, f.size)
 		if err != nil {
-			return fmt.Errorf("copy %s: %w", f.name, err)
+			return last, fmt.Errorf("copy %s: %w", f.name, err)
 		}
 		if done += f.size; progress != nil {
 			progress(done, total)
 		}
 	}
-	return nil
+	return segments[len(segments)-1], nil
 }
 
 // copyFile copies the first n bytes of a file, durably. It begins with header in the copy.

@@ -5,14 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"slices"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/log"
-	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
@@ -68,9 +66,8 @@ func Salvage(ctx context.Context, fsys vfs.FS, path string, card *datadir.Node, 
 	}
 	v := &salvage{d: d, to: to, progress: progress, named: map[event.ID]*Loss{},
 		missing: map[string]bool{}, known: map[string]bool{}}
-	node, err = d.write(target, seed, func(tmp string) (
-		*datadir.Node, checkpoint.Meta, io.WriterTo, error) {
-		return v.fill(ctx, tmp)
+	node, err = d.write(to, target, seed, func(logDir string) (origin, error) {
+		return v.fill(ctx, logDir)
 	})
 	return node, v.losses, err
 }
@@ -283,67 +280,51 @@ func (v *salvage) fold(b *event.Block) (out []event.ID) {
 }
 
 // fill writes the log and returns the state that it leads to.
-func (v *salvage) fill(ctx context.Context, tmp string) (
-	*datadir.Node, checkpoint.Meta, io.WriterTo, error) {
+func (v *salvage) fill(ctx context.Context, logDir string) (from origin, err error) {
 	o := v.d.logOptions()
 	o.SegmentSize = v.d.Node.LogSegmentBytes
 	if v.to.Kind != event.InstantNow {
 		o.Durable = 0
 	}
-	logDir := datadir.Path(tmp, datadir.LogDir)
 	pass := func() (log.SegmentInfo, error) {
 		return log.Salvage(ctx, o, log.Options{Dir: logDir},
 			log.SalvageOptions{Begin: v.begin, Ends: v.ends, LeftOut: v.fold, Lost: v.lost,
 				Progress: v.progress})
 	}
-	end, err := pass()
+	from.end, err = pass()
 	if err == nil && len(v.needs) > 0 {
 		v.plan()
 		v.second, v.losses = true, nil
 		if err = errors.Join(os.RemoveAll(logDir), os.Mkdir(logDir, 0o700)); err == nil {
-			end, err = pass()
+			from.end, err = pass()
 		}
 	}
-	if err == nil && end.Last == 0 {
+	if err == nil && from.end.Last == 0 {
 		err = fmt.Errorf("%w: no block of the log up to --to is whole", ErrTarget)
 	}
 	if err != nil {
-		return nil, checkpoint.Meta{}, nil, err
+		return from, err
 	}
 	// What was tried is not trusted: the state is what the copy says.
-	state := v.first()
+	from.state = v.first()
 	// Retention writes to the log what it deletes.
-	if state.Index() > 0 && v.before >= max(v.state.History(), 1) {
+	if from.state.Index() > 0 && v.before >= max(v.state.History(), 1) {
 		v.losses = slices.Insert(v.losses, 0, &Loss{Loss: *v.beginning()})
 	}
-	if err := v.again(ctx, state, logDir); err != nil {
-		return nil, checkpoint.Meta{}, nil, err
-	}
-	frozen := state.Freeze()
-	clock := state.Clock()
-	if v.to.Kind == event.InstantTime {
-		clock = max(clock, v.to.Time)
-	}
-	node, meta := v.d.forkNode(frozen, end, clock)
 	for _, l := range v.losses {
 		if !l.Kept {
-			node.Fork.Lost = append(node.Fork.Lost, datadir.Lost{First: l.First, Last: l.Last})
+			from.lost = append(from.lost, datadir.Lost{First: l.First, Last: l.Last})
 		}
 	}
-	return node, meta, frozen, nil
-}
-
-// again folds the copy.
-func (v *salvage) again(ctx context.Context, state *projections.State, dir string) error {
-	l, err := log.OpenReadOnly(log.Options{Dir: dir})
+	l, err := log.OpenReadOnly(log.Options{Dir: logDir})
 	if err != nil {
-		return err
+		return from, err
 	}
 	defer l.Close()
-	for _, err := range (&Source{Log: l}).fold(ctx, state, math.MaxUint64) {
+	for _, err := range (&Source{Log: l}).fold(ctx, from.state, math.MaxUint64) {
 		if err != nil {
-			return err
+			return from, err
 		}
 	}
-	return nil
+	return from, nil
 }

@@ -495,14 +495,11 @@ func (c *Counts) sum() {
 // difference returns what is different in a message's life, nil if nothing is.
 // delay is by how long it ends later, if it ends the same way.
 func (s *stage) difference(l *life) (d *Divergence, delay int64, sameEnd bool) {
-	at := -1
-	for i := range max(len(l.real), len(l.play)) {
-		if i >= len(l.real) || i >= len(l.play) || s.differ(&l.real[i], &l.play[i]) {
-			at = i
-			break
-		}
+	at, both := 0, min(len(l.real), len(l.play))
+	for at < both && !s.differ(&l.real[at], &l.play[at]) {
+		at++
 	}
-	if at < 0 {
+	if at == len(l.real) && at == len(l.play) {
 		return nil, 0, false
 	}
 	d = &Divergence{

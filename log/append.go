@@ -95,22 +95,17 @@ func (l *Log) append(b *rawBlock) (err error) {
 	if l.w == nil {
 		return ErrReadOnly
 	}
-	w := l.w
-	w.writeMu.Lock()
-	sealed, err := l.write(b)
-	full := w.unsynced >= syncEvery
-	if full {
-		w.unsynced = 0
-	}
-	w.writeMu.Unlock()
-	if err == nil && (full || sealed) {
+	l.w.writeMu.Lock()
+	tidy, err := l.write(b)
+	l.w.writeMu.Unlock()
+	if tidy {
 		err = l.tidySoon()
 	}
 	return err
 }
 
-// write appends a block and reports whether it sealed a segment.
-func (l *Log) write(b *rawBlock) (sealed bool, err error) {
+// write appends a block and reports whether tidy has something to do.
+func (l *Log) write(b *rawBlock) (tidy bool, err error) {
 	if err := l.usable(); err != nil {
 		return false, err
 	}
@@ -125,7 +120,7 @@ func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 	}
 	fresh := seg == nil || seg.Size+size > l.segSize
 	if fresh {
-		sealed = seg != nil
+		tidy = seg != nil
 		if seg, err = l.rotate(seg, b.Index); err != nil {
 			l.fail(err)
 			return false, err
@@ -144,8 +139,10 @@ func (l *Log) write(b *rawBlock) (sealed bool, err error) {
 		return false, err
 	}
 	l.publish(b, seg, buf[int64(len(buf))-size:], offs, fresh)
-	l.w.unsynced += int64(len(buf))
-	return sealed, nil
+	if l.w.unsynced += int64(len(buf)); l.w.unsynced >= syncEvery {
+		l.w.unsynced, tidy = 0, true
+	}
+	return tidy, nil
 }
 
 // check returns the size of b on disk, or an error if it is invalid.

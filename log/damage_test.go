@@ -24,11 +24,7 @@ func TestReadToDamage(t *testing.T) {
 	for i, seg := range whole.Segments() {
 		for n, part := range extents(whole, i)[1:] {
 			for _, off := range []int64{part.from, part.from + blockSize, part.to - 1} {
-				damaged := disk.Clone()
-				name := path.Join(dir, seg.Name)
-				bad := bytes.Clone(disk.Get(name))
-				bad[off] ^= 1
-				damaged.Put(name, bad)
+				damaged := flipped(disk, seg.Name, off, 1)
 				if n%2 == 0 && seg.Sealed {
 					must(t, damaged.Remove(path.Join(dir, seg.SideFile)))
 				}

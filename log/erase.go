@@ -69,9 +69,7 @@ func (l *Log) Erase(refs []event.Ref) (err error) {
 		return err
 	}
 	l.mu.Lock()
-	for _, ref := range refs {
-		l.cache.drop(ref.Index)
-	}
+	l.cache.dropUpTo(slices.MaxFunc(refs, event.Ref.Compare).Index)
 	l.mu.Unlock()
 	return nil
 }

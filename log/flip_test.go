@@ -49,8 +49,8 @@ func TestEveryFlippedByte(t *testing.T) {
 	l, err := OpenReadOnly(options(disk))
 	must(t, err)
 	defer l.Close()
-	segments, flipped := l.Segments(), 0
-	defer func() { t.Logf("figures: %d bytes of an event log flipped, one at a time", flipped) }()
+	segments, tried := l.Segments(), 0
+	defer func() { t.Logf("figures: %d bytes of an event log flipped, one at a time", tried) }()
 	for _, name := range files(t, disk) {
 		data := disk.Get(path.Join(dir, name))
 		i := slices.IndexFunc(segments, func(s SegmentInfo) bool { return s.Name == name })
@@ -59,12 +59,9 @@ func TestEveryFlippedByte(t *testing.T) {
 			parts = extents(l, i)
 		}
 		for off := 0; off < len(data); off += step(1, 11) {
-			flipped++
+			tried++
 			flip := []byte{0x01, 0x80, 0xff}[off%3]
-			damaged := disk.Clone()
-			bad := bytes.Clone(data)
-			bad[off] ^= flip
-			damaged.Put(path.Join(dir, name), bad)
+			damaged := flipped(disk, name, int64(off), flip)
 			newest := i == len(segments)-1
 			lastBlock := newest && int64(off) >= parts[len(parts)-1].from
 			checkVerify(t, damaged, name, int64(off), parts, lastBlock)
@@ -218,9 +215,8 @@ func TestLostSectors(t *testing.T) {
 			for n < 5 && ext[n].to <= max(a*diskSector, ext[2].from) {
 				n++
 			}
-			if l.Head() != uint64(n) || l.Tail() == nil {
-				t.Fatalf("sectors %d and %d: head %d, want %d", a, b, l.Head(), n)
-			}
+			require.True(t, l.Head() == uint64(n) && l.Tail() != nil,
+				"sectors %d and %d: head %d, want %d", a, b, l.Head(), n)
 			sameBlocks(t, readAll(t, l, 0), blocks[:n])
 			must(t, l.Close())
 			if a < last-8 {
@@ -259,11 +255,7 @@ func TestContentThatLooksLikeALog(t *testing.T) {
 		at := bytes.LastIndex(data, []byte("header of copy")) - 100
 		at = bytes.LastIndex(data[:at+60], []byte(blockMagic))
 		for _, off := range []int{at + 5, at + blockSize + 30, len(data) - 3} {
-			bad := bytes.Clone(data)
-			bad[off] ^= 1
-			c := d.Clone()
-			c.Put(name, bad)
-			l, err := Open(options(c))
+			l, err := Open(options(flipped(d, path.Base(name), int64(off), 1)))
 			if d == disk && off == at+5 {
 				continue // a copy of this very segment, and the block's extent unknown
 			}

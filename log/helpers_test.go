@@ -153,7 +153,7 @@ func tryReadAll(l *Log, from uint64) ([]*rawBlock, error) {
 }
 
 // sameBlocks fails unless got is want.
-func sameBlocks(t tester, got, want []*rawBlock) {
+func sameBlocks(t require.T, got, want []*rawBlock) {
 	t.Helper()
 	for i := range min(len(got), len(want)) {
 		require.Equal(t, diffBlock(got[i], want[i]), "", "block %d", want[i].Index)
@@ -191,6 +191,16 @@ func corruption(t testing.TB, err error) *CorruptionError {
 	c, ok := errors.AsType[*CorruptionError](err)
 	require.True(t, ok, "want a CorruptionError, got %v", err)
 	return c
+}
+
+// flipped returns a copy of the disk in which bits of one byte of a file in the log's directory are
+// flipped.
+func flipped(disk *memdisk.Disk, name string, off int64, bits byte) *memdisk.Disk {
+	disk, name = disk.Clone(), path.Join(dir, name)
+	b := disk.Get(name)
+	b[off] ^= bits
+	disk.Put(name, b)
+	return disk
 }
 
 // files returns the names in the log's directory.

@@ -49,10 +49,8 @@ const (
 type memIndex struct {
 	mu    sync.RWMutex
 	marks []mark
-	next  int64           // the next mark is at this offset or after it
-	keys  [tables][]keyed // in log order; elements never change
-
-	lookups [tables]lookup
+	next  int64 // the next mark is at this offset or after it
+	keys  [tables]table
 }
 
 // keyed is a record with a key.
@@ -61,15 +59,17 @@ type keyed struct {
 	ref event.Ref
 }
 
-// lookup finds the newest record with a key. Few keys are looked up while their segment is
+// table finds the newest record with a key. Few keys are looked up while their segment is
 // active, so Append does not pay for the map.
-type lookup struct {
+type table struct {
+	all []keyed // in log order; elements never change
+
 	mu     sync.Mutex
 	newest map[[16]byte]event.Ref // of the first known records with a key
 	known  int
 }
 
-func (t *lookup) find(all []keyed, key [16]byte) event.Ref {
+func (t *table) find(all []keyed, key [16]byte) event.Ref {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.newest == nil {
@@ -96,7 +96,8 @@ func (m *memIndex) add(b *rawBlock, before, after, off int64, offs []uint32) {
 		}
 		for t, key := range [tables][16]byte{r.Subject, r.Alias} {
 			if key != [16]byte{} {
-				m.keys[t] = append(m.keys[t], keyed{key, event.Ref{Index: b.Index, Number: n}})
+				ref := event.Ref{Index: b.Index, Number: n}
+				m.keys[t].all = append(m.keys[t].all, keyed{key, ref})
 			}
 		}
 	}
@@ -121,14 +122,14 @@ func (m *memIndex) nearest(before func(mark) bool) (mark, error) {
 
 func (m *memIndex) newest(table int, key [16]byte) (event.Ref, error) {
 	m.mu.RLock()
-	all := m.keys[table]
+	all := m.keys[table].all
 	m.mu.RUnlock()
-	return m.lookups[table].find(all, key), nil
+	return m.keys[table].find(all, key), nil
 }
 
 // sorted returns the newest record with each key of a table, by key.
 func (m *memIndex) sorted(table int) []keyed {
-	all := slices.Clone(m.keys[table])
+	all := slices.Clone(m.keys[table].all)
 	slices.SortFunc(all, func(a, b keyed) int {
 		if c := bytes.Compare(a.key[:], b.key[:]); c != 0 {
 			return c

@@ -2,7 +2,6 @@ package log
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -10,15 +9,9 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-type tester interface {
-	Helper()
-	Fatal(...any)
-	Fatalf(string, ...any)
-}
-
 // everyLookup asks a log for everything there is in the blocks that it holds, some of whose
 // contents were erased.
-func everyLookup(t tester, l *Log, blocks []*rawBlock, erased map[event.Ref]bool) {
+func everyLookup(t require.T, l *Log, blocks []*rawBlock, erased map[event.Ref]bool) {
 	t.Helper()
 	got, err := tryReadAll(l, 0)
 	must(t, err)
@@ -36,9 +29,8 @@ func everyLookup(t tester, l *Log, blocks []*rawBlock, erased map[event.Ref]bool
 			newest[tableSubjects][want.Subject], newest[tableAliases][want.Alias] = ref, ref
 		}
 		beyond := event.Ref{Index: b.Index, Number: uint32(len(b.Records))}
-		if _, err := l.record(beyond); !errors.Is(err, ErrNotFound) {
-			t.Fatalf("past the last record of block %d: %v", b.Index, err)
-		}
+		_, err := l.record(beyond)
+		require.ErrorIs(t, err, ErrNotFound, "past the last record of block %d", b.Index)
 		chain, err := l.ChainAt(b.Index)
 		must(t, err)
 		require.Equal(t, chain, b.Chain, "chain at %d", b.Index)
@@ -57,22 +49,19 @@ func everyLookup(t tester, l *Log, blocks []*rawBlock, erased map[event.Ref]bool
 	for table, keys := range newest {
 		delete(keys, [16]byte{})
 		for key, want := range keys {
-			if got, ok, err := l.newest(table, key, want.Index); got != want || !ok || err != nil {
-				t.Fatalf("newest of %q: %v %v %v, want %v", key, got, ok, err, want)
-			}
-			if got, ok, err := l.newest(table, key, want.Index+1); ok || err != nil {
-				t.Fatalf("%q after its newest record: %v %v", key, got, err)
-			}
+			got, ok, err := l.newest(table, key, want.Index)
+			require.True(t, got == want && ok && err == nil,
+				"newest of %q: %v %v %v, want %v", key, got, ok, err, want)
+			got, ok, err = l.newest(table, key, want.Index+1)
+			require.True(t, !ok && err == nil, "%q after its newest record: %v %v", key, got, err)
 		}
 		for _, key := range [][16]byte{{}, key("nobody")} {
-			if _, ok, err := l.newest(table, key, 0); ok || err != nil {
-				t.Fatalf("a key that is not there: %v %v", ok, err)
-			}
+			_, ok, err := l.newest(table, key, 0)
+			require.True(t, !ok && err == nil, "a key that is not there: %v %v", ok, err)
 		}
 	}
-	if _, ok, err := l.SeekTime(clock + 1); ok || err != nil {
-		t.Fatalf("a time that has not come: %v %v", ok, err)
-	}
+	_, ok, err := l.SeekTime(clock + 1)
+	require.True(t, !ok && err == nil, "a time that has not come: %v %v", ok, err)
 }
 
 func TestWriteAndReadBack(t *testing.T) {
@@ -89,17 +78,14 @@ func TestWriteAndReadBack(t *testing.T) {
 				appendAll(t, l, b)
 				blocks = append(blocks, b)
 			}
-			if n := len(l.Segments()); n < 5 {
-				t.Fatalf("only %d segments", n)
-			}
+			require.True(t, len(l.Segments()) >= 5, "only %d segments", len(l.Segments()))
 			head := tip{blocks[59].Index, blocks[59].Chain}
 			check := func(l *Log) {
 				t.Helper()
 				everyLookup(t, l, blocks, nil)
-				if tipOf(l) != head || l.First() != 1 || l.Clock() != blocks[len(blocks)-1].Time ||
-					l.SegmentSize() != 1000 {
-					t.Fatalf("head %v, first %d, clock %d", l.Head(), l.First(), l.Clock())
-				}
+				require.True(t, tipOf(l) == head && l.First() == 1 && l.SegmentSize() == 1000 &&
+					l.Clock() == blocks[len(blocks)-1].Time,
+					"head %v, first %d, clock %d", l.Head(), l.First(), l.Clock())
 			}
 			check(l)
 			must(t, l.Close())
@@ -111,10 +97,8 @@ func TestWriteAndReadBack(t *testing.T) {
 			must(t, r.Close())
 			report, err := Verify(context.Background(), opts, nil)
 			must(t, err)
-			if (tip{report.Last, report.Chain}) != head || report.Blocks != 60 ||
-				report.Tail != nil || report.SideFiles != report.Segments-1 {
-				t.Fatalf("report %+v", report)
-			}
+			require.True(t, (tip{report.Last, report.Chain}) == head && report.Blocks == 60 &&
+				report.Tail == nil, "report %+v", report)
 			require.Equal(t, disk.Ops(), ops, "a reader has written")
 
 			opts.SegmentSize = 5000 // of a log that exists, its own counts

@@ -108,9 +108,8 @@ func TestModel(t *testing.T) {
 				index := rapid.Uint64Range(0, m.log.Head()+1).Draw(rt, "before")
 				first := m.log.First()
 				must(rt, m.log.DeleteBefore(index))
-				if s := m.log.Segments(); len(s) > 1 && s[0].Last < index {
-					rt.Fatalf("the segment from %d is still there", s[0].First)
-				}
+				s := m.log.Segments()
+				require.False(rt, len(s) > 1 && s[0].Last < index, "a segment is still there")
 				if m.log.First() != first {
 					m.durable = m.log.Head() // before anything goes, all is synced
 				}
@@ -135,9 +134,8 @@ func TestModel(t *testing.T) {
 		m.check(rt)
 		must(rt, m.log.Close())
 		report, err := Verify(context.Background(), Options{FS: m.disk, Dir: dir}, nil)
-		if err != nil || (tip{report.Last, report.Chain}) != tipOf(m.log) {
-			rt.Fatal(report, err)
-		}
+		must(rt, err)
+		require.Equal(rt, tip{report.Last, report.Chain}, tipOf(m.log))
 	})
 }
 
@@ -167,22 +165,14 @@ func TestConcurrent(t *testing.T) {
 				continue
 			}
 			ref := event.Ref{Index: 1 + rng.Uint64N(head), Number: uint32(rng.IntN(4))}
-			if _, _, err := contentOf(l, ref); err != nil && !errors.Is(err, ErrGone) {
-				return err
-			}
-			if _, err := l.record(ref); err != nil && !errors.Is(err, ErrGone) {
-				return err
-			}
-			s := key("subject %d", rng.IntN(50))
-			if _, _, err := l.newest(tableSubjects, s, 0); err != nil {
-				return err
-			}
-			if _, _, err := l.SeekTime(int64(1000 + 10*ref.Index)); err != nil &&
-				!errors.Is(err, ErrGone) {
-				return err
-			}
-			if _, err := l.ChainAt(ref.Index); err != nil && !errors.Is(err, ErrGone) {
-				return err
+			_, recordErr := l.record(ref)
+			_, _, newestErr := l.newest(tableSubjects, key("subject %d", rng.IntN(50)), 0)
+			_, _, timeErr := l.SeekTime(int64(1000 + 10*ref.Index))
+			_, chainErr := l.ChainAt(ref.Index)
+			for _, err := range []error{recordErr, newestErr, timeErr, chainErr} {
+				if err != nil && !errors.Is(err, ErrGone) {
+					return err
+				}
 			}
 			l.Segments()
 		}
@@ -232,9 +222,8 @@ func TestConcurrent(t *testing.T) {
 		must(t, <-errs)
 	}
 	must(t, l.Close())
-	if _, err := Verify(context.Background(), Options{Dir: l.dir}, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := Verify(t.Context(), Options{Dir: l.dir}, nil)
+	must(t, err)
 }
 
 // follow reads up to a block, waiting for each.

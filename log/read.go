@@ -52,14 +52,6 @@ func (c *cache) find(index uint64) (int, bool) {
 	})
 }
 
-// drop forgets a block.
-func (c *cache) drop(index uint64) {
-	if i, ok := c.find(index); ok {
-		c.used -= int64(len(c.blocks[i].raw))
-		c.blocks = slices.Delete(c.blocks, i, i+1)
-	}
-}
-
 // record returns a record's bytes, or nil.
 func (c *cache) record(ref event.Ref) []byte {
 	i, ok := c.find(ref.Index)

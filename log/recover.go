@@ -103,15 +103,21 @@ func firstIndex(name, suffix string) (uint64, bool) {
 	return n, err == nil && name == fmt.Sprintf("%020d%s", n, suffix)
 }
 
+// segmentsOf returns the segments among a log's files.
+func segmentsOf(names []string) (out []*segment) {
+	for _, name := range names {
+		if first, ok := ParseSegmentName(name); ok {
+			out = append(out, newSegment(first))
+		}
+	}
+	return out
+}
+
 func (r *recovery) read() (err error) {
 	if r.names, err = r.fs.List(r.dir); err != nil {
 		return err
 	}
-	for _, name := range r.names {
-		if first, ok := firstIndex(name, ".seg"); ok {
-			r.segments = append(r.segments, newSegment(first))
-		}
-	}
+	r.segments = segmentsOf(r.names)
 	for i := range r.segments {
 		if err := r.segment(i); err != nil {
 			if !r.endsBefore(i, err) {

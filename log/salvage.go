@@ -125,23 +125,18 @@ func (v *salvager) segments() error {
 	if err != nil {
 		return err
 	}
-	var segments []*segment
-	sizes := map[string]int64{}
-	for _, name := range names {
-		if first, ok := firstIndex(name, ".seg"); ok {
-			size, err := v.from.size(name)
-			if err != nil {
-				return err
-			}
-			segments, sizes[name] = append(segments, newSegment(first)), size
-			v.total += size
-		}
-	}
+	segments := segmentsOf(names)
 	if len(segments) == 0 {
 		return fmt.Errorf("there is no segment: %w", fs.ErrNotExist)
 	}
 	for _, seg := range segments {
-		if err := v.segment(seg, sizes[seg.Name]); err != nil || v.ended {
+		if seg.Size, err = v.from.size(seg.Name); err != nil {
+			return err
+		}
+		v.total += seg.Size
+	}
+	for _, seg := range segments {
+		if err := v.segment(seg, seg.Size); err != nil || v.ended {
 			return err
 		}
 		v.done += v.size

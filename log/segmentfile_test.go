@@ -2,8 +2,6 @@ package log
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"path"
 	"testing"
 
@@ -24,7 +22,7 @@ func TestScanSegment(t *testing.T) {
 		scan := func(b []byte, limit int64, after *SegmentInfo) (ScannedSegment, error) {
 			d := disk.Clone()
 			d.Put(path.Join("/elsewhere", s.Name), b)
-			return ScanSegment(context.Background(), d, "/elsewhere", s.Name, limit, after)
+			return ScanSegment(t.Context(), d, "/elsewhere", s.Name, limit, after)
 		}
 		data := disk.Get(path.Join(dir, s.Name))
 		whole, err := scan(data, -1, after)
@@ -32,28 +30,21 @@ func TestScanSegment(t *testing.T) {
 		assert.True(t, whole.Last == s.Last && whole.Chain == s.Chain && whole.Size == s.Size &&
 			whole.PrevIndex == s.PrevIndex && whole.Clock == s.Clock,
 			"segment %s: %+v, want %+v", s.Name, whole.SegmentInfo, s)
-		if side := disk.Get(path.Join(dir, s.SideFile)); i < len(segments)-1 &&
-			!bytes.Equal(side, whole.Side) {
-			t.Errorf("segment %s: another side file", s.Name)
-		}
+		side := disk.Get(path.Join(dir, s.SideFile))
+		assert.True(t, !s.Sealed || bytes.Equal(side, whole.Side), "another side file of %s", s.Name)
 		parts := extents(l, i)
 		for off := range data {
 			bad := bytes.Clone(data)
 			bad[off] ^= []byte{0x01, 0x80, 0xff}[off%3]
 			got, err := scan(bad, -1, after)
-			if c, ok := errors.AsType[*CorruptionError](err); !ok || c.Segment != s.Name {
-				t.Fatalf("segment %s, byte %d: %v", s.Name, off, err)
-			}
+			require.Equal(t, corruption(t, err).Segment, s.Name)
 			want := int64(0)
 			for _, p := range parts {
 				if p.to <= int64(off) {
 					want = p.to
 				}
 			}
-			if got.Size != want {
-				t.Fatalf("segment %s, byte %d: %d bytes are said to be right, want %d", s.Name, off,
-					got.Size, want)
-			}
+			require.Equal(t, got.Size, want, "segment %s, byte %d: right bytes", s.Name, off)
 		}
 		// Cut between blocks it is whole, and anywhere else not.
 		for n := int64(0); n < s.Size; n += 7 {
@@ -65,15 +56,13 @@ func TestScanSegment(t *testing.T) {
 			{Last: whole.PrevIndex + 1, Chain: whole.PrevChain, SegmentSize: whole.SegmentSize},
 			{Last: whole.PrevIndex, Chain: [32]byte{1}, SegmentSize: whole.SegmentSize},
 		} {
-			if _, err := scan(data, -1, &wrong); err == nil {
-				t.Errorf("segment %s continues %+v", s.Name, wrong)
-			}
+			_, err := scan(data, -1, &wrong)
+			corruption(t, err)
 		}
 		after = &whole.SegmentInfo
 	}
 	for _, name := range []string{"", "x.seg", "../" + segments[0].Name, segments[0].SideFile} {
-		if _, err := ScanSegment(context.Background(), disk, dir, name, -1, nil); err == nil {
-			t.Errorf("%q was scanned", name)
-		}
+		_, err := ScanSegment(t.Context(), disk, dir, name, -1, nil)
+		assert.ErrorContains(t, err, "is no segment's name")
 	}
 }

@@ -88,9 +88,8 @@ func readEvents(t *testing.T, l *Log, events []event.Event) {
 		ref := event.RefOf(want.ID)
 		e, err := l.Event(ref)
 		require.True(t, err == nil && e.ID == want.ID, "event %d: %v", i, err)
-		if e, err = l.Find(want.Alias, 0); err != nil || e == nil || e.ID != want.ID {
-			t.Fatalf("alias %d: %v, %v", i, e, err)
-		}
+		e, err = l.Find(want.Alias, 0)
+		require.True(t, err == nil && e != nil && e.ID == want.ID, "alias %d: %v, %v", i, e, err)
 		h, err := l.History(t.Context(), want.ID)
 		require.True(t, err == nil && len(h) == 1 && h[0].ID == want.ID,
 			"history %d: %v, %v", i, h, err)

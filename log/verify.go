@@ -16,17 +16,15 @@ import (
 
 // Report is the result of Verify.
 type Report struct {
-	Last      uint64      // of the last block
-	Chain     event.Chain // there
-	First     uint64      // of the first block
-	Segments  int
-	SideFiles int // compared with their segments
-	Blocks    int64
-	Records   int64
-	Contents  int64 // present, and matching their digests
-	Erased    int64 // contents that were erased
-	Damaged   int64 // contents that a salvage found damaged
-	Bytes     int64
+	Last     uint64      // of the last block
+	Chain    event.Chain // there
+	First    uint64      // of the first block
+	Segments int
+	Blocks   int64
+	Records  int64
+	Erased   int64 // contents that were erased
+	Damaged  int64 // contents that a salvage found damaged
+	Bytes    int64
 	// Tail is what follows the last whole block: a block that is being written,
 	// or that a crash has torn. Not corruption.
 	Tail *Tail
@@ -161,7 +159,6 @@ func (v *verifier) block(s *scan) error {
 						s.block.Index, i),
 				}
 			}
-			r.Contents++
 		}
 	}
 	if r.First == 0 {
@@ -196,6 +193,5 @@ func (v *verifier) side(l *Log, seg *segment, mem *memIndex) error {
 			Reason: "the side file does not match its segment (remove it, it is rebuilt)",
 		}
 	}
-	v.report.SideFiles++
 	return nil
 }

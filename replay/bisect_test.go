@@ -2,6 +2,7 @@ package replay
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -10,14 +11,12 @@ import (
 	"github.com/qlogd/qlogd/projections"
 )
 
-func acked(n int64) Predicate {
-	return func(s *projections.State) (bool, error) {
-		var sum int64
-		for _, q := range s.Queues() {
-			sum += q.Stats.Acked
-		}
-		return sum >= n, nil
+// acked reports whether so many messages were acked.
+func acked(queues []event.QueueView, n int64) bool {
+	for _, q := range queues {
+		n -= q.Stats.Acked
 	}
+	return n <= 0
 }
 
 // What is found is what a look at every state finds.
@@ -30,25 +29,17 @@ func TestBisectFindsTheFirst(t *testing.T) {
 	l.busy(20)
 	must(t, l.log.Sync())
 	d := l.open()
-	start, now := event.Instant{Kind: event.InstantStart}, event.Instant{Kind: event.InstantNow}
 	for n := int64(1); ; n++ {
 		want := uint64(0)
-		for _, h := range l.history {
-			var sum int64
-			for _, q := range h.queues {
-				sum += q.Stats.Acked
-			}
-			if sum >= n {
-				want = h.index
-				break
-			}
+		if i := slices.IndexFunc(l.history, func(h observed) bool { return acked(h.queues, n) }); i >= 0 {
+			want = l.history[i].index
 		}
+		holds := func(s *projections.State) (bool, error) { return acked(s.Queues(), n), nil }
 		for _, exhaustive := range []bool{false, true} {
-			got, err := d.Bisect(t.Context(), start, now, acked(n), exhaustive, nil)
+			got, err := d.Bisect(t.Context(), start, now, holds, exhaustive, nil)
 			must(t, err)
-			if got.Found != (want > 0) || got.Index != want && want > 0 {
-				t.Errorf("%d acked: %+v, want index %d", n, got, want)
-			}
+			assert.True(t, got.Found == (want > 0) && (want == 0 || got.Index == want),
+				"%d acked: %+v, want index %d", n, got, want)
 			assert.False(t, want > 0 && (got.Event == nil || got.Event.Type != event.Acked ||
 				event.RefOf(got.Event.ID).Index != want), "%d acked: event %+v", n, got.Event)
 			assert.False(t, want > 0 && !exhaustive && (got.Cost.Checkpoints == 0 ||
@@ -61,24 +52,21 @@ func TestBisectFindsTheFirst(t *testing.T) {
 	}
 	// From the middle on.
 	middle := l.history[len(l.history)/2]
-	got, err := d.Bisect(t.Context(), at(middle.index), now, acked(0), false, nil)
+	always := func(*projections.State) (bool, error) { return true, nil }
+	got, err := d.Bisect(t.Context(), at(middle.index), now, always, false, nil)
 	assert.True(t, err == nil && got.Found && got.Already && got.Index == middle.index,
 		"%+v, %v", got, err)
 	broken := errors.New("no")
-	if _, err := d.Bisect(t.Context(), start, now, func(*projections.State) (bool, error) {
-		return false,
-			broken
-	}, true, nil); !errors.Is(err, broken) {
-		t.Error(err)
-	}
+	fails := func(*projections.State) (bool, error) { return false, broken }
+	_, err = d.Bisect(t.Context(), start, now, fails, true, nil)
+	assert.ErrorIs(t, err, broken)
 }
 
 // A delay that is over brings no event.
 func TestBisectFindsThePassingOfTime(t *testing.T) {
 	l := startLive(t, 32, 1<<20)
-	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "jobs", Policy: event.DefaultPolicy()}})
-	l.do(&event.Command{Produce: &event.Produce{Queue: "jobs",
-		Messages: []event.NewMessage{{Priority: 5, DelayMS: 500}}}})
+	l.queue("jobs", func(*event.Policy) {})
+	l.produce("jobs", event.NewMessage{DelayMS: 500})
 	produced := l.now
 	l.now += 1000
 	l.do()
@@ -88,16 +76,14 @@ func TestBisectFindsThePassingOfTime(t *testing.T) {
 	}
 	must(t, l.log.Sync())
 	d := l.open()
-	start := event.Instant{Kind: event.InstantStart}
-	got, err := d.Bisect(t.Context(), start, event.Instant{Kind: event.InstantNow}, ready, false,
-		nil)
-	assert.True(t, err == nil && got.Found && got.Event == nil && got.Index == l.index,
-		"%+v, %v", got, err)
-	got, err = d.Bisect(t.Context(), start,
-		event.Instant{Kind: event.InstantTime, Time: produced + 600}, ready, false, nil)
-	assert.True(t, err == nil && got.Found && got.Event == nil && int64(got.Time) == produced+600,
-		"%+v, %v", got, err)
-	got, err = d.Bisect(t.Context(), start,
-		event.Instant{Kind: event.InstantTime, Time: produced + 400}, ready, false, nil)
-	assert.True(t, err == nil && !got.Found, "%+v, %v", got, err)
+	for after, to := range map[int64]event.Instant{
+		0: now, 600: {Kind: event.InstantTime, Time: produced + 600},
+		400: {Kind: event.InstantTime, Time: produced + 400},
+	} {
+		got, err := d.Bisect(t.Context(), start, to, ready, false, nil)
+		must(t, err)
+		assert.True(t, got.Found == (after != 400) && got.Event == nil, "%d ms later: %+v", after, got)
+		assert.True(t, after != 0 || got.Index == l.index, "now: %+v", got)
+		assert.True(t, after != 600 || int64(got.Time) == to.Time, "%d ms later: %+v", after, got)
+	}
 }

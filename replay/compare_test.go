@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -26,7 +27,6 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	}
 	must(t, err)
 	common := l.index
-	now := event.Instant{Kind: event.InstantNow}
 	compare := func(a, b *Dir) (*Comparison, int) {
 		t.Helper()
 		n := 0
@@ -36,9 +36,8 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	}
 	other, err := Open(copied)
 	must(t, err)
-	if c, n := compare(l.open(), other); !c.SameLog || !c.SameState || n != 0 || c.Index != common {
-		t.Errorf("%+v, %d", c, n)
-	}
+	c, n := compare(l.open(), other)
+	assert.True(t, c.SameLog && c.SameState && n == 0 && c.Index == common, "%+v, %d", c, n)
 	other.Close()
 	// One goes on: what both have is still the same.
 	l.busy(20)
@@ -46,9 +45,8 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	other, err = Open(copied)
 	must(t, err)
 	defer other.Close()
-	if c, _ := compare(l.open(), other); !c.SameLog || !c.SameState || c.Index != common {
-		t.Errorf("%+v", c)
-	}
+	c, _ = compare(l.open(), other)
+	assert.True(t, c.SameLog && c.SameState && c.Index == common, "%+v", c)
 	// The other one goes on otherwise.
 	v := &victim{t: t, dir: copied}
 	for b, err := range other.Log.Blocks(t.Context(), 0, common) {
@@ -69,8 +67,7 @@ func TestCompareFindsWhereLogsPart(t *testing.T) {
 	forged, err := Open(copied)
 	must(t, err)
 	defer forged.Close()
-	c, _ := compare(l.open(), forged)
-	if c.SameLog || c.Parted != v.blocks[at].Index || c.AgreeUpTo != c.Parted-1 {
-		t.Errorf("%+v, forged at %d", c, v.blocks[at].Index)
-	}
+	c, _ = compare(l.open(), forged)
+	assert.True(t, !c.SameLog && c.Parted == v.blocks[at].Index && c.AgreeUpTo == c.Parted-1,
+		"%+v, forged at %d", c, v.blocks[at].Index)
 }

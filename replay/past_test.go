@@ -7,28 +7,20 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/event"
-	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
-	"github.com/qlogd/qlogd/log"
 )
 
 // Past states are as large as the live one: they go when nobody asks any more.
 func TestIdlePastForgets(t *testing.T) {
-	fs := memdisk.New()
-	must(t, fs.MkdirAll("/log"))
-	l, err := log.Open(log.Options{FS: fs, Dir: "/log"})
-	must(t, err)
-	defer l.Close()
-	for i := uint64(1); i < 4; i++ {
-		must(t, l.Append(&event.Block{Index: i, Time: int64(i)}))
+	w := begin(t, 1)
+	for range 3 {
+		w.do()
 	}
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPast(&Source{Log: l, FS: fs, Checkpoints: "/checkpoints"}, 4)
-		for i := uint64(1); i < 4; i++ {
-			s, err := p.At(t.Context(), event.Instant{Kind: event.InstantIndex, Index: i})
-			if err != nil || s.Index() != i {
-				t.Fatal(s, err)
-			}
+		p := NewPast(w.source(), 4)
+		for i := w.index - 2; i <= w.index; i++ {
+			s, err := p.At(t.Context(), at(i))
+			require.True(t, err == nil && s.Index() == i, "%d: %v", i, err)
 		}
 		require.Equal(t, p.known.Len(), 3, "states are kept")
 		forgotten := func() {
@@ -38,7 +30,7 @@ func TestIdlePastForgets(t *testing.T) {
 		}
 		forgotten()
 		p.folding <- struct{}{} // folding takes longer than that
-		go p.At(t.Context(), event.Instant{Kind: event.InstantIndex, Index: 1})
+		go p.At(t.Context(), at(w.index))
 		forgotten()
 		<-p.folding
 		synctest.Wait()
@@ -49,15 +41,10 @@ func TestIdlePastForgets(t *testing.T) {
 
 // Whoever asks for the past while others wait for it gets an error rather than a queue without end.
 func TestPastBoundsItsReaders(t *testing.T) {
-	fs := memdisk.New()
-	must(t, fs.MkdirAll("/log"))
-	l, err := log.Open(log.Options{FS: fs, Dir: "/log"})
-	must(t, err)
-	defer l.Close()
-	must(t, l.Append(&event.Block{Index: 1, Time: 1}))
+	w := begin(t, 1)
+	w.do()
 	synctest.Test(t, func(t *testing.T) {
-		p := NewPast(&Source{Log: l, FS: fs, Checkpoints: "/checkpoints"}, 4)
-		first := event.Instant{Kind: event.InstantIndex, Index: 1}
+		p, first := NewPast(w.source(), 4), at(w.index)
 		p.folding <- struct{}{} // a state is being folded
 		read := make(chan error, maxWaiting)
 		for range maxWaiting {

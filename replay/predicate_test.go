@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/projections"
 )
 
@@ -54,9 +55,8 @@ func TestPredicates(t *testing.T) {
 		`message('` + id.String() + `').enqueued_at < time`:                                    true,
 		`queue('jobs').oldest_message_age_seconds >= 1`:                                        true,
 	} {
-		if got, err := w.holds(text); err != nil || got != want {
-			t.Errorf("%s: %t, %v", text, got, err)
-		}
+		got, err := w.holds(text)
+		assert.True(t, err == nil && got == want, "%s: %t, %v", text, got, err)
 	}
 }
 
@@ -66,9 +66,8 @@ func TestDeadAndReplayed(t *testing.T) {
 	w := begin(t, 1)
 	holds := func(text string) {
 		t.Helper()
-		if ok, err := w.holds(text); !ok || err != nil {
-			t.Errorf("%s: %t, %v", text, ok, err)
-		}
+		ok, err := w.holds(text)
+		assert.True(t, ok && err == nil, "%s: %t, %v", text, ok, err)
 	}
 	w.queue("jobs", func(p *event.Policy) { p.DeadLetterQueue = "auto" })
 	first := w.produce("jobs", event.NewMessage{}).String()
@@ -94,9 +93,8 @@ func TestWrongPredicatesAreToldWithTheirPlace(t *testing.T) {
 		``:                               "Syntax error",
 		strings.Repeat("true && ", 2000): "at most 8192 are taken",
 	} {
-		if _, err := CompilePredicate(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", text, err)
-		}
+		_, err := CompilePredicate(text)
+		assert.ErrorContains(t, err, want, "%.80s", text)
 	}
 }
 
@@ -107,24 +105,21 @@ func TestWhatFailsWhileAsking(t *testing.T) {
 		`1 / (index - index) == 1`: "division by zero",
 		`[1,2,3,4,5,6,7,8,9,10].all(a, [1,2,3,4,5,6,7,8,9,10].all(b, [1,2,3,4,5,6,7,8,9,10].all(c, [1,2,3,4,5,6,7,8,9,10].all(d, [1,2,3,4,5,6,7,8,9,10].all(e, [1,2,3,4,5,6,7,8,9,10].all(f, a+b+c+d+e+f+index > 0))))))`: "costs too much",
 	} {
-		if _, err := w.holds(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v", text, err)
-		}
+		_, err := w.holds(text)
+		assert.ErrorContains(t, err, want, "%s", text)
 	}
 }
 
 // A list of messages costs what it takes to make it, each time that it is made.
 func TestListsWithinListsCost(t *testing.T) {
 	w, _ := jobs(t, 1000)
-	for text, fine := range map[string]bool{
-		`messages('jobs').all(m, m.priority == 5)`:                 true,
-		`messages('jobs').all(m, messages('jobs').size() == 1000)`: false,
-		`messages('jobs').all(m, messages('nobody').size() == 0)`:  true,
+	for text, want := range map[string]string{
+		`messages('jobs').all(m, m.priority == 5)`:                 "",
+		`messages('jobs').all(m, messages('jobs').size() == 1000)`: "costs too much",
+		`messages('jobs').all(m, messages('nobody').size() == 0)`:  "",
 	} {
 		ok, err := w.holds(text)
-		if fine && (err != nil || !ok) || !fine &&
-			(err == nil || !strings.Contains(err.Error(), "costs too much")) {
-			t.Errorf("%s: %v, %v", text, ok, err)
-		}
+		assert.ErrorContains(t, err, want, "%s", text)
+		assert.Equal(t, ok, want == "", "%s", text)
 	}
 }

@@ -43,9 +43,8 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 		state, cost, err := d.StateAt(t.Context(), at(want.index))
 		must(t, err)
 		sameAs(t, want, state)
-		if cost.Blocks > 60 {
-			t.Errorf("%d blocks folded from %d to %d: the checkpoints between were passed over: %v", cost.Blocks, cost.Checkpoint, want.index, cost.Skipped)
-		}
+		assert.True(t, cost.Blocks <= 60, "the checkpoints before %d were passed over: %+v",
+			want.index, cost)
 		state, err = past.At(t.Context(), at(want.index))
 		must(t, err)
 		sameAs(t, want, state)
@@ -57,26 +56,23 @@ func TestPastIsWhatWasSeenLive(t *testing.T) {
 		calls != 0, "%+v", r)
 	sameAs(t, l.history[len(l.history)-1], r.State)
 	// Before the first event there is nothing.
-	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantStart})
-	if err != nil || len(state.Queues()) != 0 {
-		t.Errorf("at the start: %v, %v", state.Queues(), err)
-	}
+	state, _, err := d.StateAt(t.Context(), start)
+	must(t, err)
+	assert.Equal(t, len(state.Queues()), 0, "queues at the start")
 }
 
 func TestBetweenEntriesTheScheduledBecomeReady(t *testing.T) {
 	l := startLive(t, 2, 1<<20)
-	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: event.DefaultPolicy()}})
-	l.do(&event.Command{Produce: &event.Produce{Queue: "q",
-		Messages: []event.NewMessage{{Priority: 5, DelayMS: 5000}}}})
+	l.queue("q", func(*event.Policy) {})
+	l.produce("q", event.NewMessage{DelayMS: 5000})
 	must(t, l.log.Sync())
 	d := l.open()
 	for after, want := range map[int64]int64{4999: 0, 5000: 1} {
 		s, _, err := d.StateAt(t.Context(),
 			event.Instant{Kind: event.InstantTime, Time: l.m.Clock() + after})
 		must(t, err)
-		if q, _ := s.Queue("q"); q.Stats.Ready != want {
-			t.Errorf("%d ms later %d are ready, want %d", after, q.Stats.Ready, want)
-		}
+		q, _ := s.Queue("q")
+		assert.Equal(t, q.Stats.Ready, want, "ready %d ms later", after)
 	}
 }
 
@@ -87,17 +83,15 @@ func TestPastIsSharedAndCancellable(t *testing.T) {
 	p := NewPast(&d.Source, 2)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := p.At(gone, at(l.index)); !errors.Is(err, context.Canceled) {
-		t.Fatalf("cancelled: %v", err)
-	}
+	_, err := p.At(gone, at(l.index))
+	require.ErrorIs(t, err, context.Canceled)
 	var wg sync.WaitGroup
 	states := make([]*projections.State, 8)
 	for i := range states {
 		wg.Go(func() {
 			var err error
-			if states[i], err = p.At(t.Context(), at(l.index)); err != nil {
-				t.Error(err)
-			}
+			states[i], err = p.At(t.Context(), at(l.index))
+			assert.NoError(t, err)
 		})
 	}
 	wg.Wait()
@@ -105,9 +99,8 @@ func TestPastIsSharedAndCancellable(t *testing.T) {
 		require.Equal(t, s, states[0], "the same instant was folded more than once")
 	}
 	for i := range 10 {
-		if _, err := p.At(t.Context(), at(l.history[i].index)); err != nil {
-			t.Fatal(err)
-		}
+		_, err := p.At(t.Context(), at(l.history[i].index))
+		must(t, err)
 	}
 	assert.Equal(t, p.known.Len(), 2, "states are kept, want 2")
 }
@@ -124,9 +117,8 @@ func TestVerifyFindsAWrongCheckpoint(t *testing.T) {
 	must(t, checkpoint.Write(vfs.OS{}, l.ckpts(), meta, f))
 	must(t, l.log.Sync())
 	_, err := verifyDir(t, l.dir, nil)
-	if d, ok := errors.AsType[*Difference](err); !ok || d.Index != index {
-		t.Errorf("%v", err)
-	}
+	d, ok := errors.AsType[*Difference](err)
+	assert.True(t, ok && d.Index == index, "%v", err)
 	// And it does not serve as a beginning: the log does.
 	state, cost, err := l.open().StateAt(t.Context(), at(index))
 	require.True(t, err == nil && len(cost.Skipped) == 1, "%v, %v", cost, err)
@@ -193,9 +185,8 @@ func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 				if c.Message == (event.ID{}) {
 					return nil
 				}
-				if c.Before != nil && state[c.Message] != c.Before.State {
-					t.Errorf("%s was %s, not %s", c.Message, state[c.Message], c.Before.State)
-				}
+				assert.True(t, c.Before == nil || state[c.Message] == c.Before.State,
+					"%s was %s, not as in %+v", c.Message, state[c.Message], c.Before)
 				state[c.Message] = c.After.State
 				return nil
 			})
@@ -204,9 +195,7 @@ func TestDiffLeadsFromOneStateToTheOther(t *testing.T) {
 			"%d changes between an instant and itself", changes)
 		for _, ms := range after.messages {
 			for _, m := range ms {
-				if state[m.ID] != m.State {
-					t.Errorf("%s leads to %s, but it is %s", m.ID, state[m.ID], m.State)
-				}
+				assert.Equal(t, state[m.ID], m.State, "%s", m.ID)
 				delete(state, m.ID)
 			}
 		}
@@ -244,7 +233,7 @@ func TestIntoHoldsWhatWasSeenLive(t *testing.T) {
 		sameAs(t, want, r.State)
 		c, err := Open(target)
 		must(t, err)
-		state, cost, err := c.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+		state, cost, err := c.StateAt(t.Context(), now)
 		assert.True(t, err == nil && cost.Blocks == 0, "%+v, %v", cost, err)
 		sameAs(t, want, state)
 		c.Close()
@@ -259,13 +248,11 @@ func TestIntoRefusesAndLeavesNothing(t *testing.T) {
 	full := t.TempDir()
 	must(t, os.WriteFile(filepath.Join(full, "mine"), []byte("x"), 0o600))
 	for name, target := range map[string]string{
-		"not empty": full, "the source": l.dir, "inside": filepath.Join(l.dir,
-			"copy"), "a file": filepath.Join(full, "mine"),
+		"not empty": full, "the source": l.dir, "inside": filepath.Join(l.dir, "copy"),
+		"a file": filepath.Join(full, "mine"),
 	} {
-		if _, err := d.Into(t.Context(), at(l.index), target, seedless, nil); !errors.Is(err,
-			ErrTarget) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, err := d.Into(t.Context(), at(l.index), target, seedless, nil)
+		assert.ErrorIs(t, err, ErrTarget, name)
 	}
 	// A failure on the way leaves neither the target nor what lay beside it.
 	parent := t.TempDir()
@@ -273,9 +260,8 @@ func TestIntoRefusesAndLeavesNothing(t *testing.T) {
 	_, err := d.Into(t.Context(), at(l.index), filepath.Join(parent, "then"),
 		func(string, *datadir.Node, checkpoint.Meta, io.WriterTo) error { return broken }, nil)
 	assert.ErrorIs(t, err, broken)
-	if left, _ := os.ReadDir(parent); len(left) != 0 {
-		t.Errorf("left behind: %v", left)
-	}
+	left, _ := os.ReadDir(parent)
+	assert.Equal(t, len(left), 0, "left behind: %v", left)
 }
 
 func TestReadingTouchesNothing(t *testing.T) {
@@ -297,20 +283,16 @@ func TestReadingTouchesNothing(t *testing.T) {
 	before := print()
 	d, err := Open(l.dir)
 	must(t, err)
-	if _, _, err := d.StateAt(t.Context(), at(l.history[30].index)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Into(t.Context(), at(l.history[30].index), filepath.Join(t.TempDir(), "then"),
-		seedless, nil); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := d.Log.History(t.Context(), l.leases[0]); err != nil {
-		t.Fatal(err)
-	}
+	then := at(l.history[30].index)
+	_, _, err = d.StateAt(t.Context(), then)
+	must(t, err)
+	_, err = d.Into(t.Context(), then, filepath.Join(t.TempDir(), "then"), seedless, nil)
+	must(t, err)
+	_, err = d.Log.History(t.Context(), l.leases[0])
+	must(t, err)
 	d.Close()
-	if _, err := verifyDir(t, l.dir, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err = verifyDir(t, l.dir, nil)
+	must(t, err)
 	assert.Equal(t, cmp.Diff(before, print()), "", "something was touched")
 }
 

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -17,16 +16,10 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/invariants"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
-	"github.com/qlogd/qlogd/log/checkpoint"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
 	"github.com/qlogd/qlogd/projections"
 )
-
-// seedPlain writes the checkpoint without a Raft store.
-func seedPlain(dir string, _ *datadir.Node, meta checkpoint.Meta, body io.WriterTo) error {
-	return checkpoint.Write(vfs.OS{}, datadir.Path(dir, datadir.CheckpointDir), meta, body)
-}
 
 // badPage is a disk that cannot read the page at an offset of a segment.
 type badPage struct {
@@ -59,23 +52,27 @@ func (f badPageFile) ReadAt(b []byte, off int64) (int, error) {
 func TestSalvageFromABadDisk(t *testing.T) {
 	l := startLive(t, 7, 32<<10)
 	l.busy(200)
-	must(t, l.log.Sync())
 	l.indexed()
 	for _, s := range l.log.Segments() {
 		for off := int64(0); off < s.Size; off += 8192 {
 			blocks, losses, _ := salvagedOn(t, badPage{segment: s.Name, off: off}, l.dir)
 			require.True(t, len(losses) > 0, "%s, %d: no loss", s.Name, off)
-			lost := 0
-			for _, o := range l.history {
-				if blocks[o.index].Index == 0 {
-					lost++
-					require.True(t, o.index >= s.First && o.index <= s.Last, "%d is lost", o.index)
-				}
-			}
+			lost := l.lost(blocks, &s)
 			require.True(t, lost < len(l.history)/4, "%s, %d: %d of %d blocks lost", s.Name, off, lost,
 				len(l.history))
 		}
 	}
+}
+
+// lost returns how many blocks are not among some, all of them of a segment.
+func (l *world) lost(blocks map[uint64]event.Block, s *log.SegmentInfo) (n int) {
+	for _, o := range l.history {
+		if blocks[o.index].Index == 0 {
+			n++
+			require.True(l.t, o.index >= s.First && o.index <= s.Last, "%d is lost", o.index)
+		}
+	}
+	return n
 }
 
 // salvaged salvages a directory, verifies the result, and returns its log's blocks by index.
@@ -90,8 +87,8 @@ func salvagedOn(t *testing.T, fsys vfs.FS, dir string) (
 	to = filepath.Join(t.TempDir(), "new")
 	card, err := ReadCard(dir)
 	must(t, err)
-	node, losses, err := Salvage(t.Context(), fsys, dir, card, event.Instant{
-		Kind: event.InstantNow}, to, seedPlain, func(int64, int64) {})
+	node, losses, err := Salvage(t.Context(), fsys, dir, card, now, to, seedless,
+		func(int64, int64) {})
 	must(t, err)
 	_, err = Verify(t.Context(), vfs.OS{}, to, node, nil)
 	must(t, err)
@@ -135,7 +132,6 @@ func segmentsIn(t *testing.T, dir string) []string {
 func TestSalvageKeepsEveryWholeBlock(t *testing.T) {
 	l := startLive(t, 7, 8<<10)
 	l.busy(60)
-	must(t, l.log.Sync())
 	l.indexed()
 	whole, losses, same := salvaged(t, l.dir)
 	assert.Equal(t, len(losses), 0)
@@ -143,14 +139,11 @@ func TestSalvageKeepsEveryWholeBlock(t *testing.T) {
 	segments := segmentsIn(t, l.dir)
 	require.True(t, len(segments) > 2, "%d segments", len(segments))
 	for _, name := range segments {
-		want, err := os.ReadFile(name)
-		must(t, err)
-		got, err := os.ReadFile(filepath.Join(same, datadir.LogDir, filepath.Base(name)))
-		must(t, err)
-		assert.True(t, bytes.Equal(got, want), "%s differs", filepath.Base(name))
+		got := readFile(t, filepath.Join(same, datadir.LogDir, filepath.Base(name)))
+		assert.True(t, bytes.Equal(got, readFile(t, name)), "%s differs", filepath.Base(name))
 	}
 	for _, name := range segments {
-		size := len(must2(os.ReadFile(name)))
+		size := len(readFile(t, name))
 		for at := l.rng.IntN(200); at < size; at += 2477 {
 			dir := damaged(t, l.dir, filepath.Base(name), func(b []byte) []byte {
 				b[at] ^= 1 << l.rng.IntN(8)
@@ -174,10 +167,10 @@ func TestSalvageKeepsEveryWholeBlock(t *testing.T) {
 	}
 }
 
-func must2(b []byte, err error) []byte {
-	if err != nil {
-		panic(err)
-	}
+func readFile(t *testing.T, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	must(t, err)
 	return b
 }
 
@@ -198,21 +191,17 @@ func block(index uint64) func([]byte) []byte {
 // TestSalvageLeavesOutWhatNeedsALostBlock loses one block after another.
 func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
 	l := startLive(t, 3, 1<<20)
-	policy := event.DefaultPolicy()
-	produce := func(payload string) string {
-		r := l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
-			{Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{Payload: []byte(payload)})}}}})
-		return r[0].Produced[0].ID.String()
+	produce := func(payload string) event.ID {
+		return l.produce("q", event.NewMessage{Content: content(payload)})
 	}
-	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: policy}})
+	l.queue("q", func(*event.Policy) {})
 	created := l.index
 	a := produce(`"a"`)
 	enqueued := l.index
 	b := produce(`"b"`)
-	r := l.do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: 1, Worker: "w"}})
+	_, lease := l.take("q")
 	leased := l.index
-	l.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpAck,
-		Lease: r[0].Leased[0].Lease, DelayMS: -1}}}})
+	l.settle(event.OpAck, lease)
 	acked := l.index
 	c := produce(`"c"`)
 	must(t, l.log.Sync())
@@ -220,45 +209,41 @@ func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
 	for name, tt := range map[string]struct {
 		change         func([]byte) []byte
 		leftOut        int
-		affected, live []string
+		affected, live []event.ID
 		kept           bool
 	}{
-		"the queue":   {block(created), 0, nil, []string{b, c}, false},
-		"an enqueue":  {block(enqueued), 2, []string{a}, []string{b, c}, false},
-		"a lease":     {block(leased), 1, []string{a}, []string{a, b, c}, false},
-		"an ack":      {block(acked), 0, nil, []string{a, b, c}, false},
-		"a content":   {text, 0, []string{b}, []string{b, c}, true},
-		"half a file": {func(b []byte) []byte { return b[:len(b)-30] }, 0, nil, []string{b}, false},
+		"the queue":   {block(created), 0, nil, []event.ID{b, c}, false},
+		"an enqueue":  {block(enqueued), 2, []event.ID{a}, []event.ID{b, c}, false},
+		"a lease":     {block(leased), 1, []event.ID{a}, []event.ID{a, b, c}, false},
+		"an ack":      {block(acked), 0, nil, []event.ID{a, b, c}, false},
+		"a content":   {text, 0, []event.ID{b}, []event.ID{b, c}, true},
+		"half a file": {func(b []byte) []byte { return b[:len(b)-30] }, 0, nil, []event.ID{b}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir := damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]), tt.change)
+			dir := damaged(t, l.dir, log.SegmentName(l.log.First()), tt.change)
 			_, losses, to := salvaged(t, dir)
 			_, _, again := salvaged(t, dir)
 			require.Equal(t, len(losses), 1)
 			assert.Equal(t, losses[0].LeftOut, tt.leftOut)
 			assert.Equal(t, losses[0].Kept, tt.kept)
-			ids := []string{}
-			for _, id := range losses[0].Messages {
-				ids = append(ids, id.String())
-			}
-			assert.True(t, slices.Equal(ids, tt.affected), "affected: %v", ids)
+			assert.EqualSlices(t, losses[0].Messages, tt.affected, "affected")
 			d, state := opened(t, to)
 			defer d.Close()
 			assert.Equal(t, len(d.Node.Fork.Lost) == 0, tt.kept)
-			live := []string{}
+			var live []event.ID
 			views, _ := state.Messages("q", event.MessageFilter{Limit: 10})
 			for _, m := range views {
-				live = append(live, m.ID.String())
+				live = append(live, m.ID)
 				_, err := d.Log.Content(m.Content)
-				bad := tt.kept && m.ID.String() == b
+				bad := tt.kept && m.ID == b
 				assert.Equal(t, errors.Is(err, log.ErrDamaged), bad, "%v", err)
 				_, err = d.Log.History(t.Context(), m.ID)
 				must(t, err)
 			}
-			slices.Sort(live)
-			assert.True(t, slices.Equal(live, tt.live), "live: %v", live)
+			slices.SortFunc(live, event.ID.Compare)
+			assert.EqualSlices(t, live, tt.live, "live")
 			for i, name := range segmentsIn(t, to) {
-				one, two := must2(os.ReadFile(name)), must2(os.ReadFile(segmentsIn(t, again)[i]))
+				one, two := readFile(t, name), readFile(t, segmentsIn(t, again)[i])
 				assert.True(t, bytes.Equal(one, two), "two salvages differ in %s", name)
 			}
 		})
@@ -270,20 +255,13 @@ func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
 func TestSalvageCreatesQueues(t *testing.T) {
 	l := startLive(t, 3, 1<<20)
 	produce := func(queue string) event.ID {
-		r := l.do(&event.Command{Produce: &event.Produce{Queue: queue, Messages: []event.NewMessage{
-			{Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{Payload: []byte(`"a"`)})}}}})
-		return r[0].Produced[0].ID
+		return l.produce(queue, event.NewMessage{Content: content(`"a"`)})
 	}
 	put := func(name, dlq string) uint64 {
-		p := event.DefaultPolicy()
-		p.MaxAttempts, p.LeaseMS, p.DeadLetterQueue = 3, 77_000, dlq
-		l.do(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p}})
+		l.queue(name, func(p *event.Policy) {
+			p.MaxAttempts, p.LeaseMS, p.DeadLetterQueue = 3, 77_000, dlq
+		})
 		return l.index
-	}
-	dead := func(queue string) {
-		r := l.do(&event.Command{Lease: &event.Lease{Queues: []string{queue}, Max: 1, Worker: "w"}})
-		l.do(&event.Command{Settle: &event.Settle{Items: []event.SettleItem{{Op: event.OpDeadLetter,
-			Lease: r[0].Leased[0].Lease, DelayMS: -1}}}})
 	}
 	graves := put("graves", "")
 	jobs := put("jobs", "graves")
@@ -292,7 +270,7 @@ func TestSalvageCreatesQueues(t *testing.T) {
 	later := put("later", "")
 	lost := produce("jobs")
 	produce("later")
-	dead("jobs")
+	l.try("jobs", 0, event.OpDeadLetter)
 	l.do(&event.Command{PurgeQueue: &event.PurgeQueue{Name: "later"}})
 	produce("idle")
 	last := put("last", "")
@@ -313,7 +291,7 @@ func TestSalvageCreatesQueues(t *testing.T) {
 	} {
 		for _, known := range []bool{false, true} {
 			t.Run(fmt.Sprintf("%s, known to a checkpoint: %v", name, known), func(t *testing.T) {
-				dir := damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]), func(b []byte) []byte {
+				dir := damaged(t, l.dir, log.SegmentName(l.log.First()), func(b []byte) []byte {
 					for _, at := range tt.at {
 						b = block(at)(b)
 					}
@@ -357,13 +335,10 @@ func TestSalvageCreatesQueues(t *testing.T) {
 // is created again without its ordering, which nothing tells.
 func TestSalvageOfAnOrderedQueue(t *testing.T) {
 	l := startLive(t, 4, 1<<20)
-	policy := event.DefaultPolicy()
-	policy.Ordering = event.PerKey
-	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: policy}})
+	l.queue("q", func(p *event.Policy) { p.Ordering = event.PerKey })
 	created := l.index
 	for _, key := range []string{"", "k", "k"} {
-		l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
-			{Key: key, Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{})}}}})
+		l.produce("q", event.NewMessage{Key: key, Content: content("")})
 	}
 	settle := func(op event.SettleOp, delay int64, most int) {
 		r := l.do(&event.Command{Lease: &event.Lease{Queues: []string{"q"}, Max: most, Worker: "w"}})
@@ -381,7 +356,7 @@ func TestSalvageOfAnOrderedQueue(t *testing.T) {
 	l.now += 60_000
 	settle(event.OpAck, -1, 1)
 	must(t, l.log.Sync())
-	dir := damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]), block(created))
+	dir := damaged(t, l.dir, log.SegmentName(l.log.First()), block(created))
 	_, losses, to := salvaged(t, dir)
 	require.Equal(t, losses[0].LeftOut, 0)
 	d, state := opened(t, to)
@@ -395,24 +370,15 @@ func TestSalvageOfAnOrderedQueue(t *testing.T) {
 func TestSalvageWithoutSegments(t *testing.T) {
 	l := startLive(t, 11, 8<<10)
 	l.busy(60)
-	must(t, l.log.Sync())
 	l.indexed()
 	for _, s := range l.log.Segments() {
 		dir := damaged(t, l.dir, s.Name, nil)
 		blocks, losses, _ := salvaged(t, dir)
-		lost := 0
-		for _, o := range l.history {
-			if blocks[o.index].Index == 0 {
-				lost++
-				assert.True(t, o.index >= s.First && o.index <= s.Last, "%d is lost", o.index)
-			}
-		}
-		assert.True(t, lost > 0 && (len(losses) == 1 || !s.Sealed), "%+v", losses)
+		assert.True(t, l.lost(blocks, &s) > 0 && (len(losses) == 1 || !s.Sealed), "%+v", losses)
 	}
 	l.checkpoint()
 	l.busy(40)
 	must(t, l.log.DeleteBefore(l.log.Segments()[2].First))
-	must(t, l.log.Sync())
 	l.indexed()
 	missing := 0
 	for _, name := range segmentsIn(t, l.dir) {
@@ -440,7 +406,6 @@ func TestSalvageWithoutSegments(t *testing.T) {
 func TestPastOfADamagedLog(t *testing.T) {
 	l := startLive(t, 5, 8<<10)
 	l.busy(60)
-	must(t, l.log.Sync())
 	l.indexed()
 	segments := l.log.Segments()
 	for i, seg := range segments {
@@ -469,9 +434,9 @@ func TestPastOfADamagedLog(t *testing.T) {
 			require.Equal(t, state.Digest(), o.digest, "%s: state at %d", seg.Name, o.index)
 		}
 		to := filepath.Join(t.TempDir(), "new")
-		_, err = d.Into(t.Context(), event.Instant{Kind: event.InstantNow}, to, seedPlain, nil)
+		_, err = d.Into(t.Context(), now, to, seedless, nil)
 		require.True(t, log.IsDamage(err), "%v", err)
-		node, err := d.Into(t.Context(), at(c.LastGood), to, seedPlain, nil)
+		node, err := d.Into(t.Context(), at(c.LastGood), to, seedless, nil)
 		must(t, err)
 		_, err = Verify(t.Context(), vfs.OS{}, to, node, nil)
 		must(t, err)
@@ -484,7 +449,6 @@ func TestPastOfADamagedLog(t *testing.T) {
 func TestCopyOfADamagedHeader(t *testing.T) {
 	l := startLive(t, 5, 8<<10)
 	l.busy(60)
-	must(t, l.log.Sync())
 	l.indexed()
 	for i, seg := range l.log.Segments() {
 		dir := damaged(t, l.dir, seg.Name, func(b []byte) []byte {
@@ -499,7 +463,7 @@ func TestCopyOfADamagedHeader(t *testing.T) {
 		must(t, err)
 		defer d.Close()
 		to := filepath.Join(t.TempDir(), "new")
-		node, err := d.Into(t.Context(), event.Instant{Kind: event.InstantNow}, to, seedPlain, nil)
+		node, err := d.Into(t.Context(), now, to, seedless, nil)
 		must(t, err)
 		report, err := Verify(t.Context(), vfs.OS{}, to, node, nil)
 		must(t, err)
@@ -512,12 +476,9 @@ func TestCopyOfADamagedHeader(t *testing.T) {
 // others again, which were leased after it.
 func TestSalvageWithoutTheEndOfALease(t *testing.T) {
 	l := startLive(t, 4, 1<<20)
-	policy := event.DefaultPolicy()
-	policy.Ordering, policy.LaneBatch = event.PerKey, 2
-	l.do(&event.Command{PutQueue: &event.PutQueue{Name: "q", Policy: policy}})
+	l.queue("q", func(p *event.Policy) { p.Ordering, p.LaneBatch = event.PerKey, 2 })
 	for range 5 {
-		l.do(&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{
-			{Key: "k", Priority: 5, Size: 3, Content: event.EncodeContent(&event.Content{})}}}})
+		l.produce("q", event.NewMessage{Key: "k", Content: content("")})
 	}
 	var acks []uint64
 	for range 2 {
@@ -530,8 +491,8 @@ func TestSalvageWithoutTheEndOfALease(t *testing.T) {
 		acks = append(acks, l.index)
 	}
 	must(t, l.log.Sync())
-	_, losses, to := salvaged(t, damaged(t, l.dir, filepath.Base(segmentsIn(t, l.dir)[0]),
-		block(acks[0])))
+	dir := damaged(t, l.dir, log.SegmentName(l.log.First()), block(acks[0]))
+	_, losses, to := salvaged(t, dir)
 	require.Equal(t, losses[0].LeftOut, 0)
 	d, state := opened(t, to)
 	defer d.Close()
@@ -545,7 +506,7 @@ func opened(t *testing.T, dir string) (*Dir, *projections.State) {
 	t.Helper()
 	d, err := Open(dir)
 	must(t, err)
-	state, _, err := d.StateAt(t.Context(), event.Instant{Kind: event.InstantNow})
+	state, _, err := d.StateAt(t.Context(), now)
 	must(t, err)
 	must(t, invariants.Check(state))
 	return d, state

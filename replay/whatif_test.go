@@ -2,12 +2,10 @@ package replay
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"maps"
 	"math"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -82,7 +80,7 @@ func (w *world) try(queue string, ms int64, op event.SettleOp) event.ID {
 func (w *world) run(o WhatIfOptions) (*WhatIfSummary, map[event.ID]*Divergence) {
 	w.t.Helper()
 	if o.To == (event.Instant{}) {
-		o.To = event.Instant{Kind: event.InstantNow}
+		o.To = now
 	}
 	if o.Change == nil {
 		o.Change = func(string, *event.Policy) (bool, error) { return false, nil }
@@ -264,12 +262,10 @@ func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
 			}
 		}
 		// And from the middle on.
-		middle := event.Instant{Kind: event.InstantIndex, Index: w.index / 2}
-		if s, _ := w.run(WhatIfOptions{From: middle}); s.All.Same != s.All.Messages ||
-			s.All.Messages < 50 {
-			t.Errorf("seed %d from the middle: %d of %d are the same", seed, s.All.Same,
-				s.All.Messages)
-		}
+		middle := at(w.index / 2)
+		s, _ = w.run(WhatIfOptions{From: middle})
+		assert.True(t, s.All.Same == s.All.Messages && s.All.Messages >= 50,
+			"seed %d from the middle: %d of %d are the same", seed, s.All.Same, s.All.Messages)
 	}
 }
 
@@ -296,12 +292,10 @@ func TestWhatCantBePlayedIsRefused(t *testing.T) {
 	w.queue("jobs", func(p *event.Policy) {})
 	w.produce("jobs", event.NewMessage{})
 	_, err := WhatIf(t.Context(), w.source(), WhatIfOptions{
-		From: event.Instant{Kind: event.InstantNow}, To: event.Instant{Kind: event.InstantNow},
+		From: now, To: now,
 		Change: change("jobs", func(p *event.Policy) { p.Ordering = event.FIFO }),
 	})
-	assert.True(t, err != nil &&
-		strings.Contains(err.Error(), "ordering can't change while the queue holds messages"),
-		"%v", err)
+	assert.ErrorContains(t, err, "ordering can't change while the queue holds messages")
 }
 
 func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
@@ -309,12 +303,12 @@ func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
 	w.queue("a", func(*event.Policy) {})
 	w.queue("b", func(*event.Policy) {})
 	_, err := WhatIf(t.Context(), w.source(), WhatIfOptions{
-		To: event.Instant{Kind: event.InstantNow},
+		To: now,
 		Change: func(queue string, p *event.Policy) (bool, error) {
 			p.DeadLetterQueue = map[string]string{"a": "b", "b": "a"}[queue]
 			return false, nil
 		},
 	})
-	require.True(t, errors.Is(err, ErrPolicy) &&
-		strings.Contains(err.Error(), "cannot have its own"), "%v", err)
+	assert.ErrorIs(t, err, ErrPolicy)
+	assert.ErrorContains(t, err, "cannot have its own")
 }

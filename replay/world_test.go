@@ -157,8 +157,7 @@ func (l *world) random(i int) *event.Command {
 			p.Messages = append(p.Messages, event.NewMessage{
 				Key: fmt.Sprint("k", l.rng.IntN(5)), Priority: uint8(1 + l.rng.IntN(10)),
 				DelayMS: int64(l.rng.IntN(3) / 2 * 1500), Size: 2,
-				Content: event.EncodeContent(&event.Content{Payload: fmt.Appendf(nil, `"%d-%d"`, i,
-					k)}),
+				Content: content(fmt.Sprintf(`"%d-%d"`, i, k)),
 			})
 		}
 		return &event.Command{Produce: p}
@@ -189,11 +188,19 @@ func (l *world) open() *Dir {
 	return d
 }
 
+func content(payload string) event.Blob {
+	return event.EncodeContent(&event.Content{Payload: []byte(payload)})
+}
+
+var start, now = event.Instant{Kind: event.InstantStart}, event.Instant{Kind: event.InstantNow}
+
 func at(index uint64) event.Instant { return event.Instant{Kind: event.InstantIndex, Index: index} }
 
-// indexed waits for the side files of all sealed segments, which are written in the background.
+// indexed syncs the log and waits for the side files of all sealed segments, which are written in
+// the background.
 func (l *world) indexed() {
 	l.t.Helper()
+	must(l.t, l.log.Sync())
 	for _, s := range l.log.Segments() {
 		for s.Sealed {
 			_, err := os.Stat(filepath.Join(datadir.Path(l.dir, datadir.LogDir), s.SideFile))

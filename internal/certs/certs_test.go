@@ -151,54 +151,50 @@ func TestHandshake(t *testing.T) {
 	of := func(by, trust *authority, set ...func(*x509.Certificate)) *Keeper {
 		return keeper(t, by, "n1", trust, set...)
 	}
+	const any = "*"
+	check := func(t *testing.T, who, want string, err error) {
+		if want == any {
+			assert.True(t, err != nil, "%s noticed nothing", who)
+		} else {
+			assert.ErrorContains(t, err, want, who)
+		}
+	}
 	for _, c := range []struct {
 		name           string
 		server, client *tls.Config
-		serverErr      string // "" is success, "*" anything
+		serverErr      string // "" is success, any is any error
 		clientErr      string
 	}{
 		{"by name", good.Server(true), client.Client("n1"), "", ""},
 		{"by address", good.Server(true), client.Client("127.0.0.1"), "", ""},
-		{"other name", good.Server(true), client.Client("n3"), "*", "not n3"},
-		{"other address", good.Server(true), client.Client("127.0.0.2"), "*", "127.0.0.2"},
-		{"no name", good.Server(true), client.Client(""), "*", "either ServerName or"},
+		{"other name", good.Server(true), client.Client("n3"), any, "not n3"},
+		{"other address", good.Server(true), client.Client("127.0.0.2"), any, "127.0.0.2"},
+		{"no name", good.Server(true), client.Client(""), any, "either ServerName or"},
 		{"client of another authority", good.Server(true), of(theirs, ours).Client("n1"),
-			"unknown authority", "*"},
-		{"server of another authority", of(theirs, ours).Server(true), client.Client("n1"), "*",
+			"unknown authority", any},
+		{"server of another authority", of(theirs, ours).Server(true), client.Client("n1"), any,
 			"unknown authority"},
-		{"client trusts another", good.Server(true), of(ours, theirs).Client("n1"), "*",
+		{"client trusts another", good.Server(true), of(ours, theirs).Client("n1"), any,
 			"unknown authority"},
-		{"expired client", good.Server(true), of(ours, ours, expired).Client("n1"), "expired", "*"},
-		{"expired server", of(ours, ours, expired).Server(true), client.Client("n1"), "*",
+		{"expired client", good.Server(true), of(ours, ours, expired).Client("n1"), "expired", any},
+		{"expired server", of(ours, ours, expired).Server(true), client.Client("n1"), any,
 			"expired"},
 		{"no client certificate", good.Server(true), &tls.Config{InsecureSkipVerify: true},
-			"didn't provide a certificate", "*"},
+			"didn't provide a certificate", any},
 		{"certificate that is not for clients", good.Server(true),
-			of(ours, ours, serverOnly).Client("n1"), "incompatible key usage", "*"},
+			of(ours, ours, serverOnly).Client("n1"), "incompatible key usage", any},
 		{"TLS 1.2 inside", good.Server(true), &tls.Config{InsecureSkipVerify: true,
-			MaxVersion: tls.VersionTLS12}, "unsupported versions", "*"},
+			MaxVersion: tls.VersionTLS12}, "unsupported versions", any},
 		{"TLS 1.2 outside", good.Server(false),
 			&tls.Config{InsecureSkipVerify: true, MaxVersion: tls.VersionTLS12}, "", ""},
 		{"TLS 1.1 outside", good.Server(false),
 			&tls.Config{InsecureSkipVerify: true, MinVersion: tls.VersionTLS10,
-				MaxVersion: tls.VersionTLS11}, "unsupported versions", "*"},
+				MaxVersion: tls.VersionTLS11}, "unsupported versions", any},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, serverErr, clientErr := shake(t, c.server, c.client)
-			for _, e := range []struct {
-				who, want string
-				got       error
-			}{{"server", c.serverErr, serverErr}, {"client", c.clientErr, clientErr}} {
-				switch {
-				case e.want == "" && e.got != nil:
-					t.Errorf("%s: %v", e.who, e.got)
-				case e.want == "*" && e.got == nil:
-					t.Errorf("%s noticed nothing", e.who)
-				case e.want != "" && e.want != "*" &&
-					(e.got == nil || !strings.Contains(e.got.Error(), e.want)):
-					t.Errorf("%s: %v; want %q", e.who, e.got, e.want)
-				}
-			}
+			check(t, "server", c.serverErr, serverErr)
+			check(t, "client", c.clientErr, clientErr)
 		})
 	}
 }
@@ -230,30 +226,19 @@ func TestRotation(t *testing.T) {
 	for range 3 {
 		good(second.SerialNumber.Int64())
 	}
-	if n := strings.Count(logged.String(), "failed to reload certificates"); n != 1 {
-		t.Errorf("told %d times:\n%s", n, &logged)
-	}
-	if err := sk.Reload(); err == nil || !strings.Contains(err.Error(), "private key") {
-		t.Errorf("reload of a mismatch: %v", err)
-	}
+	assert.Equal(t, strings.Count(logged.String(), "failed to reload certificates"), 1)
+	assert.ErrorContains(t, sk.Reload(), "private key")
 	must(t, os.WriteFile(sk.ca, []byte("garbage"), 0o600))
 	put(t, sk, third, key)
-	if err := sk.Reload(); err == nil ||
-		!strings.Contains(err.Error(), "no certificate of an authority") {
-		t.Errorf("reload of garbage: %v", err)
-	}
+	assert.ErrorContains(t, sk.Reload(), "no certificate of an authority")
 	good(second.SerialNumber.Int64())
 	must(t, os.Remove(sk.ca))
 	logged.Reset()
 	for range 3 {
 		good(second.SerialNumber.Int64())
 	}
-	if n := strings.Count(logged.String(), "no such file"); n != 1 {
-		t.Errorf("told %d times:\n%s", n, &logged)
-	}
-	if err := sk.Reload(); err == nil {
-		t.Error("reload of a missing file")
-	}
+	assert.Equal(t, strings.Count(logged.String(), "no such file"), 1)
+	assert.ErrorContains(t, sk.Reload(), "no such file")
 	write(t, sk.ca, "CERTIFICATE", old.cert.Raw)
 	good(third.SerialNumber.Int64())
 
@@ -262,10 +247,8 @@ func TestRotation(t *testing.T) {
 	put(t, sk, fourth, key)
 	write(t, sk.ca, "CERTIFICATE", next.cert.Raw)
 	must(t, sk.Reload())
-	if _, serverErr, clientErr := shake(t, server, ck.Client("n1")); serverErr == nil ||
-		clientErr == nil {
-		t.Errorf("two authorities: server: %v, client: %v", serverErr, clientErr)
-	}
+	_, serverErr, clientErr := shake(t, server, ck.Client("n1"))
+	assert.True(t, serverErr != nil && clientErr != nil, "two authorities: %v, %v", serverErr, clientErr)
 	c, key := next.node("n2")
 	put(t, ck, c, key)
 	write(t, ck.ca, "CERTIFICATE", next.cert.Raw)
@@ -282,9 +265,8 @@ func TestNoAuthority(t *testing.T) {
 	_, serverErr, clientErr := shake(t, k.Server(true), k.Client("n1"))
 	assert.True(t, serverErr != nil && clientErr != nil,
 		"server: %v, client: %v", serverErr, clientErr)
-	if _, err := Load(f.cert+"x", f.key, f.ca, slog.New(slog.DiscardHandler)); err == nil {
-		t.Error("a missing file was loaded")
-	}
+	_, err = Load(f.cert+"x", f.key, f.ca, slog.New(slog.DiscardHandler))
+	assert.ErrorContains(t, err, "no such file")
 }
 
 // must fails the test on an error.

@@ -3,6 +3,8 @@ package durations
 import (
 	"testing"
 	"time"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
 func TestParse(t *testing.T) {
@@ -11,13 +13,12 @@ func TestParse(t *testing.T) {
 		"0": 0, "15m": 15 * time.Minute, "7d": 7 * day, "2w": 14 * day, "1w2d3h": 9*day + 3*time.Hour,
 		"1.5d": 36 * time.Hour, "-1d": -day, "1d12h30m": 36*time.Hour + 30*time.Minute,
 	} {
-		if got, err := Parse(text); err != nil || got != want {
-			t.Errorf("%s: %v, %v; want %v", text, got, err, want)
-		}
+		got, err := Parse(text)
+		assert.NoError(t, err, text)
+		assert.Equal(t, got, want, text)
 	}
 	for _, text := range []string{"", "d", "7", "1.5.5d", "7days", "1y", "99999999w", "..d"} {
-		if got, err := Parse(text); err == nil {
-			t.Errorf("%q is read as %v", text, got)
-		}
+		_, err := Parse(text)
+		assert.ErrorContains(t, err, "is not a duration such as", "%q", text)
 	}
 }

@@ -44,11 +44,9 @@ func TestSecretFile(t *testing.T) {
 		put(c.text, c.mode)
 		_, fresh := Load(file)
 		for _, err := range []error{fresh, s.Reload()} {
-			if c.want == "" {
-				require.NoError(t, err, "%q", c.text)
-			} else {
-				require.True(t, err != nil && strings.Contains(err.Error(), c.want) &&
-					strings.Contains(err.Error(), file), "%q: %v", c.text, err)
+			require.ErrorContains(t, err, c.want, "%q", c.text)
+			if c.want != "" {
+				require.ErrorContains(t, err, file, "%q", c.text)
 			}
 		}
 		assert.Equal(t, s.mac("a", "b"), was, "%q", c.text)
@@ -62,5 +60,5 @@ func TestSecretFile(t *testing.T) {
 	assert.True(t, errors.Is(err, fs.ErrNotExist) && strings.HasPrefix(err.Error(), "open "), "%v", err)
 	require.NoError(t, syscall.Mkfifo(file, 0o600))
 	err = s.Reload()
-	assert.True(t, err != nil && strings.Contains(err.Error(), "must be a regular file"), "%v", err)
+	assert.ErrorContains(t, err, "must be a regular file")
 }

@@ -47,9 +47,8 @@ func file(t testing.TB, m Meta, body string) []byte {
 	var b bytes.Buffer
 	w, err := newWriter(&b, m)
 	must(t, err)
-	if _, err := io.WriteString(w, body); err != nil {
-		t.Fatal(err)
-	}
+	_, err = io.WriteString(w, body)
+	must(t, err)
 	must(t, w.close())
 	return b.Bytes()
 }
@@ -77,9 +76,7 @@ func TestRoundTrip(t *testing.T) {
 		assert.True(t, err == nil && string(b) == body,
 			"%d bytes: %d came back, %v", size, len(b), err)
 		want.Size = int64(len(fsys.Get("/c/" + want.Name())))
-		if d := cmp.Diff(want, got); d != "" {
-			t.Error(d)
-		}
+		assert.DeepEqual(t, got, want)
 		require.NoError(t, r.Close())
 	}
 }
@@ -94,19 +91,14 @@ func TestGolden(t *testing.T) {
 	}
 	want, err := os.ReadFile(name)
 	must(t, err)
-	if hex.Dump(b) != string(want) {
-		t.Errorf("the format has changed; it takes a new version\n%s",
-			cmp.Diff(string(want), hex.Dump(b)))
-	}
+	assert.Equal(t, cmp.Diff(string(want), hex.Dump(b)), "", "it takes a new version")
 }
 
 func TestAnotherVersionIsRefused(t *testing.T) {
 	b := file(t, meta(1), "x")
 	b[9]++
-	if _, _, err := readAll(b); err == nil || !strings.Contains(err.Error(),
-		"this program reads only 1") {
-		t.Errorf("%v", err)
-	}
+	_, _, err := readAll(b)
+	assert.ErrorContains(t, err, "this program reads only 1")
 }
 
 // Every flipped byte is found, and named at or before its offset; no byte of a
@@ -124,13 +116,16 @@ func TestFlippedByte(t *testing.T) {
 		assert.True(t, strings.HasPrefix(body, got), "byte %d: wrong bytes were handed out", i)
 	}
 	for n := range good {
-		if _, _, err := readAll(good[:n]); !errors.As(err, new(*CorruptError)) {
-			t.Fatalf("cut to %d bytes: %v", n, err)
-		}
+		corrupt(t, good[:n], "cut to %d bytes", n)
 	}
-	if _, _, err := readAll(append(bytes.Clone(good), 0)); !errors.As(err, new(*CorruptError)) {
-		t.Errorf("a byte too many: %v", err)
-	}
+	corrupt(t, append(bytes.Clone(good), 0), "a byte too many")
+}
+
+// corrupt fails unless a checkpoint is found to be corrupt.
+func corrupt(t *testing.T, b []byte, what ...any) {
+	t.Helper()
+	_, _, err := readAll(b)
+	require.True(t, errors.As(err, new(*CorruptError)), what...)
 }
 
 // Chunks that are whole, but not in their place or of another file, are found.
@@ -145,17 +140,14 @@ func TestChunksOutOfPlace(t *testing.T) {
 	foreign := slices.Concat(file(t, meta(43), "")[:head], b[head:])
 	for name, bad := range map[string][]byte{"swapped": swapped, "lost": lost, "twice": twice,
 		"foreign": foreign} {
-		if _, _, err := readAll(bad); !errors.As(err, new(*CorruptError)) {
-			t.Errorf("%s: %v", name, err)
-		}
+		corrupt(t, bad, name)
 	}
 }
 
 func TestListNewestFirstAndBad(t *testing.T) {
 	fsys := memdisk.New()
-	if metas, bad, err := List(fsys, "/none"); metas != nil || bad != nil || err != nil {
-		t.Errorf("%v %v %v", metas, bad, err)
-	}
+	metas, bad, err := List(fsys, "/none")
+	assert.True(t, metas == nil && bad == nil && err == nil, "%v %v %v", metas, bad, err)
 	must(t, fsys.MkdirAll("/c"))
 	for _, i := range []uint64{5, 100, 20} {
 		must(t, Write(fsys, "/c", meta(i), text("x")))
@@ -167,25 +159,21 @@ func TestListNewestFirstAndBad(t *testing.T) {
 	// under a wrong name
 	fsys.Put("/c/"+m8.Name(), fsys.Get("/c/"+(&Meta{Index: 5, Term: 3}).Name()))
 	fsys.Put("/c/"+m9.Name()+vfs.TempSuffix, []byte("half"))
-	metas, bad, err := List(fsys, "/c")
+	metas, bad, err = List(fsys, "/c")
 	must(t, err)
 	var got []uint64
 	for _, m := range metas {
 		got = append(got, m.Index)
 	}
-	if !slices.Equal(got, []uint64{100, 20, 5}) || len(bad) != 2 || bad[0].Name != m.Name() ||
-		bad[1].Name != m8.Name() {
-		t.Errorf("listed %v, bad %v", got, bad)
-	}
+	assert.EqualSlices(t, got, []uint64{100, 20, 5})
+	assert.True(t, len(bad) == 2 && bad[0].Name == m.Name() && bad[1].Name == m8.Name(), "%v", bad)
 	must(t, Clean(fsys, "/c"))
 	assert.True(t, fsys.Get("/c/"+m9.Name()+vfs.TempSuffix) == nil, "a half written file stays")
 	require.NoError(t, vfs.Remove(fsys, "/c", metas[0].Name(), "not there"))
-	if _, _, err := Open(fsys, "/c", metas[0].Name()); err == nil {
-		t.Error("a removed one is there")
-	}
-	if _, err := Verify(fsys, "/c", metas[1].Name()); err != nil {
-		t.Error(err)
-	}
+	_, _, err = Open(fsys, "/c", metas[0].Name())
+	assert.True(t, err != nil, "a removed one is there")
+	_, err = Verify(fsys, "/c", metas[1].Name())
+	must(t, err)
 }
 
 // A crash anywhere in Write leaves the old file of that name, the new one, or
@@ -205,10 +193,8 @@ func TestWriteCrash(t *testing.T) {
 			after := fsys.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), 1)))
 			got, verr := Verify(after, "/c", m.Name())
 			assert.True(t, verr == nil, "operation %d, loss %d: %v", at, loss, verr)
-			if err == nil && got.Size < 3000 {
-				t.Errorf("operation %d, loss %d: the old one is there after the new one was written",
-					at, loss)
-			}
+			assert.True(t, err != nil || got.Size >= 3000,
+				"operation %d, loss %d: the new one is written, and the old one there", at, loss)
 		}
 	}
 }
@@ -234,23 +220,18 @@ func TestThin(t *testing.T) {
 		metas = append([]Meta{{Index: i * 100, HeadIndex: i * 100}}, metas...)
 		metas, _ = Thin(metas, Keep)
 		require.True(t, len(metas) <= Keep, "%d are kept", len(metas))
-		if metas[0].Index != i*100 || i > 1 && metas[1].Index != (i-1)*100 ||
-			metas[len(metas)-1].Index != 100 {
-			t.Fatalf("after %d: %v", i, indexes(metas))
-		}
+		require.True(t, metas[0].Index == i*100 && (i == 1 || metas[1].Index == (i-1)*100) &&
+			metas[len(metas)-1].Index == 100, "after %d: %v", i, indexes(metas))
 	}
 	// No hole is much larger than an even spread would have.
 	for i := 1; i < len(metas); i++ {
-		if hole := metas[i-1].HeadIndex - metas[i].HeadIndex; hole > 3*50_000/Keep {
-			t.Errorf("a hole of %d in %v", hole, indexes(metas))
-		}
+		hole := metas[i-1].HeadIndex - metas[i].HeadIndex
+		assert.True(t, hole <= 3*50_000/Keep, "a hole of %d in %v", hole, indexes(metas))
 	}
-	if _, got := Thin(metas[:2], 0); len(got) != 0 {
-		t.Errorf("the newest two would go: %v", got)
-	}
-	if _, got := Thin(metas[:3], 2); len(got) != 1 || got[0].Index != metas[2].Index {
-		t.Errorf("of three: %v", got)
-	}
+	_, gone := Thin(metas[:2], 0)
+	assert.Equal(t, len(gone), 0, "of the newest two")
+	_, gone = Thin(metas[:3], 2)
+	assert.True(t, len(gone) == 1 && gone[0].Index == metas[2].Index, "of three: %v", gone)
 }
 
 func indexes(metas []Meta) string {

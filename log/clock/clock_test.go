@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // A clock that is years off, on whichever node and whenever it jumps, moves the
@@ -76,24 +77,18 @@ func TestClockAmongOthers(t *testing.T) {
 				c1.Follow(stamped, 0, time.Time{})
 				c1.Lead(stamped, false)
 				c1.Agree(walls(c.others), c.voters)
-				if got := c1.Stamp(stamped) - stamped; got != c.want {
-					t.Fatalf("at the election time went forward by %d ms, not %d", got, c.want)
-				}
+				require.Equal(t, c1.Stamp(stamped)-stamped, c.want, "at the election")
 				off += c.jump
 				time.Sleep(time.Second)
 				known := append(c.others[:len(c.others):len(c.others)], c.late...)
 				c1.Agree(walls(known), c.voters)
-				if got := c1.Stamp(stamped) - stamped; got != c.want+1000+c.later {
-					t.Errorf("a second later it is at %d ms, not %d", got, c.want+1000+c.later)
-				}
+				assert.Equal(t, c1.Stamp(stamped)-stamped, c.want+1000+c.later, "a second later")
 				time.Sleep(asking)
 				c1.Agree(walls(known), c.voters)
 				before := c1.Stamp(stamped)
 				time.Sleep(time.Hour)
 				c1.Agree(walls([]node{9 * year, 9 * year}), c.voters)
-				if got := c1.Stamp(stamped) - before; got != hour {
-					t.Errorf("in an hour time went forward by %d ms", got)
-				}
+				assert.Equal(t, c1.Stamp(stamped)-before, hour, "an hour later")
 			})
 		})
 	}
@@ -126,9 +121,7 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 					walls = append(walls, time.Now().UnixMilli()+o)
 				}
 				k.Agree(walls, 3)
-				if waits := k.Unset(); waits != c.waits {
-					t.Errorf("waits: %v", waits)
-				}
+				assert.Equal(t, k.Unset(), c.waits, "waits")
 				if c.waits {
 					time.Sleep(blank)
 					for i := range walls {
@@ -137,9 +130,7 @@ func TestClockOfAnEmptyLog(t *testing.T) {
 					k.Agree(walls, 3)
 				}
 				assert.Equal(t, k.Unset(), false, "waits for ever")
-				if got := k.Stamp(0) - time.Now().UnixMilli(); got != c.want {
-					t.Errorf("begins %d ms off, not %d", got, c.want)
-				}
+				assert.Equal(t, k.Stamp(0)-time.Now().UnixMilli(), c.want, "begins off")
 			})
 		})
 	}
@@ -160,9 +151,8 @@ func TestClockOfANewNode(t *testing.T) {
 			learn(c, log)
 			c.Lead(log, false)
 			c.Agree([]int64{log, log}, 3)
-			if ahead := c.Stamp(log) - log; ahead > years.Milliseconds()/2 {
-				t.Errorf("stamps %d ms ahead of the log", ahead)
-			}
+			ahead := c.Stamp(log) - log
+			assert.True(t, ahead < years.Milliseconds()/2, "stamps %d ms ahead of the log", ahead)
 		})
 	}
 }
@@ -176,22 +166,14 @@ func TestClock(t *testing.T) {
 		// Behind a log that is ahead, time goes on from the log's.
 		c.Lead(wall+5000, true)
 		time.Sleep(time.Second)
-		if got := c.Stamp(wall + 5000); got != wall+6000 {
-			t.Errorf("%d after the log's clock", got-wall-5000)
-		}
+		assert.Equal(t, c.Stamp(wall+5000), wall+6000)
 		// An entry of an earlier leader that comes to light later.
-		if got := c.Stamp(wall + 9000); got != wall+9000 {
-			t.Errorf("stamped %d", got-wall)
-		}
+		assert.Equal(t, c.Stamp(wall+9000), wall+9000)
 		time.Sleep(time.Second)
-		if got := c.Now(); got != wall+10_000 {
-			t.Errorf("time stood still: %d", got-wall)
-		}
+		assert.Equal(t, c.Now(), wall+10_000)
 		// A new leadership on a wall clock that is behind does not go back.
 		c.Lead(0, true)
-		if got := c.Stamp(0); got < wall+9000 {
-			t.Errorf("went back to %d", got-wall)
-		}
+		assert.True(t, c.Stamp(0) >= wall+9000, "time went back")
 		off := New(time.Now, -3_600_000)
 		off.Lead(0, true)
 		assert.Equal(t, off.Now(), time.Now().UnixMilli()-3_600_000, "offset")

@@ -1,7 +1,6 @@
 package datadir
 
 import (
-	"errors"
 	"os"
 	"regexp"
 	"strings"
@@ -29,17 +28,14 @@ func read(t *testing.T, dir string) *Node {
 
 func TestNodeCard(t *testing.T) {
 	dir := t.TempDir()
-	if _, err := ReadNode(dir); !errors.Is(err, ErrNoNode) {
-		t.Fatalf("missing: %v", err)
-	}
+	_, err := ReadNode(dir)
+	require.ErrorIs(t, err, ErrNoNode)
 	for _, n := range []*Node{NewNode("n1", 1<<20), NewBlank("n1", 1<<20)} {
 		must(t, n.Write(dir))
 		assert.DeepEqual(t, read(t, dir), n)
 	}
-	if a, b := NewNode("n1", 1), NewNode("n1", 1); a.ClusterID == b.ClusterID ||
-		a.Incarnation == b.Incarnation {
-		t.Error("two directories have the same ids")
-	}
+	a, b := NewNode("n1", 1), NewNode("n1", 1)
+	assert.True(t, a.ClusterID != b.ClusterID && a.Incarnation != b.Incarnation, "the same ids")
 }
 
 // TestNodeGolden: the bytes of the card are frozen.
@@ -59,9 +55,9 @@ func TestNodeGolden(t *testing.T) {
 	dir := put(t, string(text))
 	assert.DeepEqual(t, read(t, dir), want)
 	must(t, want.Write(dir))
-	if got, _ := os.ReadFile(Path(dir, NodeFile)); string(got) != string(text) {
-		t.Errorf("written as\n%s\nnot as\n%s", got, text)
-	}
+	got, err := os.ReadFile(Path(dir, NodeFile))
+	must(t, err)
+	assert.Equal(t, string(got), string(text))
 }
 
 // A flipped bit is refused, or changes nothing; push_off is an operator's to change.
@@ -79,8 +75,8 @@ func TestNodeFlipped(t *testing.T) {
 		got, err := ReadNode(dir)
 		if err == nil { // a space, or a name in upper case, which encoding/json takes
 			assert.DeepEqual(t, got, n)
-		} else if text := err.Error(); !strings.Contains(text, dir) {
-			t.Fatal(text)
+		} else {
+			require.ErrorContains(t, err, dir)
 		}
 	}
 	for text, want := range map[string]string{
@@ -90,11 +86,8 @@ func TestNodeFlipped(t *testing.T) {
 	} {
 		must(t, os.WriteFile(Path(dir, NodeFile), []byte(text), 0o600))
 		got, err := ReadNode(dir)
-		if want == "" {
-			assert.True(t, err == nil && !got.PushOff(), "%v, %+v", err, got)
-		} else if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, not %q", err, want)
-		}
+		assert.ErrorContains(t, err, want)
+		assert.True(t, err != nil || !got.PushOff(), "%+v", got)
 	}
 }
 
@@ -143,20 +136,14 @@ func TestNodeIsStrict(t *testing.T) {
 		{"twice in it", `{"format":1,"node_id":"a","cluster_id":"b","initial":[` + self +
 			`,{"id":"a"}],` + inc + `}`, "initial[1]"},
 	} {
-		if _, err := ReadNode(put(t, c.text)); err == nil {
-			t.Errorf("%s: taken", c.name)
-		} else if !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v; want %q", c.name, err, c.want)
-		}
+		_, err := ReadNode(put(t, c.text))
+		assert.ErrorContains(t, err, c.want, "%s", c.name)
 	}
 	// What would be refused when read is not written either.
 	dir := t.TempDir()
 	n := NewNode("n1", 1)
 	n.Incarnation = ""
-	if err := n.Write(dir); err == nil {
-		t.Error("written with a configuration that does not have the node")
-	}
-	if _, err := os.Stat(Path(dir, NodeFile)); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("something was written: %v", err)
-	}
+	assert.ErrorContains(t, n.Write(dir), "must be set")
+	_, err := os.Stat(Path(dir, NodeFile))
+	assert.ErrorIs(t, err, os.ErrNotExist)
 }

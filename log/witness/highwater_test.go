@@ -4,7 +4,6 @@ import (
 	"errors"
 	"log/slog"
 	"os"
-	"strings"
 	"testing"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -69,9 +68,8 @@ func TestRefused(t *testing.T) {
 		"is of node n1":        {NodeID: "n2", ClusterID: "c1", Incarnation: "i1"},
 		"is of incarnation i1": {NodeID: "n1", ClusterID: "c1", Incarnation: "i2"},
 	} {
-		if _, err := Open(disk, name, &n); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v, not %q", err, want)
-		}
+		_, err := Open(disk, name, &n)
+		assert.ErrorContains(t, err, want)
 	}
 	for at := range good[:len(good)-1] { // but for the line's end
 		for bit := range 8 {
@@ -80,11 +78,10 @@ func TestRefused(t *testing.T) {
 			disk.Put(name, b)
 			f, err := Open(disk, name, &node)
 			// encoding/json takes names of fields in upper case, too.
-			if err == nil && f.HighWater() != (HighWater{4711, 4}) {
-				t.Fatalf("bit %d of byte %d is flipped, and the mark is %v", bit, at, f.HighWater())
-			}
-			if err != nil && !strings.Contains(err.Error(), name) {
-				t.Fatal(err)
+			if err == nil {
+				require.Equal(t, f.HighWater(), HighWater{4711, 4}, "bit %d of byte %d", bit, at)
+			} else {
+				require.ErrorContains(t, err, name)
 			}
 		}
 	}

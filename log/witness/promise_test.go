@@ -1,6 +1,10 @@
 package witness
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/qlogd/qlogd/internal/simtest/assert"
+)
 
 func TestPromise(t *testing.T) {
 	p := Promise{AckTerm: 5, AckIndex: 100, VoteTerm: 6}
@@ -14,14 +18,10 @@ func TestPromise(t *testing.T) {
 		{5, 100, true}, // the vote is forgotten
 		{4, 500, true},
 	} {
-		if got := p.Broken(c.term, c.last); (got != "") != c.broken {
-			t.Errorf("term %d, last %d: %q", c.term, c.last, got)
-		}
+		assert.Equal(t, p.Broken(c.term, c.last) != "", c.broken, "term %d, last %d", c.term, c.last)
 	}
 	p.VoteTerm = 0
 	for last, broken := range map[uint64]bool{99: true, 100: false, 101: false} {
-		if got := p.Broken(5, last); (got != "") != broken {
-			t.Errorf("last %d in the same term: %q", last, got)
-		}
+		assert.Equal(t, p.Broken(5, last) != "", broken, "last %d in the same term", last)
 	}
 }

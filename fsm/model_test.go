@@ -28,7 +28,7 @@ type model struct {
 	queues  map[string]*mqueue
 	pending []*mburial // decided to be gone, told by the next entries
 	answers map[event.Hash]manswer
-	hooks   map[string]*mhook
+	hooks   map[string]event.WebhookView
 	tasks   map[event.ID]*event.TaskView
 	raised  map[event.ID]event.ID  // what was resurrected, as what
 	erased  uint64                 // the index of the newest erasure
@@ -105,7 +105,7 @@ type manswer struct {
 }
 
 func newModel(t tb) *model {
-	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}, hooks: map[string]*mhook{}, tasks: map[event.ID]*event.TaskView{}, raised: map[event.ID]event.ID{}}
+	return &model{t: t, rules: 1, queues: map[string]*mqueue{}, answers: map[event.Hash]manswer{}, hooks: map[string]event.WebhookView{}, tasks: map[event.ID]*event.TaskView{}, raised: map[event.ID]event.ID{}}
 }
 
 func (w *model) fatal(format string, args ...any) {

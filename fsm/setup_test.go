@@ -196,9 +196,8 @@ func (b *bench) q(name string) event.QueueView {
 func (b *bench) load(f checkpoint.State) *projections.State {
 	b.t.Helper()
 	var buf bytes.Buffer
-	if _, err := f.WriteTo(&buf); err != nil {
-		b.t.Fatal(err)
-	}
+	_, err := f.WriteTo(&buf)
+	must(b.t, err)
 	f.Release()
 	s, err := projections.Load(&buf)
 	must(b.t, err)

@@ -42,9 +42,12 @@ func (s *Server) attention(q *request) error {
 	if q.err != nil {
 		return q.err
 	}
-	slices.SortStableFunc(items, func(a, b wire.AttentionItem) int {
-		return cmp.Or(a.Severity-b.Severity, cmp.Compare(a.Since, b.Since),
-			strings.Compare(deref(a.Queue), deref(b.Queue)))
+	slices.SortFunc(items, func(a, b wire.AttentionItem) int { // there may be 10,000
+		if a.Severity != b.Severity {
+			return a.Severity - b.Severity
+		}
+		return cmp.Or(cmp.Compare(a.Since, b.Since), strings.Compare(deref(a.Queue), deref(b.Queue)),
+			strings.Compare(deref(a.Node), deref(b.Node)), strings.Compare(a.Kind, b.Kind))
 	})
 	return q.answer(http.StatusOK, &wire.Attention{Items: items[:min(len(items), maxAttention)]})
 }
@@ -73,16 +76,18 @@ func (q *request) current() {
 func (s *Server) queuesNeeding(q *request) (items []wire.AttentionItem) {
 	now, created := s.clock(s.deps.State), map[string]int64{}
 	queues, deadLetters := s.deps.State.Queues(), map[string]bool{}
-	for _, v := range queues {
-		deadLetters[v.Policy.DeadLetterQueue] = true
+	for i := range queues {
+		deadLetters[queues[i].Policy.DeadLetterQueue] = true
 	}
-	for _, v := range queues {
+	items = make([]wire.AttentionItem, 0, len(queues))
+	for i := range queues {
+		v := &queues[i]
 		if a, ok := s.deps.State.Attention(v.Name); ok && q.sees(v.Name) {
 			created[v.Name] = v.CreatedAt
 			if deadLetters[v.Name] && v.LeasedAt == 0 {
 				a.Leasable = 0 // they wait for an operator, not for workers
 			}
-			items = append(items, queueNeeds(&a, now)...)
+			items = queueNeeds(items, &a, now)
 		}
 	}
 	return append(items, s.eventsNeeding(q, now, created)...)
@@ -150,11 +155,13 @@ func (s *Server) expiring(queue string, x *store.Expiring) (items []wire.Attenti
 	return items
 }
 
-// queueNeeds returns the attention items that follow from a queue's state.
-func queueNeeds(v *event.AttentionView, now int64) (items []wire.AttentionItem) {
+// queueNeeds adds the attention items that follow from a queue's state.
+func queueNeeds(
+	items []wire.AttentionItem, v *event.AttentionView, now int64,
+) []wire.AttentionItem {
 	add := func(kind string, severity int, since, count int64, format string, args ...any) {
 		items = append(items, wire.AttentionItem{
-			Kind: kind, Severity: severity, Queue: &v.Name, Since: wire.Time(since), Count: count,
+			Kind: kind, Severity: severity, Queue: new(v.Name), Since: wire.Time(since), Count: count,
 			Detail: fmt.Sprintf(format, args...),
 		})
 	}

@@ -3,7 +3,6 @@ package api
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"iter"
 	"math"
@@ -19,8 +18,12 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// listWithin bounds the search of a listing, which then answers with what it has found so far.
-const listWithin = 10 * time.Second
+// A page of a listing looks at most at so many messages: then it answers with what it has found so
+// far. Reading a history or an error from the log takes long.
+const (
+	listMost     = 100_000
+	listMostRead = 500
+)
 
 // DeadLetters finds dead letters in the live state.
 func (s *Server) DeadLetters() dead.Finder { return s.deadLetters(s.deps.State) }
@@ -123,19 +126,21 @@ func (s *Server) listDead(q *request) error {
 func (s *Server) deadMessages(
 	ctx context.Context, st State, search *dead.Search, limit int, most int64,
 ) (out []wire.Message, cursor string, err error) {
-	searching, cancel := context.WithTimeout(ctx, listWithin)
-	defer cancel()
+	if search.Most = listMost; search.Filter.ReadsErrors() {
+		search.Most = listMostRead
+	}
 	var views []event.MessageView
-	for v, err := range s.deadLetters(st).Select(searching, search) {
-		inTime := !errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
-		if err != nil && inTime {
+	for v, err := range s.deadLetters(st).Select(ctx, search) {
+		if err != nil {
 			return nil, "", err
 		}
-		if !inTime || len(views) == limit {
-			cursor = search.After.String()
+		if search.More = len(views) == limit; search.More {
 			break
 		}
 		views = append(views, *v)
+	}
+	if search.More {
+		cursor = search.After.String()
 	}
 	out, err = s.messages(views, most)
 	return out, cursor, err
@@ -145,15 +150,16 @@ func (s *Server) deadMessages(
 func (s *Server) replayedMessages(
 	ctx context.Context, queue string, f *dead.Filter, after event.ID, limit int,
 ) (out []wire.Message, cursor string, err error) {
-	end := time.Now().Add(listWithin)
+	looked := 0
 	for e, err := range s.replayedEvents(ctx, queue, after) {
 		if err != nil {
 			return nil, "", err
 		}
-		if len(out) == limit || time.Now().After(end) {
+		if len(out) == limit || looked == max(listMostRead, limit) {
 			return out, after.String(), nil
 		}
 		after = e.ID
+		looked++
 		m, err := s.replayedMessage(ctx, s.deps.State, e, f)
 		if err != nil {
 			return nil, "", err
@@ -233,12 +239,14 @@ func (s *Server) replayedEvents(
 
 // deadGroups answers GET /v1/queues/{queue}/dead/groups.
 func (s *Server) deadGroups(q *request) error {
-	q.read(append([]string{"step", "limit", "at", "consistency"}, filterParams...)...)
+	q.read(append([]string{"step", "limit", "most", "cursor", "at", "consistency"},
+		filterParams...)...)
 	name, limit, f, st := q.queue(), q.limit(100, 1000), q.queryFilter(), q.state()
-	step := get(q, q.step)
+	step, after, most := get(q, q.step), q.queryID("cursor"), q.number("most", 0, 1, math.MaxInt32)
 	q.do(func() error { return diedIn(st, name) })
 	out := get(q, func() (wire.DeadGroups, error) {
-		return s.deadLetters(st).Groups(q.Context(), name, f, limit, step)
+		search := &dead.Search{Queue: name, Filter: *f, After: after, Most: int(most)}
+		return s.deadLetters(st).Groups(q.Context(), search, limit, step)
 	})
 	return q.answer(http.StatusOK, &out)
 }

@@ -95,7 +95,7 @@ func (s *Server) selects(f *messageFilter, v *event.MessageView) (bool, error) {
 // A filtered page reads at most peekMost messages, for about peekFor.
 const (
 	peekMost     = 10_000
-	peekContents = 1000 // if it needs their contents
+	peekContents = 400 // if it needs their contents
 	peekFor      = time.Second
 	peekStep     = 500
 )

@@ -23,6 +23,10 @@ const (
 	maxEdits       = event.MaxBatch
 	dryMessages    = 100 // message ids in the answer to a dry run
 	drySample      = 10  // whole messages in it
+
+	// A filter by error reads at most so many before a task does the rest, whose total is then that
+	// of all dead letters.
+	mostErrors = 20_000
 )
 
 // movement is a replay or a purge of dead letters.
@@ -227,6 +231,9 @@ func (m *movement) choose() error {
 		err = m.chooseNamed()
 	} else if err = diedIn(st, m.queue); err == nil {
 		search := &dead.Search{Queue: m.queue, Filter: *m.spec.Filter}
+		if !m.dry && search.Filter.ReadsErrors() {
+			search.Most = mostErrors
+		}
 		for v, err := range m.q.s.DeadLetters().Select(m.q.Context(), search) {
 			if err == nil {
 				err = m.take(v)
@@ -234,6 +241,10 @@ func (m *movement) choose() error {
 			if err != nil {
 				return err
 			}
+		}
+		if search.More {
+			m.total = max(st.DeadCount(m.queue), maxAtOnce+1)
+			return nil
 		}
 	}
 	if err == nil && len(m.unused) > 0 {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"net/http"
+	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/undo"
@@ -192,7 +193,7 @@ func (s *Server) undo(q *request) error {
 // deleted waits for the events of the messages that a purge has deleted, which follow in the next
 // entries.
 func (s *Server) deleted(ctx context.Context, queue string) error {
-	waiting, cancel := context.WithTimeout(ctx, listWithin)
+	waiting, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	for {
 		head := s.deps.Log.Head() // before the state is read

@@ -230,13 +230,15 @@ type DeadQuery struct {
 	Limit int    // per page; 0 is the server's default
 	After string // NextCursor of the previous page
 
-	Step time.Duration // of DeadGroups; 0 counts no steps
+	// Of DeadGroups:
+	Step time.Duration // 0 counts no steps
+	Most int           // reads at most so many dead messages, and then sets NextCursor; 0: all
 }
 
 func (d *DeadQuery) call(path string) *call {
 	return newCall(get, path, nil, "reason", d.Reason, "error", d.Error, "from", d.From, "to", d.To,
 		"fingerprint", d.Fingerprint, "key", d.Key, "kind", d.Kind,
-		"state", d.State, "limit", d.Limit, "cursor", d.After)
+		"state", d.State, "limit", d.Limit, "most", d.Most, "cursor", d.After)
 }
 
 // Dead returns a page of a queue's dead messages.

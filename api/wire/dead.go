@@ -32,6 +32,8 @@ type DeadCount struct {
 type DeadGroups struct {
 	Groups []DeadGroup `json:"groups"`
 	Total  int64       `json:"total"` // how many groups there are
+	// NextCursor is set if there are more dead messages than were to be read at most.
+	NextCursor string `json:"next_cursor,omitzero"`
 }
 
 // DeadFilter selects dead messages. What is left out selects all.

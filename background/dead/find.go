@@ -49,6 +49,9 @@ type Filter struct {
 	Fingerprint string  `json:"fingerprint,omitzero"`
 }
 
+// ReadsErrors reports whether a filter depends on the messages' errors, which are in the log.
+func (f *Filter) ReadsErrors() bool { return f.Error != "" || f.Fingerprint != "" }
+
 // Selects reports whether a filter selects a message; false if the message is not dead.
 func (x Finder) Selects(f *Filter, v *event.MessageView) (bool, error) {
 	d, index := v.Dead, event.RefOf(v.ID).Index
@@ -56,7 +59,7 @@ func (x Finder) Selects(f *Filter, v *event.MessageView) (bool, error) {
 		(f.Key == nil || *f.Key == v.Key) && (f.Kind == nil || *f.Kind == v.Kind) &&
 		d.FailedAt >= f.From && (f.To == 0 || d.FailedAt <= f.To) &&
 		index >= f.FromIndex && (f.ToIndex == 0 || index <= f.ToIndex)
-	if !fits || f.Error == "" && f.Fingerprint == "" {
+	if !fits || !f.ReadsErrors() {
 		return fits, nil
 	}
 	text, err := x.Error(v)
@@ -78,6 +81,9 @@ type Search struct {
 	// bound. After moves up to the newest message that was looked at, so that the
 	// next walk goes on from there; where a loop is left, to the one before.
 	After, Before event.ID
+	// Most bounds how many messages are looked at, 0 not at all; More reports that it did.
+	Most int
+	More bool
 }
 
 // perRead is the number of dead letters read at once; no entry is applied meanwhile.
@@ -87,7 +93,7 @@ const perRead = 512
 // does: the client has hung up.
 func (x Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.MessageView, error] {
 	return func(yield func(*event.MessageView, error) bool) {
-		f := &s.Filter
+		f, looked := &s.Filter, 0
 		for more := true; more; {
 			// The state is asked for all there is and not by the filter: if that selects
 			// few, nothing could be applied until they are found among, perhaps, a million.
@@ -97,6 +103,10 @@ func (x Finder) Select(ctx context.Context, s *Search) iter.Seq2[*event.MessageV
 			})
 			for i := range views {
 				v := &views[i]
+				if s.More = s.Most > 0 && looked == s.Most; s.More {
+					return
+				}
+				looked++
 				fits, err := x.Selects(f, v)
 				if err = cmp.Or(ctx.Err(), err); err != nil {
 					yield(nil, err)
@@ -143,14 +153,13 @@ func (g *group) countAt(start wire.Time) {
 // sampled is how many messages of a group are named.
 const sampled = 5
 
-// Groups returns what died in a queue and fits a filter, by fingerprint, the
-// largest group first, at most limit; with a step, in ms, also how many died in each.
-func (x Finder) Groups(
-	ctx context.Context, queue string, f *Filter, limit int, step int64,
-) (out wire.DeadGroups, err error) {
+// Groups returns what a search finds, by fingerprint, the largest group first, at most limit; with
+// a step, in ms, also how many died in each.
+func (x Finder) Groups(ctx context.Context, s *Search, limit int, step int64) (
+	out wire.DeadGroups, err error) {
 	groups := map[string]*group{}
 	prints := map[string]string{} // the same failure mostly comes in the same words
-	for v, err := range x.Select(ctx, &Search{Queue: queue, Filter: *f}) {
+	for v, err := range x.Select(ctx, s) {
 		text := ""
 		if err == nil {
 			text, err = x.Error(v)
@@ -186,6 +195,9 @@ func (x Finder) Groups(
 			cmp.Compare(a.Fingerprint, b.Fingerprint))
 	})
 	out.Total = int64(len(all))
+	if s.More {
+		out.NextCursor = s.After.String()
+	}
 	for _, g := range all[:min(len(all), limit)] {
 		for _, id := range slices.Backward(g.newest) {
 			g.MessageIDs = append(g.MessageIDs, id.String())

@@ -110,7 +110,7 @@ func TestGroups(t *testing.T) {
 		}
 		return words[index%5] + fmt.Sprintf(" %d", index)
 	})
-	all, err := x.Groups(t.Context(), "q", &Filter{}, 6, 0)
+	all, err := x.Groups(t.Context(), &Search{Queue: "q"}, 6, 0)
 	got := all.Groups
 	require.True(t, err == nil && all.Total == 7 && len(got) == 6,
 		"%d of %d: %v", len(got), all.Total, err)
@@ -121,6 +121,14 @@ func TestGroups(t *testing.T) {
 		g.Fingerprint != Fingerprint(event.ReasonExpired, g.Pattern) {
 		t.Errorf("%+v", g)
 	}
+	part := &Search{Queue: "q", Most: perRead + 1}
+	first, err := x.Groups(t.Context(), part, 6, 0)
+	require.NoError(t, err)
+	rest, err := x.Groups(t.Context(), &Search{Queue: "q", After: part.After, Most: perRead}, 6, 0)
+	require.NoError(t, err)
+	assert.Equal(t, first.NextCursor, id(perRead))
+	assert.Equal(t, rest.NextCursor, "", "exactly as many were left")
+	assert.Equal(t, first.Groups[0].Count+rest.Groups[0].Count, got[0].Count)
 	m := got[0].MessageIDs
 	if g := got[0]; g.Pattern != "lion <n>" && g.Pattern != "bear <n>" || len(m) != sampled ||
 		m[0] <= m[4] || g.Error != fmt.Sprintf("%s %d", g.Pattern[:4], int64(g.LastFailedAt)) {

@@ -26,7 +26,9 @@ func Fingerprint(reason event.Reason, pattern string) string {
 func Pattern(text string) string {
 	s := strings.ToValidUTF8(event.Clip(text, maxPattern), "?")
 	for _, r := range rules {
-		s = r.is.ReplaceAllString(s, r.becomes)
+		if r.needs == "" || strings.ContainsAny(s, r.needs) {
+			s = r.is.ReplaceAllString(s, r.becomes)
+		}
 	}
 	s = hexWord.ReplaceAllStringFunc(s, func(word string) string {
 		if strings.ContainsAny(word, "0123456789") && strings.ContainsAny(word, "abcdefABCDEF") {
@@ -44,30 +46,31 @@ func Pattern(text string) string {
 // rules are applied in this order: what is more particular comes first, and no
 // placeholder has a digit or a letter that a later rule would match.
 var rules = []struct {
+	needs   string // one of these characters; "": a text may match without any of them
 	is      *regexp.Regexp
 	becomes string
 }{
 	// What is quoted on one line. An apostrophe within a word opens and closes nothing.
-	{regexp.MustCompile("(?s)\"(\\\\.|[^\"\\\\\n])*\"|`[^`\n]*`|" +
+	{"\"`'", regexp.MustCompile("(?s)\"(\\\\.|[^\"\\\\\n])*\"|`[^`\n]*`|" +
 		`\B'(\\.|[^'\\\n]|'[\w\x{80}-\x{10ffff}])*'\B`), "<str>"},
 	// 2026-01-31T12:00:00.5Z, 2026-01-31 12:00:00 +0100, 2026/01/31, 12:00:00
-	{regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?` +
+	{"-/", regexp.MustCompile(`\b\d{4}[-/]\d{2}[-/]\d{2}([T ]\d{2}:\d{2}(:\d{2}([.,]\d+)?)?` +
 		`( ?(Z|UTC|GMT|[+-]\d{2}:?\d{2})\b)?)?`), "<time>"},
-	{regexp.MustCompile(`\b([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.,]\d+)?\b`), "<time>"},
+	{":", regexp.MustCompile(`\b([01]\d|2[0-3]):[0-5]\d:[0-5]\d([.,]\d+)?\b`), "<time>"},
 	// UUIDs and ULIDs
-	{regexp.MustCompile(`(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), "<id>"},
-	{regexp.MustCompile(`\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b`), "<id>"},
+	{"-", regexp.MustCompile(`(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b`), "<id>"},
+	{"", regexp.MustCompile(`\b[0-7][0-9A-HJKMNP-TV-Z]{25}\b`), "<id>"},
 	// ann@example.org
-	{regexp.MustCompile(`[\w.+-]+@[\w-]+(\.[\w-]+)+`), "<addr>"},
+	{"@", regexp.MustCompile(`[\w.+-]+@[\w-]+(\.[\w-]+)+`), "<addr>"},
 	// 10.0.0.1:443, [::1]:80, fe80::1, db-7.internal:5432
-	{regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b`), "<addr>"},
-	{regexp.MustCompile(`(?i)\[[0-9a-f:]*:[0-9a-f:.]*(%\w+)?\](:\d+)?`), "<addr>"},
-	{regexp.MustCompile(`(?i)\b[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}\b|` +
+	{".", regexp.MustCompile(`\b\d{1,3}(\.\d{1,3}){3}(:\d+)?\b`), "<addr>"},
+	{"[", regexp.MustCompile(`(?i)\[[0-9a-f:]*:[0-9a-f:.]*(%\w+)?\](:\d+)?`), "<addr>"},
+	{":", regexp.MustCompile(`(?i)\b[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}\b|` +
 		`\b[0-9a-f]{1,4}(:[0-9a-f]{1,4})*::([0-9a-f]{1,4}(:[0-9a-f]{1,4})*)?`), "<addr>"},
-	{regexp.MustCompile(`(?i)\b(localhost|[a-z0-9]([a-z0-9-]*[a-z0-9])?` +
+	{":", regexp.MustCompile(`(?i)\b(localhost|[a-z0-9]([a-z0-9-]*[a-z0-9])?` +
 		`(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)+):\d{2,5}\b`), "<addr>"},
 	// 0xc000123
-	{regexp.MustCompile(`(?i)\b0x[0-9a-f]+\b`), "<hex>"},
+	{"xX", regexp.MustCompile(`(?i)\b0x[0-9a-f]+\b`), "<hex>"},
 }
 
 var (

@@ -170,8 +170,8 @@ export interface paths {
          * List dead messages, by the time they died
          * @description Messages in whatever dead-letter queue, until they are replayed, purged or settled there. With state=replayed those
          *     that were replayed, as long as history keeps them: with replayed_at, new_message_id and replay_result (the state of
-         *     what it became; unknown where its history is gone). A listing that reads many error texts in vain answers after
-         *     10 s with what it has, and next_cursor.
+         *     what it became; unknown where its history is gone). A page looks at most at 100,000 messages, or at 500 errors or
+         *     replayed messages: it may have fewer messages than its limit, or none, and has next_cursor while there is more.
          */
         get: operations["listDead"];
         put?: never;
@@ -3292,7 +3292,7 @@ export interface operations {
                     "application/json": {
                         messages: components["schemas"]["Message"][];
                         next_cursor?: string;
-                        /** @description With a filter: messages read, at most 10,000, or 1,000 for their headers (or 1 s). The page may be empty before the end, which has no next_cursor */
+                        /** @description With a filter: messages read, at most 10,000, or 400 for their headers (or 1 s). The page may be empty before the end, which has no next_cursor */
                         scanned?: number;
                     };
                 };
@@ -3430,6 +3430,10 @@ export interface operations {
                 step?: string;
                 /** @description At most this many groups */
                 limit?: number;
+                /** @description Reads at most this many dead messages, and then has next_cursor: to group a million in steps */
+                most?: number;
+                /** @description next_cursor of the answer before */
+                cursor?: components["schemas"]["ULID"];
                 /** @description The state as it was: an RFC 3339 time, an event's ULID, index:N, a duration before now such as 15m, start or now */
                 at?: components["parameters"]["at"];
                 /**
@@ -3456,6 +3460,8 @@ export interface operations {
                         groups: components["schemas"]["DeadGroup"][];
                         /** @description How many groups there are */
                         total: number;
+                        /** @description With most: the dead messages after these were not read */
+                        next_cursor?: string;
                     };
                 };
             };

@@ -111,14 +111,11 @@ func (p *page) checkpoint() error {
 	f.As = p.as("POST", "/v1/cluster/snapshot", nil, []string{"cluster", "snapshot"})
 	return p.send(f, func() error {
 		indexes, err := p.api.Snapshot(p.ctx, p.once())
-		if err != nil {
-			return err
-		}
 		var parts []string
 		for _, id := range slices.Sorted(maps.Keys(indexes)) {
 			parts = append(parts, fmt.Sprintf("%s at index %d", id, indexes[id]))
 		}
-		return p.done("Took checkpoints: "+strings.Join(parts, ", ")+".", "cluster")
+		return p.done(err, "Took checkpoints: "+strings.Join(parts, ", ")+".", "cluster")
 	})
 }
 
@@ -142,10 +139,7 @@ func (p *page) transfer() error {
 		append([]string{"cluster", "transfer"}, strings.Fields(next)...))
 	return p.send(f, func() error {
 		leader, err := p.api.TransferLeadership(p.ctx, next, p.once())
-		if err != nil {
-			return err
-		}
-		return p.done("The leader is "+cmp.Or(leader, "not known yet")+".", "cluster")
+		return p.done(err, "The leader is "+cmp.Or(leader, "not known yet")+".", "cluster")
 	})
 }
 
@@ -161,7 +155,7 @@ func (p *page) verifyNode() error {
 		if err != nil {
 			return err
 		}
-		return p.done("Verifying "+id+".", "tasks", task.ID)
+		return p.done(nil, "Verifying "+id+".", "tasks", task.ID)
 	})
 }
 
@@ -193,9 +187,7 @@ func (p *page) removeNode() error {
 	}
 	f.As = p.as("DELETE", v1("cluster", "nodes", id)+query("force", force), nil, cli)
 	return p.send(f, func() error {
-		if err := p.api.RemoveNode(p.ctx, id, force != "", p.once()); err != nil {
-			return err
-		}
-		return p.done("Removed node "+id+".", "cluster")
+		err := p.api.RemoveNode(p.ctx, id, force != "", p.once())
+		return p.done(err, "Removed node "+id+".", "cluster")
 	})
 }

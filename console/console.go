@@ -13,6 +13,7 @@ package console
 
 import (
 	"context"
+	"crypto/sha256"
 	"embed"
 	"errors"
 	"fmt"
@@ -24,6 +25,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+
+	lru "github.com/hashicorp/golang-lru/v2"
+	"golang.org/x/time/rate"
 
 	"github.com/qlogd/qlogd/client"
 )
@@ -47,9 +51,10 @@ type Console struct {
 	api       *client.Client
 	routes    *http.ServeMux
 	pages     map[string]*template.Template // by name of the file, without .html
-	assets    map[string]*asset             // by path below /ui/static/
-	limits    *limits
-	histories histories
+	version   string                        // of the static files
+	attempts  *lru.Cache[netip.Addr, *rate.Limiter]
+	histories *lru.Cache[[sha256.Size]byte, *history] // by token
+	counts    *lru.Cache[string, *groupCount]
 }
 
 // pages lists the routes of each page. A route's pattern is relative to /ui/.
@@ -71,7 +76,10 @@ var files embed.FS
 // New returns a console. An error is in its own files, or in a public URL.
 func New(opts Options) (*Console, error) {
 	c := &Console{
-		opts: opts, routes: http.NewServeMux(), limits: newLimits(), histories: newHistories(),
+		opts: opts, routes: http.NewServeMux(),
+		attempts:  newCache[netip.Addr, *rate.Limiter](signInKept),
+		histories: newCache[[sha256.Size]byte, *history](historiesKept),
+		counts:    newCache[string, *groupCount](countsKept),
 	}
 	for _, text := range opts.PublicURLs {
 		u, err := url.Parse(text)
@@ -84,13 +92,15 @@ func New(opts Options) (*Console, error) {
 	if c.api, err = newClient(opts.API); err != nil {
 		return nil, err
 	}
-	if c.assets, err = loadAssets(); err != nil {
+	static, version, err := serveStatic()
+	if err != nil {
 		return nil, err
 	}
 	if c.pages, err = loadTemplates(); err != nil {
 		return nil, err
 	}
-	c.routes.HandleFunc("GET /ui/static/", c.serveAsset)
+	c.version = version
+	c.routes.Handle("GET /ui/static/", http.StripPrefix("/ui/", static))
 	c.routes.Handle("GET /ui/sign-in", c.open((*page).signIn))
 	c.routes.Handle("POST /ui/sign-in", c.open((*page).signedIn))
 	c.routes.Handle("POST /ui/sign-out", c.open((*page).signOut))

@@ -140,25 +140,10 @@ func (b *browser) get(path string) string {
 
 var csrf = regexp.MustCompile(`name="csrf" value="([^"]*)"`)
 
-// submit fills in the form of a page and sends it to where the form says, relative to the page.
+// submit loads a page, fills in its form and sends it.
 func (b *browser) submit(path string, fields ...string) answer {
 	b.Helper()
-	text := b.get(path)
-	form := url.Values{}
-	m := csrf.FindStringSubmatch(text)
-	require.True(b, m != nil, "no form in %s: %.2000s", path, text)
-	form.Set("csrf", m[1])
-	for _, f := range fields {
-		name, value, _ := strings.Cut(f, "=")
-		form.Add(name, value)
-	}
-	action := regexp.MustCompile(`<form class="action[^"]*" method="post" action="([^"]*)"`).
-		FindStringSubmatch(text)
-	require.True(b, action != nil, "no action in %s", path)
-	base, _ := url.Parse("/ui/" + path)
-	to, err := base.Parse(html.UnescapeString(action[1]))
-	require.NoError(b, err)
-	return b.do("POST", strings.TrimPrefix(to.RequestURI(), "/ui/"), form)
+	return b.send(b.plan(path, b.get(path)), fields...)
 }
 
 func (b *browser) signIn(name string) {
@@ -170,11 +155,8 @@ func (b *browser) signIn(name string) {
 // every page there is, with what must exist for it.
 func pages(b *browser) []string {
 	b.Helper()
-	q, _, err := b.api.PutQueue(b.Context(), "jobs", jobs)
-	require.NoError(b, err)
-	done, err := b.api.Produce(b.Context(), q.Name, client.JSON(map[string]any{"n": 1}))
-	require.NoError(b, err)
-	return []string{"", "queues/jobs", "messages/" + done[0].ID, "dead", "queues/jobs/dead",
+	b.queue("jobs")
+	return []string{"", "queues/jobs", "messages/" + b.enqueue("jobs", client.JSON(1))[0], "dead", "queues/jobs/dead",
 		"queues/jobs/undo", "tasks", "webhooks", "attention", "cluster", "past/difference"}
 }
 

@@ -2,6 +2,11 @@ package console
 
 import (
 	"cmp"
+	"errors"
+	"maps"
+	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -20,8 +25,12 @@ const (
 	deadQueuesPerPage = 25
 	deadPerPage       = 50
 	groupsShown       = 50
-	groupSteps        = 48     // of the chart of a group
-	maxLiveDead       = 10_000 // dead letters of a queue whose groups are counted unasked
+	groupSteps        = 48   // of the chart of a group
+	maxLiveDead       = 1000 // dead letters of a queue whose groups are counted unasked
+	groupsKept        = 1000
+	countsKept        = 20
+	countedAtOnce     = 500 // dead letters
+	countFor          = 500 * time.Millisecond
 	dayMinutes        = 24 * 60
 )
 
@@ -33,36 +42,21 @@ func (p *page) dead() error {
 	if err != nil {
 		return err
 	}
-	data := deadData{Pager: p.pager(list.NextCursor)}
+	data := listed[queueRow]{Pager: p.pager(list.NextCursor)}
 	for _, q := range list.Queues {
-		data.Queues = append(data.Queues, deadRow{q, p.deaths(q.Name)})
+		deaths := p.lately(q.Name, dayMinutes, dayMinutes/groupSteps, "%d died in the last 24 h",
+			func(m *wire.Minute) uint64 { return m.DeadLettered })
+		data.Items = append(data.Items, queueRow{q, deaths})
 	}
 	return p.show("dead", "Dead letters", data)
-}
-
-type deadData struct {
-	Queues []deadRow
-	Pager  pager
-}
-
-type deadRow struct {
-	wire.Queue
-	Deaths *spark // nil: not known
-}
-
-// deaths returns a chart of how many messages died in each half hour of the last day, nil for a
-// past.
-func (p *page) deaths(queue string) *spark {
-	return p.lately(queue, dayMinutes, dayMinutes/groupSteps,
-		func(m *wire.Minute) uint64 { return m.DeadLettered },
-		func(n int64) string { return plural(n, "message") + " died in the last 24 h" })
 }
 
 // deadOfData is what died in a queue: grouped by what went wrong, and message by message.
 type deadOfData struct {
 	Queue    string
-	Total    int64 // of all groups that are shown
+	Dead     int64 // that there are, whatever the filter; 0: not known
 	Groups   []groupRow
+	Grouped  int64 // messages, of all groups that are shown
 	More     int64 // groups that are not shown
 	Step     string
 	Filter   wire.DeadFilter
@@ -72,7 +66,10 @@ type deadOfData struct {
 	Pager    pager
 	Live     bool // the groups are counted again and again
 
-	Uncounted bool // there are so many dead letters that they are counted when it is asked for
+	// There are so many dead letters that they are grouped only when it is asked for.
+	Ask      map[string]any // Query, and what asks for it
+	Counting bool
+	Read     int64 // dead letters so far
 }
 
 type groupRow struct {
@@ -119,15 +116,24 @@ func (p *page) deadOf() error {
 		State: cmp.Or(p.Param("state"), "dead"),
 	}
 	data.Query = params(&data.Filter)
+	data.Ask = maps.Clone(data.Query)
+	data.Ask["groups"] = time.Now().UnixMilli()
+	status := http.StatusOK
 	if p.part("groups") && data.State == "dead" {
-		asked := p.Param("part") == "groups" || p.Param("groups") != ""
 		q, err := p.api.Queue(p.ctx, data.Queue, p.then()...)
-		if err == nil {
-			data.Live = p.At == "" && q.Dead <= maxLiveDead
+		few := err == nil && q.Dead <= maxLiveDead
+		switch {
+		case err == nil:
+			data.Dead, data.Live = q.Dead, few && p.At == ""
+		case !errors.Is(err, client.ErrQueueNotFound): // else it may be deleted
+			return err
 		}
-		if data.Uncounted = !asked && (err != nil || q.Dead > maxLiveDead); !data.Uncounted {
+		if few || p.Param("groups") != "" {
 			if err := p.groups(data); err != nil {
 				return err
+			}
+			if p.fragment() && !few && !data.Counting {
+				status = stopPolling
 			}
 		}
 	}
@@ -140,47 +146,100 @@ func (p *page) deadOf() error {
 			return err
 		}
 		data.Messages, data.Pager = list.Dead, p.pager(list.NextCursor)
+		data.Pager.On = list.NextCursor != "" && len(list.Dead) == 0
 	}
-	return p.show("dead-queue", "Dead letters of "+data.Queue, data)
+	return p.render(status, "dead-queue", "Dead letters of "+data.Queue, data)
 }
 
 // groups adds the groups of what the filter selects, whichever of them was chosen.
 func (p *page) groups(data *deadOfData) error {
-	q := client.DeadQuery{DeadFilter: data.Filter, Limit: 1}
-	q.Fingerprint = ""
-	oldest, err := p.api.Dead(p.ctx, data.Queue, q,
-		append(p.then(), client.MaxPayload(previewBytes))...)
-	if err != nil || len(oldest.Dead) == 0 {
-		return err
+	count, asked, filter := &groupCount{}, p.Param("groups"), data.Filter
+	filter.Fingerprint = ""
+	if asked != "" {
+		key := named([]any{p.who(), p.At, data.Queue, asked, filter})
+		count = entry(p.c.counts, key, count)
 	}
+	count.mu.Lock()
+	defer count.mu.Unlock()
 	now := p.clock().Time()
-	begin := now
-	if d := oldest.Dead[0].Dead; d != nil {
-		begin = d.FailedAt.Time()
+	if count.groups == nil {
+		oldest, err := p.api.Dead(p.ctx, data.Queue, client.DeadQuery{Limit: 1},
+			append(p.then(), client.MaxPayload(0))...)
+		if err != nil || len(oldest.Dead) == 0 {
+			return err
+		}
+		count.groups = map[string]*wire.DeadGroup{}
+		count.step = stepOf(now.Sub(oldest.Dead[0].Dead.FailedAt.Time()))
 	}
-	q.Step, q.Limit = stepOf(now.Sub(begin)), groupsShown
-	list, err := p.api.DeadGroups(p.ctx, data.Queue, q, p.then()...)
-	if err != nil {
-		return err
+	end := time.Now().Add(countFor)
+	for !count.done && (asked == "" || time.Now().Before(end)) {
+		found, err := p.api.DeadGroups(p.ctx, data.Queue, client.DeadQuery{
+			DeadFilter: filter, Step: count.step, Limit: countedAtOnce, Most: countedAtOnce,
+			After: count.cursor,
+		}, p.then()...)
+		if err != nil {
+			return err
+		}
+		count.add(found)
 	}
-	data.Step, data.More = span(q.Step), list.Total-int64(len(list.Groups))
-	last := now.UnixMilli() / q.Step.Milliseconds()
-	for _, g := range list.Groups {
+	data.Counting, data.Read, data.Step = !count.done, count.read, span(count.step)
+	all := slices.SortedFunc(maps.Values(count.groups), func(a, b *wire.DeadGroup) int {
+		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Fingerprint, b.Fingerprint))
+	})
+	data.More = int64(max(len(all)-groupsShown, 0))
+	last := now.UnixMilli() / count.step.Milliseconds()
+	for _, g := range all[:min(len(all), groupsShown)] {
 		values := make([]float64, groupSteps)
 		for _, c := range g.Counts {
-			back := last - int64(c.Start)/q.Step.Milliseconds()
+			back := last - int64(c.Start)/count.step.Milliseconds()
 			if i := groupSteps - 1 - back; i >= 0 && i < groupSteps {
-				values[i] = float64(c.Count)
+				values[i] += float64(c.Count)
 			}
 		}
-		query := params(&data.Filter)
+		query := params(&filter)
 		query["fingerprint"] = g.Fingerprint
-		data.Total += g.Count
+		data.Grouped += g.Count
 		data.Groups = append(data.Groups, groupRow{
-			g, sparks(plural(g.Count, "message")+", by "+data.Step, values), query,
+			*g, sparks(plural(g.Count, "message")+", by "+data.Step, values), query,
 		})
 	}
 	return nil
+}
+
+// groupCount is how far dead letters are grouped. To read the errors of a million takes a minute:
+// each look goes on from where the one before ended.
+type groupCount struct {
+	mu     sync.Mutex // held while errors are read
+	groups map[string]*wire.DeadGroup
+	step   time.Duration // of Counts
+	read   int64         // dead letters
+	cursor string
+	done   bool
+}
+
+// add adds the groups of the next dead letters. Messages of more groups than are kept are left out.
+func (c *groupCount) add(found *wire.DeadGroups) {
+	c.read += countedAtOnce
+	c.cursor, c.done = found.NextCursor, found.NextCursor == ""
+	for _, g := range found.Groups {
+		known := c.groups[g.Fingerprint]
+		if known == nil {
+			if len(c.groups) < groupsKept {
+				g.Error, g.Pattern = clip(1000, g.Error), clip(300, g.Pattern)
+				c.groups[g.Fingerprint] = &g
+			}
+			continue
+		}
+		known.Count += g.Count
+		known.LastFailedAt = g.LastFailedAt
+		for _, n := range g.Counts {
+			if i := len(known.Counts) - 1; i >= 0 && known.Counts[i].Start == n.Start {
+				known.Counts[i].Count += n.Count
+			} else {
+				known.Counts = append(known.Counts, n)
+			}
+		}
+	}
 }
 
 // stepOf returns the step of a chart of groupSteps steps over a time.

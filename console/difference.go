@@ -3,6 +3,7 @@ package console
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -12,9 +13,9 @@ import (
 var differencePages = []route{{"GET past/difference", "", (*page).difference}}
 
 const (
-	differPerPage   = 50    // queues that differ
-	comparedPerPage = 10000 // queues
-	eventsPerPage   = 100   // of which the messages are compared
+	differPerPage   = 50  // queues that differ
+	comparedPerPage = 500 // queues
+	eventsPerPage   = 15  // of which the messages are compared
 )
 
 // difference shows what differs between two instants: the queues, or the messages of one.
@@ -113,44 +114,41 @@ type counts struct{ Before, After int64 }
 
 // queuesThatDiffer compares a page of queues, by name.
 func (p *page) queuesThatDiffer(data *differenceData) error {
-	before := &queueReader{p: p, at: &data.From, after: p.Param("after")}
-	after := &queueReader{p: p, at: &data.To, after: p.Param("after")}
-	for n := 1; ; n++ {
-		a, err := before.peek()
+	all, end := map[string]*queueDifference{}, ""
+	for _, t := range []*instant{&data.From, &data.To} {
+		list, err := p.api.QueuePage(p.ctx, client.QueueQuery{
+			After: p.Param("after"), Limit: comparedPerPage,
+		}, t.opts()...)
 		if err != nil {
 			return err
 		}
-		b, err := after.peek()
-		if err != nil || a == nil && b == nil {
-			return err
+		if next := list.NextCursor; next != "" && (end == "" || next < end) {
+			end = next // beyond it, only one of the lists goes on
 		}
-		d := queueDifference{Before: a, After: b}
-		switch {
-		case b == nil || a != nil && a.Name < b.Name:
-			d.Name, d.After = a.Name, nil
-		case a == nil || b.Name < a.Name:
-			d.Name, d.Before = b.Name, nil
-		default:
-			d.Name = a.Name
-		}
-		if d.Before != nil {
-			before.next()
-		}
-		if d.After != nil {
-			after.next()
-		}
-		differs, err := d.compare()
-		if err != nil {
-			return err
-		}
-		if differs {
-			data.Queues = append(data.Queues, d)
-		}
-		if len(data.Queues) == differPerPage || n == comparedPerPage {
-			data.Pager = p.pager(d.Name)
-			return nil
+		for i := range list.Queues {
+			q := &list.Queues[i]
+			d := cmp.Or(all[q.Name], &queueDifference{Name: q.Name})
+			if all[q.Name] = d; t == &data.From {
+				d.Before = q
+			} else {
+				d.After = q
+			}
 		}
 	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		switch differs, err := all[name].compare(); {
+		case err != nil:
+			return err
+		case end != "" && name > end:
+		case differs && len(data.Queues) == differPerPage:
+			data.Pager = p.pager(data.Queues[differPerPage-1].Name)
+			return nil
+		case differs:
+			data.Queues = append(data.Queues, *all[name])
+		}
+	}
+	data.Pager = p.pager(end)
+	return nil
 }
 
 // compare reports whether the queue differs. Ages and rates always do, and do not count.
@@ -174,32 +172,6 @@ func (d *queueDifference) compare() (bool, error) {
 	return len(d.Policy) > 0 || d.Replaced || a.Stats != b.Stats || a.Dead != b.Dead ||
 		a.Paused != b.Paused || !slices.Equal(a.PausedKeys, b.PausedKeys), nil
 }
-
-// queueReader reads the queues at an instant, in the order of their names.
-type queueReader struct {
-	p     *page
-	at    *instant
-	after string
-	list  []wire.Queue
-	ended bool
-}
-
-// peek returns the next queue, nil behind the last one.
-func (r *queueReader) peek() (*wire.Queue, error) {
-	if len(r.list) == 0 && !r.ended {
-		l, err := r.p.api.QueuePage(r.p.ctx, client.QueueQuery{After: r.after}, r.at.opts()...)
-		if err != nil {
-			return nil, err
-		}
-		r.list, r.after, r.ended = l.Queues, l.NextCursor, l.NextCursor == ""
-	}
-	if len(r.list) == 0 {
-		return nil, nil
-	}
-	return &r.list[0], nil
-}
-
-func (r *queueReader) next() { r.list = r.list[1:] }
 
 // messageDifference is a message at two instants; nil: it was not there.
 type messageDifference struct {

@@ -42,7 +42,6 @@ var funcs = template.FuncMap{
 	"plural":   plural,
 	"took":     took,
 	"setting":  func(path string, value []byte) string { return settingText(path, string(value)) },
-	"skipped":  skippedOf,
 	"came":     func(by string) string { return came[by] },
 	"sparks":   sparks,
 	"glyph":    func(state string) string { return glyphs[state] },
@@ -199,10 +198,17 @@ func filterField(name, label, value string, options ...string) field {
 	return field{Name: name, Label: label, Value: value, None: "any", Options: options}
 }
 
+// listed is a page of a list.
+type listed[T any] struct {
+	Items []T
+	Pager pager
+}
+
 // pager is the end of a page of a list. First and Next are queries; "" is none.
 type pager struct {
 	First, Next string
-	Note        string // such as "scanned 10,000"
+	Note        string // such as "10,000 messages read so far"
+	On          bool   // nothing was found yet: the browser goes on
 }
 
 // pager returns the links of a list whose parameter "after" is a cursor of the API.

@@ -19,7 +19,7 @@ import (
 // them, so that milliseconds and days both are seen. Every stretch says how long it was.
 type life struct {
 	Width, Height int
-	Lanes         []lane
+	Lanes         []*lane
 	Ticks         []tick
 	Joins         []join
 	Earlier       int // events before those that are drawn
@@ -34,18 +34,27 @@ type lane struct {
 	Anchor           string // of the label: start, end
 	Stretches        []stretch
 	Marks            []eventMark
+
+	// While it is followed:
+	dead  bool   // it is in a dead-letter queue
+	kind  string // of the stretch that has begun; "" none
+	since int    // x
+	start wire.Time
+	due   wire.Time // of a scheduled one
+	words string
 }
 
 // stretch is a time in which nothing happened to a message: it waited, or a worker had it.
 type stretch struct {
-	Kind         string // scheduled, ready, leased, dead, gone
-	X1, X2, Y    int
-	Text, Title  string
-	Inside       string // of a lease: which attempt, and whose
-	Error        string // with which a lease ended
-	Open         bool   // it lasts
-	start, until wire.Time
-	words        string // what the text says before the duration
+	Kind        string // scheduled, ready, leased, dead, gone
+	X1, X2      int
+	Text, Title string
+	Inside      string // of a lease: which attempt, and whose
+	Error       string // with which a lease ended
+	Open        bool   // it lasts
+	until       wire.Time
+	took        string
+	words       string // what the text says before the duration
 }
 
 // Wide is its width.
@@ -56,12 +65,15 @@ func (s *stretch) Middle() int { return (s.X1 + s.X2) / 2 }
 
 // eventMark is an event on a lane.
 type eventMark struct {
-	X, Y               int
+	X                  int
 	Type, Title, Event string
 }
 
 // join is a message that becomes another one.
-type join struct{ X, Y1, Y2 int }
+type join struct {
+	X        int
+	From, To *lane
+}
 
 // tick is a time on the axis.
 type tick struct {
@@ -86,12 +98,11 @@ const (
 
 // lifePainter draws.
 type lifePainter struct {
-	out     *life
+	*life
 	now     wire.Time
 	points  []point // by time
 	x       []int   // of events
-	lanes   []*openLane
-	byID    map[string]*openLane
+	byID    map[string]*lane
 	workers map[string]string // by lease
 }
 
@@ -102,35 +113,23 @@ type point struct {
 	x     int
 }
 
-// openLane is a lane while its message is followed.
-type openLane struct {
-	lane
-	dead  bool   // it is in a dead-letter queue
-	kind  string // of the stretch that has begun; "" none
-	since int    // x
-	start wire.Time
-	due   wire.Time // of a scheduled one
-	words string
-}
-
 // paintLife draws the events from number first on; those before only say how it then was.
 func paintLife(m *wire.Message, first int, now wire.Time) *life {
 	d := &lifePainter{
-		out: &life{Earlier: first}, now: now, byID: map[string]*openLane{},
-		workers: workersOf(m.History),
+		life: &life{Earlier: first}, now: now, byID: map[string]*lane{}, workers: workersOf(m.History),
 	}
 	d.layOut(m.History, first)
 	for i := range m.History {
 		d.event(&m.History[i], d.x[i], i >= first)
 	}
-	for _, l := range d.lanes {
+	for _, l := range d.Lanes {
 		if l.kind != "" {
 			d.close(l, d.at(now), now, true, "")
 		}
 	}
 	d.place(m)
 	d.ticks(m.History, first)
-	return d.out
+	return d.life
 }
 
 // workersOf returns who had each lease.
@@ -146,9 +145,12 @@ func workersOf(events []wire.Event) map[string]string {
 
 // layOut finds the place of each event on the axis.
 func (d *lifePainter) layOut(events []wire.Event, first int) {
-	for i := first; i < len(events); i++ {
-		d.points = append(d.points, point{at: events[i].Time, event: i})
-		if due := dueOf(&events[i]); due > events[i].Time && due < d.now {
+	for i := range events {
+		if i >= first {
+			d.points = append(d.points, point{at: events[i].Time, event: i})
+		}
+		due := dueOf(&events[i])
+		if due > max(events[i].Time, events[first].Time) && due < d.now {
 			d.points = append(d.points, point{at: due, event: -1})
 		}
 	}
@@ -169,8 +171,8 @@ func (d *lifePainter) layOut(events []wire.Event, first int) {
 		}
 		sum, fixed = sum+weight[i], fixed+least[i]
 	}
-	d.out.Width = max(lifeWidth, fixed+2*lifeMargin+lifeWidth/3)
-	room := float64(d.out.Width - 2*lifeMargin - fixed - markGap)
+	d.Width = max(lifeWidth, fixed+2*lifeMargin+lifeWidth/3)
+	room := float64(d.Width - 2*lifeMargin - fixed - markGap)
 	x := float64(lifeMargin + markGap/2)
 	d.x = make([]int, len(events))
 	for i := range d.points {
@@ -187,17 +189,13 @@ func (d *lifePainter) layOut(events []wire.Event, first int) {
 	}
 }
 
-// at returns the place of a time.
+// at returns the place of a time that is on the axis.
 func (d *lifePainter) at(t wire.Time) int {
 	i := sort.Search(len(d.points), func(i int) bool { return d.points[i].at > t })
-	switch {
-	case i == 0:
+	if i == 0 {
 		return lifeMargin
-	case i == len(d.points) || d.points[i-1].at == t:
-		return d.points[i-1].x
 	}
-	a, b := d.points[i-1], d.points[i]
-	return a.x + int(int64(b.x-a.x)*int64(t-a.at)/int64(b.at-a.at))
+	return d.points[i-1].x
 }
 
 // dueOf returns when a message may be delivered after an event, 0 if the event does not say.
@@ -259,28 +257,27 @@ func (d *lifePainter) event(e *wire.Event, x int, drawn bool) {
 		next.kind = "dead"
 	}
 	if drawn {
-		d.out.Joins = append(d.out.Joins, join{X: x, Y1: d.index(l), Y2: d.index(next)})
+		d.Joins = append(d.Joins, join{x, l, next})
 	}
 }
 
 // lane returns the lane of a message.
-func (d *lifePainter) lane(id, queue string) *openLane {
+func (d *lifePainter) lane(id, queue string) *lane {
 	l := d.byID[id]
 	if l == nil {
-		l = &openLane{lane: lane{ID: id, Queue: queue}, since: lifeMargin}
+		l = &lane{ID: id, Queue: queue, since: lifeMargin}
 		d.byID[id] = l
-		d.lanes = append(d.lanes, l)
+		d.Lanes = append(d.Lanes, l)
 	}
 	return l
 }
 
-func (d *lifePainter) index(l *openLane) int { return slices.Index(d.lanes, l) }
-
 // close ends the stretch of a lane. A wait that was due meanwhile is two: until then, and since.
-func (d *lifePainter) close(l *openLane, x int, at wire.Time, open bool, failed string) {
+func (d *lifePainter) close(l *lane, x int, at wire.Time, open bool, failed string) {
 	add := func(kind, words string, from, to int, start, until wire.Time, open bool) {
 		s := stretch{
-			Kind: kind, X1: from, X2: to, start: start, until: until, Open: open, words: words,
+			Kind: kind, X1: from, X2: to, until: until, Open: open, took: fine(until - start),
+			words: words,
 		}
 		if kind == "leased" {
 			s.Error = plain(failed)
@@ -301,26 +298,19 @@ func (d *lifePainter) close(l *openLane, x int, at wire.Time, open bool, failed 
 
 // place finds the height of each lane, and what there is room to write.
 func (d *lifePainter) place(m *wire.Message) {
-	y := lifeTop
-	of := make([]int, len(d.lanes))
-	for i, l := range d.lanes {
-		if of[i] = y + laneLine; len(l.Marks)+len(l.Stretches) == 0 {
-			continue // it was over before
-		}
-		l.Y, l.Current = of[i], l.ID == m.ID
+	d.Lanes = slices.DeleteFunc(d.Lanes, func(l *lane) bool { // it was over before
+		return len(l.Marks)+len(l.Stretches) == 0
+	})
+	for i, l := range d.Lanes {
+		l.Y, l.Current = lifeTop+i*laneHeight+laneLine, l.ID == m.ID
 		l.State = cmp.Or(l.State, stateNow(m, l))
-		d.finish(&l.lane)
-		d.out.Lanes, y = append(d.out.Lanes, l.lane), y+laneHeight
+		d.finish(l)
 	}
-	d.out.Height = y + 8
-	for i := range d.out.Joins {
-		j := &d.out.Joins[i]
-		j.Y1, j.Y2 = of[j.Y1], of[j.Y2]
-	}
+	d.Height = lifeTop + len(d.Lanes)*laneHeight + 8
 }
 
 // stateNow is the state of a lane that has not ended.
-func stateNow(m *wire.Message, l *openLane) string {
+func stateNow(m *wire.Message, l *lane) string {
 	if l.ID == m.ID {
 		return m.State
 	}
@@ -330,19 +320,15 @@ func stateNow(m *wire.Message, l *openLane) string {
 	return l.kind
 }
 
-// finish gives a lane's parts their height and their words.
+// finish finds the words of a lane's parts.
 func (d *lifePainter) finish(l *lane) {
-	for i := range l.Marks {
-		l.Marks[i].Y = l.Y
-	}
-	begin := d.out.Width
+	begin := d.Width
 	for i := range l.Stretches {
 		s := &l.Stretches[i]
-		s.Y, begin = l.Y, min(begin, s.X1)
-		if s.Kind == "gone" {
+		if begin = min(begin, s.X1); s.Kind == "gone" {
 			continue
 		}
-		took := fine(s.until - s.start)
+		took := s.took
 		if s.Open {
 			took = "for " + took
 		}
@@ -395,7 +381,7 @@ func (d *lifePainter) room(l *lane, i int) int {
 			return s.X1 - l.Stretches[i].X1
 		}
 	}
-	return d.out.Width - l.Stretches[i].X1
+	return d.Width - l.Stretches[i].X1
 }
 
 // label writes a lane's name above its beginning, or before its end where there is no room.
@@ -404,8 +390,8 @@ func (d *lifePainter) label(l *lane, x int) {
 	if x < lifeMargin+markGap {
 		l.LabelX = lifeMargin / 2
 	}
-	if x > d.out.Width-labelWidth {
-		l.LabelX, l.Anchor = d.out.Width-lifeMargin, "end"
+	if x > d.Width-labelWidth {
+		l.LabelX, l.Anchor = d.Width-lifeMargin, "end"
 	}
 }
 
@@ -441,8 +427,8 @@ func (d *lifePainter) ticks(events []wire.Event, first int) {
 			day = today
 		}
 		if x-last >= tickWidth && end-x >= width {
-			d.out.Ticks, last = append(d.out.Ticks, tick{x, text}), x+width-tickWidth
+			d.Ticks, last = append(d.Ticks, tick{x, text}), x+width-tickWidth
 		}
 	}
-	d.out.Ticks = append(d.out.Ticks, tick{end, "now"})
+	d.Ticks = append(d.Ticks, tick{end, "now"})
 }

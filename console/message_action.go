@@ -44,10 +44,8 @@ func (p *page) deleteMessage() error {
 	f.As = p.as("DELETE", v1("messages", m.ID)+query("reason", why), nil,
 		[]string{"message", "delete", m.ID, "--yes"}, "reason", why)
 	return p.send(f, func() error {
-		if err := p.api.DeleteMessage(p.ctx, m.ID, client.Reason(why), p.once()); err != nil {
-			return err
-		}
-		return p.done("Deleted the message from "+m.Queue+".", "messages", m.ID)
+		err := p.api.DeleteMessage(p.ctx, m.ID, client.Reason(why), p.once())
+		return p.done(err, "Deleted the message from "+m.Queue+".", "messages", m.ID)
 	})
 }
 
@@ -78,7 +76,7 @@ func (p *page) resurrect() error {
 		if err != nil {
 			return err
 		}
-		return p.done("Resurrected in "+to.Queue+" as "+to.NewMessageID+".",
+		return p.done(nil, "Resurrected in "+to.Queue+" as "+to.NewMessageID+".",
 			"messages", to.NewMessageID)
 	})
 }
@@ -111,7 +109,7 @@ func (p *page) reschedule() error {
 		if m.AvailableAt != 0 {
 			text = "Rescheduled: it is delivered from " + m.AvailableAt.String() + " on."
 		}
-		return p.done(text, "messages", m.ID)
+		return p.done(nil, text, "messages", m.ID)
 	})
 }
 
@@ -176,7 +174,7 @@ func (p *page) erase() error {
 		if err != nil {
 			return err
 		}
-		return p.done("Erasing the message on all nodes.", "tasks", task.ID)
+		return p.done(nil, "Erasing the message on all nodes.", "tasks", task.ID)
 	})
 }
 

@@ -1,7 +1,6 @@
 package console
 
 import (
-	"fmt"
 	"sync"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -48,7 +47,7 @@ type overview struct {
 
 type queueRow struct {
 	wire.Queue
-	Rate *spark // nil: not known
+	Lately *spark // nil: not known
 }
 
 func (d *overview) readAttention(p *page) error {
@@ -69,13 +68,9 @@ func (d *overview) readQueues(p *page) error {
 	}
 	d.Pager, d.Filtered = p.pager(list.NextCursor), query.Name != "" || query.Namespace != ""
 	for _, q := range list.Queues {
-		d.Queues = append(d.Queues, queueRow{q, p.rate(&q)})
+		rate := p.lately(q.Name, sparkMinutes, 1, "%d enqueued in 30 minutes",
+			func(m *wire.Minute) uint64 { return m.Enqueued })
+		d.Queues = append(d.Queues, queueRow{q, rate})
 	}
 	return nil
-}
-
-// rate returns a chart of what was enqueued in each of the last minutes, nil for a past.
-func (p *page) rate(q *wire.Queue) *spark {
-	return p.lately(q.Name, sparkMinutes, 1, func(m *wire.Minute) uint64 { return m.Enqueued },
-		func(n int64) string { return fmt.Sprintf("%d enqueued in %d minutes", n, sparkMinutes) })
 }

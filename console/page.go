@@ -161,12 +161,9 @@ func (p *page) Query(changes ...string) string {
 // Param returns a parameter of this page's query.
 func (p *page) Param(name string) string { return p.r.URL.Query().Get(name) }
 
-// Static returns the URL of a file below static/. It changes with the file.
+// Static returns the URL of a file below static/. It changes with the files.
 func (p *page) Static(name string) string {
-	if a := p.c.assets[name]; a != nil {
-		return p.root + "static/" + name + "?v=" + a.version
-	}
-	return p.root + "static/" + name
+	return p.root + "static/" + name + "?v=" + p.c.version
 }
 
 // May reports whether the session has a role on a queue; "" is all queues.
@@ -268,8 +265,11 @@ const (
 	maxFlash  = 1000 // bytes
 )
 
-// done answers a form: the next page shows the text.
-func (p *page) done(text string, to ...string) error {
+// done answers a form that was carried out, unless with an error: the next page shows the text.
+func (p *page) done(err error, text string, to ...string) error {
+	if err != nil {
+		return err
+	}
 	if len(text) > maxFlash {
 		text = strings.ToValidUTF8(text[:maxFlash], "") + "…"
 	}
@@ -313,40 +313,33 @@ func loadTemplates() (map[string]*template.Template, error) {
 	return pages, nil
 }
 
-// asset is a file below static/.
-type asset struct {
-	body    []byte
-	version string
-}
-
-func loadAssets() (map[string]*asset, error) {
-	assets := map[string]*asset{}
+// serveStatic returns the handler of the files below static/, and their version. Their URLs have the
+// version, so a browser may keep them.
+func serveStatic() (http.Handler, string, error) {
+	sum := sha256.New()
 	err := fs.WalkDir(files, "static", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() {
 			return err
 		}
 		b, err := files.ReadFile(name)
-		sum := sha256.Sum256(b)
-		assets[strings.TrimPrefix(name, "static/")] = &asset{b, hex.EncodeToString(sum[:6])}
+		sum.Write(b)
 		return err
 	})
-	return assets, err
-}
-
-// serveAsset serves a file. Its URL has its version, so a browser may keep it.
-func (c *Console) serveAsset(w http.ResponseWriter, r *http.Request) {
-	a := c.assets[strings.TrimPrefix(r.URL.Path, "/ui/static/")]
-	h := w.Header()
-	h.Set("X-Content-Type-Options", "nosniff")
-	h.Set("Content-Security-Policy", policy)
-	if a == nil {
-		http.Error(w, "there is no such file", http.StatusNotFound)
-		return
-	}
-	h.Set("ETag", `"`+a.version+`"`)
-	h.Set("Cache-Control", "max-age=300")
-	if r.URL.Query().Get("v") == a.version {
-		h.Set("Cache-Control", "max-age=31536000, immutable")
-	}
-	http.ServeContent(w, r, path.Base(r.URL.Path), time.Time{}, bytes.NewReader(a.body))
+	version := hex.EncodeToString(sum.Sum(nil)[:6])
+	serve := http.FileServerFS(files)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Content-Security-Policy", policy)
+		if strings.HasSuffix(r.URL.Path, "/") { // a folder
+			http.NotFound(w, r)
+			return
+		}
+		h.Set("ETag", `"`+version+`"`)
+		h.Set("Cache-Control", "max-age=300")
+		if r.URL.Query().Get("v") == version {
+			h.Set("Cache-Control", "max-age=31536000, immutable")
+		}
+		serve.ServeHTTP(w, r)
+	}), version, err
 }

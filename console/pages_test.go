@@ -17,25 +17,6 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// die puts n messages into a queue's dead letters, and returns their ids there.
-func (b *browser) die(queue string, n int, why string) (ids []string) {
-	b.Helper()
-	for i := range n {
-		_, err := b.api.Produce(b.Context(), queue, client.JSON(map[string]any{"n": i}))
-		require.NoError(b, err)
-	}
-	for len(ids) < n {
-		leased, err := b.api.Lease(b.Context(), queue, client.LeaseOptions{Max: 1000})
-		require.NoError(b, err)
-		for _, m := range leased {
-			_, err := b.api.DeadLetterOne(b.Context(), m.LeaseID, wire.DeadLetterOne{Error: why})
-			require.NoError(b, err)
-			ids = append(ids, m.ID)
-		}
-	}
-	return ids
-}
-
 // Attention is grouped by severity; each item links to what it is about and says what to do.
 func TestAttention(t *testing.T) {
 	t.Parallel()
@@ -48,9 +29,9 @@ func TestAttention(t *testing.T) {
 	require.NoError(t, err)
 	_, err = b.api.Produce(t.Context(), "small", client.JSON(1), client.JSON(2))
 	require.NoError(t, err)
-	_, _, err = b.api.PutQueue(t.Context(), "jobs", jobs)
-	require.NoError(t, err)
-	b.die("jobs", 1, "no route to host")
+	b.queue("jobs")
+	b.enqueue("jobs", client.JSON(1))
+	b.dies("jobs", "w", "no route to host")
 
 	var text string
 	cluster.Until(t, func() error { // the node counts deaths when it has read its log
@@ -98,9 +79,11 @@ func TestTask(t *testing.T) {
 	b := open(t, "root admin", "ann read jobs")
 	b.signIn("root")
 	assert.Contains(t, b.get("tasks"), "No tasks")
-	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
-	require.NoError(t, err)
-	b.die("jobs", 20, "boom")
+	b.queue("jobs")
+	for range 20 {
+		b.enqueue("jobs", client.JSON(1))
+		b.dies("jobs", "w", "boom")
+	}
 	_, task, err := b.api.Replay(t.Context(), "jobs",
 		wire.ReplayRequest{Filter: &wire.DeadFilter{}, RatePerSecond: new(int64(1))})
 	require.NoError(t, err)
@@ -143,9 +126,8 @@ func TestTask(t *testing.T) {
 func TestWebhook(t *testing.T) {
 	t.Parallel()
 	b := open(t)
-	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
-	require.NoError(t, err)
-	_, _, err = b.api.PutWebhook(t.Context(), "github", wire.WebhookDefinition{
+	b.queue("jobs")
+	_, _, err := b.api.PutWebhook(t.Context(), "github", wire.WebhookDefinition{
 		Queue: "jobs", Filter: "payload.n > 1", Key: "string(payload.n)",
 		PayloadSchema: jsontext.Value(`{"type":"object"}`),
 		MapTo:         &wire.MapTo{Input: map[string]string{"title": "'<b>' + string(payload.n)"}},
@@ -204,8 +186,7 @@ func TestCluster(t *testing.T) {
 	n := c.Node(1)
 	b := &browser{T: t, node: n, api: n.Client()}
 	b.fresh()
-	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
-	require.NoError(t, err)
+	b.queue("jobs")
 	var text string
 	cluster.Until(t, func() error { // nodes exchange what they know once a second
 		text = b.get("cluster")
@@ -275,10 +256,8 @@ func TestLinksInDialog(t *testing.T) {
 func TestDifference(t *testing.T) {
 	t.Parallel()
 	b := open(t)
-	_, _, err := b.api.PutQueue(t.Context(), "jobs", jobs)
-	require.NoError(t, err)
-	_, _, err = b.api.PutQueue(t.Context(), "still", jobs)
-	require.NoError(t, err)
+	b.queue("jobs")
+	b.queue("still")
 	done, err := b.api.Produce(t.Context(), "jobs", client.JSON(1), client.JSON(2))
 	require.NoError(t, err)
 	head, err := b.api.LogHead(t.Context())

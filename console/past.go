@@ -1,7 +1,7 @@
 package console
 
 import (
-	"crypto/sha256"
+	"cmp"
 	"errors"
 	"fmt"
 	"net/http"
@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	lru "github.com/hashicorp/golang-lru/v2"
 	"github.com/oklog/ulid/v2"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -69,20 +68,14 @@ func (p *page) timeBar() error {
 	if !p.fragment() {
 		return &failure{http.StatusNotFound, "There is no such page", "It is part of another one."}
 	}
-	begin, marks, err := p.c.histories.see(p)
+	begin, marks, err := p.history()
 	if err != nil {
 		return err
 	}
 	bar := timeBar{Begin: begin, End: wire.TimeOf(time.Now())}
 	at := bar.End
 	if p.At != "" {
-		if at = p.When(); at == 0 {
-			head, err := p.api.LogHead(p.ctx, p.then()...)
-			if err != nil {
-				return err
-			}
-			at = max(head.Time, begin)
-		}
+		at = cmp.Or(p.When(), max(p.clock(), begin))
 		bar.Shown = at
 	}
 	bar.Value = int(bar.share(at) * sliderSteps)
@@ -137,17 +130,8 @@ const (
 	historiesKept = 100
 )
 
-// histories keeps the marks that each token may see, because finding them reads the log: a later
-// look reads only what has come since.
-type histories struct {
-	of *lru.Cache[[sha256.Size]byte, *history]
-}
-
-func newHistories() histories {
-	of, _ := lru.New[[sha256.Size]byte, *history](historiesKept) // an error: less than one
-	return histories{of}
-}
-
+// history has the marks that a token may see, because finding them reads the log: a later look
+// reads only what has come since.
 type history struct {
 	mu     sync.Mutex // held while the log is read
 	read   time.Time
@@ -156,17 +140,9 @@ type history struct {
 	marks  []wire.Event
 }
 
-// see returns where the history begins, and the marks that a session may see now.
-func (h *histories) see(p *page) (begin wire.Time, marks []wire.Event, err error) {
-	var who [sha256.Size]byte
-	if p.session != nil {
-		who = p.session.sum
-	}
-	fresh := &history{}
-	one, known, _ := h.of.PeekOrAdd(who, fresh)
-	if !known {
-		one = fresh
-	}
+// history returns where the history begins, and the marks that a session may see now.
+func (p *page) history() (begin wire.Time, marks []wire.Event, err error) {
+	one := entry(p.c.histories, p.who(), &history{})
 	one.mu.Lock()
 	defer one.mu.Unlock()
 	if time.Since(one.read) >= historyFor {

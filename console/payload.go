@@ -8,10 +8,12 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"regexp"
 	"strings"
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -75,63 +77,44 @@ func payloadOf(b []byte, media, as string) *payload {
 // pretty returns JSON indented, at most maxShown bytes of it, and whether there is more. It stops
 // there: a deeply nested value would be much longer indented.
 func pretty(b []byte) (out []word, cut bool, err error) {
-	dec := jsontext.NewDecoder(bytes.NewReader(b), jsontext.AllowDuplicateNames(true),
-		jsontext.AllowInvalidUTF8(true))
-	size := 0
-	add := func(class, text string) {
-		text = plain(text)
-		size += len(text)
-		if n := len(out); n > 0 && out[n-1].Class == class {
-			out[n-1].Text += text
-			return
-		}
-		out = append(out, word{class, text})
-	}
-	line := func() { add("", "\n"+strings.Repeat("  ", dec.StackDepth())) }
-	for size < maxShown {
-		depth := dec.StackDepth()
-		kind, length := dec.StackIndex(depth)
-		closing := dec.PeekKind() == '}' || dec.PeekKind() == ']'
-		value := kind == '{' && length%2 == 1 // of a member whose name was read
-		switch {
-		case depth == 0 || closing:
-		case value:
-			add("", ": ")
-		default:
-			if length > 0 {
-				add("", ",")
-			}
-			line()
-		}
-		if k := dec.PeekKind(); k != '{' && k != '[' && !closing {
-			v, err := dec.ReadValue()
-			switch {
-			case errors.Is(err, io.EOF):
-				return out, false, nil
-			case err != nil:
-				return nil, false, err
-			}
-			class := map[jsontext.Kind]string{'"': "str", '0': "num"}[k]
-			if class == "" {
-				class = "lit"
-			}
-			if kind == '{' && !value {
-				class = "key"
-			}
-			add(class, string(v[:min(len(v), max(maxShown-size, 0))]))
-			continue
-		}
+	lax := json.JoinOptions(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	dec := jsontext.NewDecoder(bytes.NewReader(b), lax)
+	var text bytes.Buffer
+	enc := jsontext.NewEncoder(&text, lax, jsontext.PreserveRawStrings(true),
+		jsontext.WithIndent("  "))
+	for text.Len() < maxShown {
 		tok, err := dec.ReadToken()
+		if err == nil {
+			err = enc.WriteToken(tok)
+		}
+		if cut = !errors.Is(err, io.EOF); !cut {
+			break
+		}
 		if err != nil {
 			return nil, false, err
 		}
-		if closing && length > 0 {
-			line()
-		}
-		add("", tok.String())
 	}
-	return out, true, nil
+	cut = cut || text.Len() > maxShown
+	shown := strings.TrimSpace(string(text.Bytes()[:min(text.Len(), maxShown)]))
+	at := 0
+	for _, m := range jsonWord.FindAllStringIndex(shown, -1) {
+		class := "lit"
+		switch first := shown[m[0]]; {
+		case first == '"' && strings.HasPrefix(shown[m[1]:], ":"):
+			class = "key"
+		case first == '"':
+			class = "str"
+		case first < 'A': // a digit, or a sign
+			class = "num"
+		}
+		out = append(out, word{"", plain(shown[at:m[0]])}, word{class, plain(shown[m[0]:m[1]])})
+		at = m[1]
+	}
+	return append(out, word{"", plain(shown[at:])}), cut, nil
 }
+
+// jsonWord matches a string, the last of which may be cut, a number or a literal.
+var jsonWord = regexp.MustCompile(`"(\\.|[^"\\])*"?|[^\s"{}\[\]:,]+`)
 
 // plain returns a text of users in which characters that would hide or reorder others are seen:
 // control characters and those that change the direction of writing.

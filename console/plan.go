@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -12,6 +13,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 )
 
 // plan is what a form would do before it does it: it replays or purges dead letters, or brings back
@@ -23,32 +25,17 @@ type plan struct {
 	Would      *outcome
 	How        string // at once, or by a task
 	Changed    bool   // the form is not what was previewed
+	OnDemand   bool   // it is previewed only when it is asked for
 }
 
 // outcome is what a plan would do, or has done.
 type outcome struct {
 	Matched, Count int64
-	Skipped        []skipped
+	Skipped        map[string]int64 // by reason
 	Sample         []wire.Message
+	More           bool       // not all were looked at
 	Begins         *wire.Time // of history, if what is asked for is before that
 	message        string     // the id of the only one
-}
-
-// skipped counts what is passed over for one reason.
-type skipped struct {
-	Code  string
-	Count int64
-}
-
-// skippedOf returns counts by reason, the most first.
-func skippedOf(n map[string]int64) (out []skipped) {
-	for code, count := range n {
-		out = append(out, skipped{code, count})
-	}
-	slices.SortFunc(out, func(a, b skipped) int {
-		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Code, b.Code))
-	})
-	return out
 }
 
 // request is what the form of a plan asks for.
@@ -101,21 +88,28 @@ func (p *page) preview(f *form, ask func() (*request, error), status int) error 
 		f.Plan.Would, f.Submit = nil, ""
 		return p.wrong(err, show)
 	}
-	if f.Submit += " " + plural(f.Plan.Would.Count, "message"); f.Plan.Would.Count == 0 {
+	switch would := f.Plan.Would; {
+	case would.More:
+		f.Submit += " all that match"
+		f.Plan.How = r.how(r.atOnce + 1)
+	case would.Count == 0:
 		f.Submit = ""
+	default:
+		f.Submit += " " + plural(would.Count, "message")
+		f.Plan.How = r.how(would.Count)
 	}
-	f.Plan.How = r.how(f.Plan.Would.Count)
 	return show(status, "")
 }
 
 // planned shows a form with what it would do, and does it once it is sent as it was previewed.
 func (p *page) planned(f *form, ask func() (*request, error)) error {
-	if p.r.Method == http.MethodGet {
+	read := p.r.Method == http.MethodGet
+	if read && !f.Plan.OnDemand {
 		return p.preview(f, ask, http.StatusOK)
 	}
 	r, err := ask()
-	if p.Param("part") != "" {
-		if err == nil {
+	if read || p.Param("part") != "" {
+		if f.Submit = ""; err == nil {
 			f.As = r.as
 		}
 		return p.render(http.StatusOK, "form", f.Title, f)
@@ -136,20 +130,54 @@ func (p *page) planned(f *form, ask func() (*request, error)) error {
 			return p.render(status, "form", f.Title, f)
 		})
 	case task != nil:
-		return p.done("A task does it, for about "+plural(task.Total, "message")+".", "tasks", task.ID)
+		text := "A task does it, for about " + plural(task.Total, "message") + "."
+		return p.done(nil, text, "tasks", task.ID)
 	}
 	did := map[string]string{"replay": "Replayed ", "purge": "Purged ", "undo": "Brought back "}
 	text := did[f.Plan.Verb] + plural(done.Count, "message") + " of " + f.Plan.Queue + "."
-	for _, s := range done.Skipped {
-		text += fmt.Sprintf(" Passed over %d: %s.", s.Count, words(s.Code))
+	for _, code := range slices.Sorted(maps.Keys(done.Skipped)) {
+		text += fmt.Sprintf(" Passed over %d: %s.", done.Skipped[code], words(code))
 	}
 	switch {
 	case done.message != "" && len(f.Hidden["id"]) == 1:
-		return p.done(text, "messages", done.message)
+		return p.done(nil, text, "messages", done.message)
 	case f.Plan.Verb == "undo":
-		return p.done(text, "queues", f.Plan.Into)
+		return p.done(nil, text, "queues", f.Plan.Into)
 	}
-	return p.done(text, "queues", f.Plan.Queue, "dead")
+	return p.done(nil, text, "queues", f.Plan.Queue, "dead")
+}
+
+// Without being asked, a preview looks at most at so many dead letters, or at their errors; when it
+// is asked for, at so many errors.
+const (
+	maxCounted    = 50_000
+	maxErrorsRead = 500
+	lookedAt      = 10_000
+)
+
+// readsErrors reports whether the errors, which are in the log, must be read for a filter.
+func readsErrors(f *wire.DeadFilter) bool {
+	return f != nil && (f.Error != "" || f.Fingerprint != "")
+}
+
+// amongFirst counts what fits a filter among the dead letters that died first: to read the errors
+// of a million takes minutes.
+func (p *page) amongFirst(queue string, filter *wire.DeadFilter) (*outcome, *wire.Task, error) {
+	q := client.DeadQuery{DeadFilter: *filter, Limit: 10}
+	list, err := p.api.Dead(p.ctx, queue, q, p.now(), client.MaxPayload(previewBytes))
+	if err != nil {
+		return nil, nil, err
+	}
+	q.Limit, q.Most = 1000, lookedAt
+	found, err := p.api.DeadGroups(p.ctx, queue, q, p.now())
+	if err != nil {
+		return nil, nil, err
+	}
+	would := &outcome{Sample: list.Dead, More: found.NextCursor != ""}
+	for i := range found.Groups {
+		would.Count += found.Groups[i].Count
+	}
+	return would, nil, nil
 }
 
 // Fields of plans. A plan's filter has a reason of its own.
@@ -199,6 +227,19 @@ func (p *page) moveDead(verb string) (err error) {
 		}
 		f.Text += " until now."
 	}
+	if len(ids) == 0 {
+		most := int64(maxCounted)
+		if readsErrors(&filter) {
+			most = maxErrorsRead
+		}
+		q, err := p.api.Queue(p.ctx, queue, p.now())
+		if err != nil && !errors.Is(err, client.ErrQueueNotFound) {
+			return err // else it may be deleted
+		}
+		if f.Plan.OnDemand = err != nil || q.Dead > most; f.Plan.OnDemand {
+			f.Text += " They are counted when you ask for a preview."
+		}
+	}
 	return p.planned(f, func() (*request, error) {
 		if len(ids) > 0 {
 			return p.moving(f, ids, nil, one)
@@ -228,7 +269,9 @@ func (p *page) moving(
 		r.Reason = f.get("why")
 		q.as = p.as("POST", at, r, cli, flags...)
 		q.run = func(dry bool) (*outcome, *wire.Task, error) {
-			r.DryRun = dry
+			if r.DryRun = dry; dry && f.Plan.OnDemand && readsErrors(filter) {
+				return p.amongFirst(queue, filter)
+			}
 			moved, task, err := p.api.PurgeDead(p.ctx, queue, r, p.once())
 			return outcomeOf(moved), task, err
 		}
@@ -257,7 +300,9 @@ func (p *page) moving(
 		if err3 != nil {
 			return nil, nil, err3
 		}
-		r.DryRun = dry
+		if r.DryRun = dry; dry && f.Plan.OnDemand && readsErrors(filter) {
+			return p.amongFirst(queue, filter)
+		}
 		moved, task, err := p.api.Replay(p.ctx, queue, r, p.once())
 		return outcomeOf(moved), task, err
 	}
@@ -274,7 +319,7 @@ func outcomeOf(m *wire.DeadMoved) *outcome {
 		counts[s.Code]++
 	}
 	n := cmp.Or(m.Count, m.Replayed, m.Purged, new(int64))
-	o := &outcome{Count: *n, Skipped: skippedOf(counts), Sample: m.Sample}
+	o := &outcome{Count: *n, Skipped: counts, Sample: m.Sample}
 	if len(m.Messages) == 1 {
 		o.message = m.Messages[0].NewMessageID
 	}
@@ -309,13 +354,10 @@ func (p *page) undo() error {
 		target(q.Name), inOrder, speed, why)
 	f.Text = "What a bad deploy acked, or what was purged, deleted or expired, is enqueued again " +
 		"from the log. Each message comes back once, with a new id."
-	f.Plan = &plan{Queue: q.Name, Tab: "undo", Verb: "undo", Into: cmp.Or(f.target(), q.Name)}
+	f.Plan = &plan{Queue: q.Name, Tab: "undo", Verb: "undo", Into: cmp.Or(f.target(), q.Name),
+		OnDemand: !p.r.URL.Query().Has("state")}
 	for _, name := range []string{"from", "to"} { // what is done is what was previewed
 		f.field(name).Value = pastOf(strings.TrimSpace(f.get(name)), time.Now())
-	}
-	if p.r.Method == http.MethodGet && !p.r.URL.Query().Has("state") {
-		f.Submit = ""
-		return p.render(http.StatusOK, "form", f.Title, f)
 	}
 	return p.planned(f, func() (*request, error) { return p.undoing(f) })
 }
@@ -323,6 +365,9 @@ func (p *page) undo() error {
 // undoing is the request of an undo.
 func (p *page) undoing(f *form) (*request, error) {
 	rate, err := f.number("rate")
+	if err == nil && f.get("from") == "" {
+		err = mistake("Say from which instant on: a time, or a duration such as 40m.")
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -347,7 +392,7 @@ func (p *page) undoing(f *form) (*request, error) {
 			return nil, task, err
 		}
 		return &outcome{Matched: done.Matched, Count: done.BroughtBack,
-			Skipped: skippedOf(done.Skipped), Begins: done.HistoryBeginsAt}, nil, err
+			Skipped: done.Skipped, Begins: done.HistoryBeginsAt}, nil, err
 	}
 	return q, nil
 }

@@ -2,6 +2,8 @@ package console
 
 import (
 	"cmp"
+	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -51,7 +53,11 @@ func (p *page) queue() error {
 		data.Filtered = query.State != "" || query.Key != nil || query.Kind != nil ||
 			len(query.Headers) > 0
 		if list.Scanned != nil && list.NextCursor != "" && len(list.Messages) < messagesPerPage {
-			data.Pager.Note = plural(int64(*list.Scanned), "message") + " read so far"
+			read, _ := strconv.Atoi(p.Param("read"))
+			read += *list.Scanned
+			data.Pager.On = len(list.Messages) == 0
+			data.Pager.Next = p.Query("after", list.NextCursor, "read", strconv.Itoa(read))
+			data.Pager.Note = plural(int64(read), "message") + " read so far"
 		}
 	}
 	return p.show("queue", name, data)
@@ -107,22 +113,23 @@ func (p *page) chart(queue, span string) (*chart, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &chart{Series: []series{
-		{Name: "enqueued", Colour: "ready"}, {Name: "acked", Colour: "acked"},
-		{Name: "failed", Colour: "leased"}, {Name: "dead", Colour: "dead"},
-	}}
+	c := &chart{}
 	last := time.Now().Truncate(time.Minute)
 	for i := range minutes / step {
 		back := time.Duration(minutes-1-i*step) * time.Minute
 		c.Times = append(c.Times, last.Add(-back).Unix())
 	}
-	for i, of := range []func(*wire.Minute) uint64{
-		func(m *wire.Minute) uint64 { return m.Enqueued },
-		func(m *wire.Minute) uint64 { return m.Acked },
-		func(m *wire.Minute) uint64 { return m.Retried + m.LeaseExpired },
-		func(m *wire.Minute) uint64 { return m.DeadLettered },
+	for _, s := range []struct {
+		name, colour string
+		of           func(*wire.Minute) uint64
+	}{
+		{"enqueued", "ready", func(m *wire.Minute) uint64 { return m.Enqueued }},
+		{"acked", "acked", func(m *wire.Minute) uint64 { return m.Acked }},
+		{"failed", "leased", func(m *wire.Minute) uint64 { return m.Retried + m.LeaseExpired }},
+		{"dead", "dead", func(m *wire.Minute) uint64 { return m.DeadLettered }},
 	} {
-		c.Series[i].Values, c.Series[i].Total = counted(stats.Minutes, minutes, step, of)
+		values, total := counted(stats.Minutes, minutes, step, s.of)
+		c.Series = append(c.Series, series{s.name, s.colour, values, total})
 	}
 	return c, nil
 }
@@ -144,9 +151,10 @@ func counted(list []wire.Minute, minutes, step int, of func(*wire.Minute) uint64
 	return values, total
 }
 
-// lately returns a chart of the last minutes of a queue, nil for a past. label names the sum.
-func (p *page) lately(queue string, minutes, step int, of func(*wire.Minute) uint64,
-	label func(total int64) string) *spark {
+// lately returns a chart of the last minutes of a queue, nil for a past. format names the sum.
+func (p *page) lately(
+	queue string, minutes, step int, format string, of func(*wire.Minute) uint64,
+) *spark {
 	if p.At != "" {
 		return nil
 	}
@@ -155,7 +163,7 @@ func (p *page) lately(queue string, minutes, step int, of func(*wire.Minute) uin
 		return nil // the counts are being made; the page is of use without them
 	}
 	values, total := counted(stats.Minutes, minutes, step, of)
-	s := sparks(label(total), values)
+	s := sparks(fmt.Sprintf(format, total), values)
 	return &s
 }
 

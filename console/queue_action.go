@@ -44,7 +44,7 @@ func (p *page) produce() error {
 		if err != nil {
 			return err
 		}
-		return p.done("Enqueued message "+done[0].ID+" into "+q.Name+".", "queues", q.Name)
+		return p.done(nil, "Enqueued message "+done[0].ID+" into "+q.Name+".", "queues", q.Name)
 	})
 }
 
@@ -114,10 +114,7 @@ func (p *page) pause() error {
 				return one(ctx, queue, key, opts...)
 			}
 		}
-		if err := all(p.ctx, name, because, p.once()); err != nil {
-			return err
-		}
-		return p.done(capital(verb)+"d "+what+".", "queues", name)
+		return p.done(all(p.ctx, name, because, p.once()), capital(verb)+"d "+what+".", "queues", name)
 	})
 }
 
@@ -140,9 +137,6 @@ func (p *page) purge() error {
 		[]string{"queue", "purge", name, "--yes"}, "reason", why)
 	return p.send(f, func() error {
 		n, err := p.api.PurgeQueue(p.ctx, name, client.Reason(why), p.once())
-		if err != nil {
-			return err
-		}
-		return p.done("Purged "+plural(n, "message")+" of "+name+".", "queues", name)
+		return p.done(err, "Purged "+plural(n, "message")+" of "+name+".", "queues", name)
 	})
 }

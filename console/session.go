@@ -112,6 +112,14 @@ func (p *page) identify() {
 	}
 }
 
+// who returns the SHA-256 of the session's token, zero without a session.
+func (p *page) who() (sum [sha256.Size]byte) {
+	if p.session != nil {
+		sum = p.session.sum
+	}
+	return sum
+}
+
 // mustSignIn sends a person who has not signed in to the form, if there is an auth file.
 func (p *page) mustSignIn() error {
 	if p.c.opts.Tokens == nil || p.session != nil {
@@ -200,7 +208,7 @@ func (p *page) signedIn() error {
 		form.Error = text
 		return p.render(status, "sign-in", "Sign in", form)
 	}
-	if !p.c.limits.allow(p.c.opts.Source(p.r)) {
+	if !p.c.allow(p.c.opts.Source(p.r)) {
 		p.w.Header().Set("Retry-After", "10")
 		return refuse(http.StatusTooManyRequests, "Too many attempts from your address. Wait a "+
 			"moment and try again.")
@@ -299,34 +307,33 @@ func (c *Console) trusts(r *http.Request) bool {
 	return false
 }
 
-// limits bounds the attempts to sign in per address.
-type limits struct {
-	of *lru.Cache[netip.Addr, *rate.Limiter]
-}
-
-// An address may try signInBurst times at once, and once more every signInEvery; that is kept for
-// the newest signInKept addresses.
+// An address may try to sign in signInBurst times at once, and once more every signInEvery; that is
+// kept for the newest signInKept addresses.
 const (
 	signInBurst = 10
 	signInEvery = 10 * time.Second
 	signInKept  = 10_000
 )
 
-func newLimits() *limits {
-	of, _ := lru.New[netip.Addr, *rate.Limiter](signInKept) // an error: less than one
-	return &limits{of}
-}
-
 // allow reports whether an address may try now. Networks of IPv6 count as one address.
-func (l *limits) allow(addr netip.Addr) bool {
+func (c *Console) allow(addr netip.Addr) bool {
 	if addr.Is6() {
 		network, _ := addr.WithZone("").Prefix(64)
 		addr = network.Addr()
 	}
-	fresh := rate.NewLimiter(rate.Every(signInEvery), signInBurst)
-	known, ok, _ := l.of.PeekOrAdd(addr, fresh)
-	if !ok {
-		known = fresh
+	return entry(c.attempts, addr, rate.NewLimiter(rate.Every(signInEvery), signInBurst)).Allow()
+}
+
+// newCache returns a cache of the newest entries, at least one.
+func newCache[K comparable, V any](entries int) *lru.Cache[K, V] {
+	c, _ := lru.New[K, V](entries) // an error: less than one
+	return c
+}
+
+// entry returns the entry of a key, fresh if there was none.
+func entry[K comparable, V any](c *lru.Cache[K, V], key K, fresh V) V {
+	if known, ok, _ := c.PeekOrAdd(key, fresh); ok {
+		return known
 	}
-	return known.Allow()
+	return fresh
 }

@@ -22,12 +22,7 @@ func (p *page) tasks() error {
 	if err != nil {
 		return err
 	}
-	return p.show("tasks", "Tasks", tasksData{list.Tasks, p.pager(list.NextCursor)})
-}
-
-type tasksData struct {
-	Tasks []wire.Task
-	Pager pager
+	return p.show("tasks", "Tasks", listed[wire.Task]{list.Tasks, p.pager(list.NextCursor)})
 }
 
 // stopPolling is the status at which htmx no longer asks for a part.
@@ -89,9 +84,6 @@ func (p *page) changeTask() error {
 		} else {
 			_, err = p.api.ResumeTask(p.ctx, id, p.once())
 		}
-		if err != nil {
-			return err
-		}
-		return p.done(said+taskTitle(t)+".", "tasks", id)
+		return p.done(err, said+taskTitle(t)+".", "tasks", id)
 	})
 }

@@ -23,12 +23,8 @@ func (p *page) webhooks() error {
 	if err != nil {
 		return err
 	}
-	return p.show("webhooks", "Webhooks", webhooksData{list.Webhooks, p.pager(list.NextCursor)})
-}
-
-type webhooksData struct {
-	Webhooks []wire.Webhook
-	Pager    pager
+	data := listed[wire.Webhook]{list.Webhooks, p.pager(list.NextCursor)}
+	return p.show("webhooks", "Webhooks", data)
 }
 
 // webhook shows one webhook and its last requests.
@@ -116,9 +112,7 @@ func (p *page) deleteWebhook() error {
 		"has brought stay."
 	f.As = p.as("DELETE", v1("webhooks", name), nil, []string{"webhook", "delete", name, "--yes"})
 	return p.send(f, func() error {
-		if err := p.api.DeleteWebhook(p.ctx, name, p.once()); err != nil {
-			return err
-		}
-		return p.done("Deleted webhook "+name+".", "webhooks")
+		err := p.api.DeleteWebhook(p.ctx, name, p.once())
+		return p.done(err, "Deleted webhook "+name+".", "webhooks")
 	})
 }

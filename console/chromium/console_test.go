@@ -247,6 +247,24 @@ func TestKeyboard(t *testing.T) {
 	b.true("the focus is back", `document.activeElement.textContent.trim() === "Take a checkpoint"`)
 }
 
+// Where the browser has no clipboard API, over plain http from another machine, ids are copied all
+// the same, and commands in a dialog.
+func TestCopy(t *testing.T) {
+	n := cluster.Start(t, cluster.Options{})
+	s := seed(t, n)
+	b := open(t, n.URL())
+	b.open("messages/" + s.message)
+	_ = value[any](b, `Object.defineProperty(navigator, "clipboard", {value: undefined});
+		document.addEventListener("copy", e => { window.copied = e.target.value; }); 0`)
+	b.click(".kv .copy")
+	b.true("the id is copied", fmt.Sprintf(`copied === %q && spoken.textContent === "Copied"`, s.message))
+	b.press("Erase")
+	b.click("dialog .as summary")
+	b.click("dialog .copy")
+	b.true("a command is copied", `copied.startsWith("curl -X POST")`)
+	b.true("the focus is on the button", `document.activeElement.matches("dialog .copy")`)
+}
+
 // The console works on a follower, and goes on when the leader dies while a page is open. When the
 // node itself is away, the page says so, until it is back.
 func TestCluster(t *testing.T) {

@@ -42,7 +42,9 @@ async function copyText(button) {
   }
   const area = document.createElement("textarea");
   area.value = button.dataset.copy;
-  button.append(area); // within a dialog, whose outside is inert
+  area.style.position = "fixed";
+  area.style.opacity = 0;
+  (button.closest("dialog") ?? document.body).append(area); // the outside of a dialog is inert
   area.select();
   const ok = document.execCommand("copy");
   area.remove();
@@ -70,6 +72,12 @@ document.addEventListener("click", e => {
 document.addEventListener("change", e => {
   if (e.target.matches(".filter select")) e.target.form.requestSubmit();
   if (e.target.matches(slider)) travel(instantOf(e.target));
+});
+
+// A form whose answer takes a while shows that it works.
+document.addEventListener("submit", e => {
+  const busy = $(".busy", e.target);
+  if (busy) busy.hidden = false;
 });
 
 // Charts are drawn from the data-chart of the element that data-chart-of names, and again when that

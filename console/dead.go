@@ -78,9 +78,6 @@ type groupRow struct {
 	Query map[string]any // selects it, with the filter
 }
 
-// Chosen reports whether the messages are those of one group.
-func (d *deadOfData) Chosen(g *groupRow) bool { return g.Fingerprint == d.Filter.Fingerprint }
-
 // Filtered reports whether not all is shown.
 func (d *deadOfData) Filtered() bool { return d.Filter != (wire.DeadFilter{}) }
 
@@ -217,13 +214,17 @@ type groupCount struct {
 	done   bool
 }
 
-// add adds the groups of the next dead letters. Messages of more groups than are kept are left out.
+// add adds the groups of the next dead letters. Of more groups than are kept, those of one message
+// are forgotten.
 func (c *groupCount) add(found *wire.DeadGroups) {
 	c.read += countedAtOnce
 	c.cursor, c.done = found.NextCursor, found.NextCursor == ""
 	for _, g := range found.Groups {
 		known := c.groups[g.Fingerprint]
 		if known == nil {
+			if len(c.groups) == groupsKept {
+				maps.DeleteFunc(c.groups, func(_ string, g *wire.DeadGroup) bool { return g.Count == 1 })
+			}
 			if len(c.groups) < groupsKept {
 				g.Error, g.Pattern = clip(1000, g.Error), clip(300, g.Pattern)
 				c.groups[g.Fingerprint] = &g

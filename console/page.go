@@ -109,9 +109,6 @@ func (p *page) part(name string) bool {
 	return asked == "" || !p.fragment() || asked == name
 }
 
-// Live is the query that asks for the part of this page in the template "part-NAME".
-func (p *page) Live(name string) string { return p.Query("part", name) }
-
 // Link returns the relative URL of a page, at the instant that is shown: Link "queues" "orders".
 func (p *page) Link(parts ...string) string { return p.link(p.At, parts...) }
 
@@ -143,7 +140,7 @@ func (p *page) link(at string, parts ...string) string {
 }
 
 // Query returns the query of this page with some parameters changed, pairs of a name and a value;
-// "" removes one. It is a link to the same page.
+// "" removes one. It is a link to the same page, or with part=NAME to what is in "part-NAME" of it.
 func (p *page) Query(changes ...string) string {
 	q := p.r.URL.Query()
 	q.Del("part")

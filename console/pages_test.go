@@ -294,6 +294,6 @@ func TestDifference(t *testing.T) {
 			assert.False(t, strings.Contains(text, m.ID), "a message that does not differ")
 		}
 	}
-	assert.Contains(t, b.get("?at=index:3"), "past/difference?from=index%3A3")
+	assert.Contains(t, b.get("?at=index:3"), "past/difference?from=index%3a3")
 	assert.Equal(t, b.do("GET", "past/difference?from=nonsense", nil).StatusCode, 400)
 }

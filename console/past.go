@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"sync"
 	"time"
@@ -24,11 +23,6 @@ var pastPages = []route{
 // Past reports whether this page can show an instant in the past.
 func (p *page) Past() bool {
 	return p.Nav != "attention" && p.Nav != "tasks" && p.Nav != "cluster" && p.Nav != ""
-}
-
-// Difference is the link to what changed between the instant that is shown and now.
-func (p *page) Difference() string {
-	return p.LinkNow("past", "difference") + "?" + url.Values{"from": {p.At}, "to": {"now"}}.Encode()
 }
 
 // pastOf returns an instant that does not move: of a duration before now, the time.

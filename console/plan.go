@@ -130,7 +130,7 @@ func (p *page) planned(f *form, ask func() (*request, error)) error {
 			return p.render(status, "form", f.Title, f)
 		})
 	case task != nil:
-		text := "A task does it, for about " + plural(task.Total, "message") + "."
+		text := "A task does it, for at most " + plural(task.Total, "message") + "."
 		return p.done(nil, text, "tasks", task.ID)
 	}
 	did := map[string]string{"replay": "Replayed ", "purge": "Purged ", "undo": "Brought back "}

@@ -37,14 +37,6 @@ func (p *page) webhook() error {
 		return err
 	}
 	if w := data.Webhook; w != nil {
-		for _, e := range []expression{
-			{"Filter", w.Filter}, {"Idempotency key", w.IdempotencyKey}, {"Key", w.Key},
-			{"Kind", w.Kind}, {"Priority", string(w.Priority)}, {"Signed at", w.SignedAt},
-		} {
-			if e.Text != "" {
-				data.Expressions = append(data.Expressions, e)
-			}
-		}
 		data.Schema = indented(w.PayloadSchema)
 	}
 	return p.show("webhook", data.Name, data)
@@ -76,17 +68,13 @@ func (p *page) deliveries() (*webhookData, error) {
 }
 
 type webhookData struct {
-	Name        string
-	URL         string        // to which others post
-	Webhook     *wire.Webhook // nil in a part without it
-	Expressions []expression
-	Schema      string
-	Deliveries  []wire.WebhookDelivery
-	Refused     int64
+	Name       string
+	URL        string        // to which others post
+	Webhook    *wire.Webhook // nil in a part without it
+	Schema     string
+	Deliveries []wire.WebhookDelivery
+	Refused    int64
 }
-
-// expression is what a webhook computes of a request.
-type expression struct{ Name, Text string }
 
 // indented returns JSON with line breaks; what is not JSON stays as it is.
 func indented(raw []byte) string {
@@ -96,9 +84,6 @@ func indented(raw []byte) string {
 	}
 	return string(v)
 }
-
-// Problem is the link to the page that explains a code of the API.
-func (p *page) Problem(code string) string { return p.root + "../problems/" + code }
 
 // deleteWebhook deletes a webhook.
 func (p *page) deleteWebhook() error {

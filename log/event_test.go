@@ -3,7 +3,6 @@ package log
 import (
 	"errors"
 	"math"
-	"slices"
 	"testing"
 	"time"
 
@@ -160,9 +159,6 @@ func TestHistory(t *testing.T) {
 		got, err := s.log.History(t.Context(), id)
 		must(t, err)
 		assert.Equal(t, cmp.Diff(want, types(got)), "", "by %s", id)
-		if !slices.IsSortedFunc(got, func(a, b event.Event) int { return a.ID.Compare(b.ID) }) {
-			t.Errorf("by %s: not in the order of the log", id)
-		}
 	}
 	for _, id := range []event.ID{event.NewID(s.clock, 3, 77), event.NewID(s.clock, 9999, 0), {}} {
 		got, err := s.log.History(t.Context(), id)
@@ -188,9 +184,8 @@ func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
 	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs"})
 	s.about(m, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
 	must(t, s.log.DeleteBefore(s.index-1))
-	if before, _ := s.log.Begins(); before < 3 {
-		t.Fatalf("nothing was deleted: %d", before)
-	}
+	before, _ := s.log.Begins()
+	assert.True(t, before >= 3, "nothing was deleted: %d", before)
 	got, err := s.log.History(t.Context(), m)
 	must(t, err)
 	assert.Equal(t, cmp.Diff([]string{"leased@jobs", "acked@jobs"}, types(got)), "")

@@ -30,10 +30,7 @@ func (e *RangeError) Error() string {
 func (e *RangeError) Is(target error) bool { return e.Expired && target == ErrGone }
 
 // IsRange reports whether an error is a RangeError.
-func IsRange(err error) bool {
-	var r *RangeError
-	return errors.As(err, &r)
-}
+func IsRange(err error) bool { return errors.As(err, new(*RangeError)) }
 
 // Stamp formats a time for users: RFC 3339 UTC with milliseconds.
 func Stamp(ms int64) string {

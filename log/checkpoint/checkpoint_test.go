@@ -199,21 +199,6 @@ func TestWriteCrash(t *testing.T) {
 	}
 }
 
-func TestWriteErrors(t *testing.T) {
-	m := meta(42)
-	for at := 1; ; at++ {
-		fsys := memdisk.New()
-		must(t, fsys.MkdirAll("/c"))
-		before := fsys.Ops()
-		fsys.FailAt(before+at, errors.New("EIO"))
-		err := Write(fsys, "/c", m, text("body"))
-		if fsys.Ops() < before+at {
-			return
-		}
-		assert.True(t, err != nil, "operation %d failed, and Write did not say so", at)
-	}
-}
-
 func TestThin(t *testing.T) {
 	var metas []Meta
 	for i := uint64(1); i <= 500; i++ {

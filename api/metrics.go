@@ -169,10 +169,6 @@ func (m *metrics) answered(method, route string, status int, took time.Duration)
 	m.seconds.WithLabelValues(method, route).Observe(took.Seconds())
 }
 
-func (m *metrics) committed(took time.Duration, c event.Class) {
-	m.commit[c].Observe(took.Seconds())
-}
-
 // hook counts a request to a webhook.
 func (m *metrics) hook(name, outcome string) {
 	m.hookNames.Store(name, true)

@@ -161,8 +161,8 @@ func (q *request) link(headers map[string]string, more ...attribute.KeyValue) {
 	}
 }
 
-// note records the outcome of a call in the request's span, if it has one: of its settles or, if it
-// has none, of its messages, of which b are the first.
+// note records the outcome of a call in the request's span, if it has one: that of its settles or,
+// without any, that of its messages, the first of which are in b.
 func (q *request) note(b *batch, res *event.Result) {
 	if q.span == nil || q.err != nil {
 		return

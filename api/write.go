@@ -241,7 +241,7 @@ func (s *Server) track(
 	if isStale(err) { // the caller checks and proposes it again, as one write
 		s.ops.drop(op)
 	} else {
-		s.metrics.committed(s.ops.end(op, res.Index, err), c.Class())
+		s.metrics.commit[c.Class()].Observe(s.ops.end(op, res.Index, err).Seconds())
 	}
 	return res, err
 }

@@ -147,3 +147,26 @@ func TestMiddleware(t *testing.T) {
 		t.Errorf("status %+v", s)
 	}
 }
+
+// A message's own context goes before the caller's, and without either there is none.
+func TestOwnContext(t *testing.T) {
+	const own = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+	h := setup(t, qlogdotel.Propagator{})
+	ctx, span := h.tracer.Start(h.Context(), "produce")
+	defer span.End()
+	m := client.JSON(1)
+	m.Headers = map[string]string{"traceparent": own}
+	_, err := h.Enqueue(ctx, "q", m)
+	require.NoError(t, err)
+	_, err = h.Produce(ctx, "q", m)
+	require.NoError(t, err)
+	_, err = h.Enqueue(h.Context(), "q", client.JSON(2))
+	require.NoError(t, err)
+	leased, err := h.Lease(h.Context(), "q", client.LeaseOptions{})
+	require.NoError(t, err)
+	for i, want := range []string{own, own, ""} {
+		if got := leased[i].Headers["traceparent"]; got != want {
+			t.Errorf("message %d has %q, not %q", i, got, want)
+		}
+	}
+}

@@ -134,9 +134,8 @@ func (s *Server) removeNode(q *request) error {
 func (s *Server) transferLeadership(q *request) error {
 	var body wire.TransferRequest
 	q.read().optionalBody(&body)
-	to := ""
+	to := deref(body.To)
 	if body.To != nil {
-		to = *body.To
 		q.do(func() error { return nodeName("to", to) })
 	}
 	do := func(ctx context.Context) (int, any, error) {

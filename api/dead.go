@@ -25,9 +25,7 @@ const (
 	listMostRead = 500
 )
 
-// DeadLetters finds dead letters in the live state.
-func (s *Server) DeadLetters() dead.Finder { return s.deadLetters(s.deps.State) }
-
+// deadLetters finds dead letters in a state.
 func (s *Server) deadLetters(st State) dead.Finder {
 	return dead.Finder{State: st, Content: s.content, Fits: s.Fits}
 }
@@ -183,7 +181,7 @@ func (s *Server) replayedMessage(
 	}
 	v := l.view()
 	if f != nil {
-		if selected, err := s.DeadLetters().Selects(f, &v); !selected {
+		if selected, err := s.deadLetters(st).Selects(f, &v); !selected {
 			return nil, err
 		}
 	}
@@ -346,7 +344,8 @@ func (s *Server) adminDead(q *request) error {
 		return q.err
 	}
 	var newest []event.MessageView
-	for v, err := range s.DeadLetters().Select(q.Context(), &dead.Search{Queue: name}) {
+	search := &dead.Search{Queue: name}
+	for v, err := range s.deadLetters(s.deps.State).Select(q.Context(), search) {
 		if err != nil {
 			return err
 		}

@@ -80,7 +80,7 @@ func (x *explanation) message(id event.ID) error {
 func (x *explanation) diedOf(t *trail) (string, error) {
 	switch v := t.live; {
 	case v != nil && v.Dead != nil && (x.q.sees(v.Queue) || x.q.sees(v.Dead.Queue)):
-		return x.q.s.DeadLetters().Error(v)
+		return x.q.s.deadLetters(x.st).Error(v)
 	case v == nil && t.life != nil && t.life.last.Type == event.Discarded &&
 		x.q.sees(t.life.last.Queue):
 		c, err := eventContent(t.life.last)

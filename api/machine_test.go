@@ -9,10 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/task"
-	"github.com/qlogd/qlogd/background/undo"
 	"github.com/qlogd/qlogd/background/verify"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
@@ -59,25 +57,17 @@ func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 		defer m.mu.Unlock()
 		return m.now
 	}
-	mover := dead.Mover{
-		Finder: m.s.DeadLetters(), Propose: m.Propose, Head: m.log.Head, Wait: m.log.Wait,
-	}
-	undoer := undo.Runner{Finder: m.s.Undoer(), Propose: m.Propose}
 	verifier := verify.New(verify.Options{
 		FS: m.disk, Node: &datadir.Node{NodeID: "n1"}, Log: m.log, Rate: verify.Rate,
 		Busy: func() bool { return false },
 	})
-	m.runs = task.New(task.Options{
+	options := task.Options{
 		Logger: slog.New(slog.DiscardHandler), Propose: m.Propose, Barrier: m.Barrier,
 		Tasks: m.Tasks, Content: m.log.Content, Leader: func() bool { return true },
-		Run: map[event.TaskKind]task.Run{
-			event.TaskReplay: task.Counting(mover.Replay).Run,
-			event.TaskPurge:  task.Counting(mover.Purge).Run,
-			event.TaskErase:  task.Counting(m.eraser.RunTask).Run,
-			event.TaskUndo:   undoer.Run,
-			event.TaskVerify: verifier.Run,
-		},
-	})
+		Run: m.s.Tasks(m.Propose),
+	}
+	options.Run[event.TaskVerify] = verifier.Run
+	m.runs = task.New(options)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	erased := make(chan struct{})

@@ -178,7 +178,7 @@ func (s *Server) died(v *event.MessageView, to *wire.Dead) (err error) {
 	if to == nil {
 		return nil
 	}
-	to.Error, err = s.DeadLetters().Error(v)
+	to.Error, err = s.deadLetters(s.deps.State).Error(v)
 	if err != nil || to.Error != event.LeaseExpiredError {
 		return err
 	}

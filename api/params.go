@@ -337,20 +337,22 @@ func found[K, V any](q *request, key K, look func(K) (V, bool), missing func(K) 
 	return v
 }
 
-// page returns the views of the first n values that keep accepts, and whether there are more.
+// page returns the views of the first n values that keep accepts and, if there are more, the cursor
+// of the last view.
 func page[T, V any](
 	q *request, list []T, n int, keep func(*T) bool, view func(*T) (V, error),
-) (out []V, more bool) {
+	cursor func(*V) string,
+) (out []V, next string) {
 	for i := range list {
 		if q.err != nil || !keep(&list[i]) {
 			continue
 		}
 		if len(out) == n {
-			return out, true
+			return out, cursor(&out[n-1])
 		}
 		out = append(out, get(q, func() (V, error) { return view(&list[i]) }))
 	}
-	return out, false
+	return out, ""
 }
 
 // deref returns what p points to, the zero value for nil.

@@ -26,15 +26,14 @@ func (s *Server) listQueues(q *request) error {
 	namespace, filtered := q.query.Get("namespace"), q.query.Has("namespace")
 	name := strings.ToLower(deref(q.text("name", maxName)))
 	dead := q.flag("dead")
-	queues, more := page(q, st.Queues(), limit, func(v *event.QueueView) bool {
+	var out wire.QueueList
+	out.Queues, out.NextCursor = page(q, st.Queues(), limit, func(v *event.QueueView) bool {
 		return v.Name > after && (!filtered || v.Policy.Namespace == namespace) &&
 			strings.Contains(strings.ToLower(v.Name), name) && q.sees(v.Name) &&
 			(!dead || st.DeadCount(v.Name) > 0)
-	}, func(v *event.QueueView) (wire.Queue, error) { return s.queueOf(v, st), nil })
-	out := wire.QueueList{Queues: queues}
-	if more {
-		out.NextCursor = queues[limit-1].Name
-	}
+	}, func(v *event.QueueView) (wire.Queue, error) {
+		return s.queueOf(v, st), nil
+	}, func(v *wire.Queue) string { return v.Name })
 	return q.answer(http.StatusOK, &out)
 }
 
@@ -53,7 +52,7 @@ func (s *Server) adminQueues(q *request) error {
 			OldestMessageAgeSeconds: stats.OldestMessageAgeSeconds,
 			MessagesPerMinute:       deref(stats.MessagesPerMinute),
 		}, nil
-	})
+	}, nil)
 	return q.answer(http.StatusOK, &wire.AdminQueues{Queues: out})
 }
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/dead"
+	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 )
 
@@ -234,7 +235,7 @@ func (m *movement) choose() error {
 		if !m.dry && search.Filter.ReadsErrors() {
 			search.Most = mostErrors
 		}
-		for v, err := range m.q.s.DeadLetters().Select(m.q.Context(), search) {
+		for v, err := range m.q.s.deadLetters(st).Select(m.q.Context(), search) {
 			if err == nil {
 				err = m.take(v)
 			}
@@ -340,7 +341,7 @@ func (m *movement) skip(id event.ID, code string) (moves bool) {
 // item returns a message's item of a Replay command. If a filter selected the message, one that
 // does not match the target's schema is skipped.
 func (m *movement) item(v *event.MessageView) (item event.ReplayItem, ok bool, err error) {
-	item, err = m.q.s.DeadLetters().Item(v, m.spec.Edit[v.ID], &m.target)
+	item, err = m.q.s.deadLetters(m.q.s.deps.State).Item(v, m.spec.Edit[v.ID], &m.target)
 	if p, misfit := err.(*event.Problem); misfit && m.spec.Filter != nil {
 		return item, m.skip(v.ID, p.Code), nil
 	}
@@ -404,11 +405,7 @@ func (m *movement) command() (*event.Command, error) {
 		return nil, err
 	}
 	if m.total > maxAtOnce || m.spec.Rate > 0 && m.total > m.spec.Rate {
-		spec, err := m.spec.Encode()
-		return &event.Command{CreateTask: &event.CreateTask{
-			Kind: m.kind, Queue: m.queue, Total: m.total,
-			Content: event.EncodeContent(&event.Content{Spec: spec}),
-		}}, err
+		return task.Create(m.kind, m.queue, m.total, &m.spec)
 	}
 	named := m.spec.Filter == nil
 	purge := &event.PurgeDead{Queue: m.queue, Strict: named}

@@ -57,7 +57,8 @@ func (s *Server) resurrect(q *request) error {
 }
 
 // departed returns the item that resurrects a message, which has left its queue, into target (nil:
-// without content). If that is impossible, it returns a problem with the code to skip it by.
+// without content). If that is impossible, it returns a problem, whose code is that to skip the
+// message by, unless the item has one.
 func (s *Server) departed(
 	ctx context.Context, l *life, edit *dead.Edit, target *event.QueueView,
 ) (item event.ResurrectItem, err error) {
@@ -75,6 +76,7 @@ func (s *Server) departed(
 	}
 	replaced := edit != nil && edit.HasPayload
 	if l.payload.Content.Damaged && !replaced {
+		item.Skip = event.SkipDamaged
 		return item, event.Problemf(event.CodeConflict, "id", "what was in message %s is damaged: "+
 			"an edit with a payload could take its place", l.id)
 	}
@@ -84,6 +86,7 @@ func (s *Server) departed(
 	}
 	if content == nil {
 		if !replaced {
+			item.Skip = event.SkipErased
 			return item, event.Problemf(event.CodeConflict, "id", "what was in message %s "+
 				"has been erased: an edit with a payload could take its place", l.id)
 		}
@@ -147,39 +150,32 @@ func (s *Server) lastLife(q *request, id event.ID) (*life, error) {
 	conflict := func(format string, args ...any) (*life, error) {
 		return nil, event.Problemf(event.CodeConflict, "id", format, args...)
 	}
-	if v, ok := s.deps.State.Message(id); ok && v.State.Live() {
-		return conflict("message %s has not left queue %s: it is %s", id, v.Queue, v.State)
-	}
-	history, err := s.deps.Log.History(q.Context(), id)
+	t, err := s.follow(q.Context(), s.deps.State, id)
 	if err != nil {
 		return nil, err
 	}
-	l := lifeOf(history, id)
-	if l == nil {
-		if before, _ := s.deps.Log.Begins(); before > 0 && event.RefOf(id).Index <= before {
-			return nil, historyExpired(id)
+	for _, e := range t.moves {
+		if e.Type == event.Resurrected {
+			return conflict("message %s was resurrected, as %s: once is all, but that can be resurrected "+
+				"in its turn when it has left", e.Subject, e.ID)
+		}
+	}
+	switch v := t.live; {
+	case v != nil && t.id == id:
+		return conflict("message %s has not left queue %s: it is %s", id, v.Queue, v.State)
+	case v != nil:
+		return conflict("the message is in queue %s as %s, %s", v.Queue, t.id, v.State)
+	case t.life == nil:
+		before, _ := s.deps.Log.Begins()
+		if len(t.moves) > 0 || before > 0 && event.RefOf(id).Index <= before {
+			return nil, historyExpired(t.id)
 		}
 		return nil, messageNotFound(id)
 	}
-	// An id from before it died, or was replayed, names the same message.
-	for l.moved != nil && (l.last.Type == event.DeadLettered || l.last.Type == event.Replayed) {
-		id = l.moved.ID
-		if v, ok := s.deps.State.Message(id); ok && v.State.Live() {
-			return conflict("the message is in queue %s as %s, %s", v.Queue, id, v.State)
-		}
-		if l = lifeOf(history, id); l == nil {
-			return nil, historyExpired(id)
-		}
+	if st := t.life.state(); st != event.StateAcked && st != event.StateDiscarded {
+		return conflict("message %s has not left its queue", t.id)
 	}
-	if st := l.state(); st != event.StateAcked && st != event.StateDiscarded {
-		return conflict("message %s has not left its queue", id)
-	}
-	if len(l.again) > 0 {
-		e := l.again[len(l.again)-1]
-		return conflict("message %s was resurrected, as %s: once is all, but that can be resurrected "+
-			"in its turn when it has left", id, e.ID)
-	}
-	return l, nil
+	return t.life, nil
 }
 
 func historyExpired(id event.ID) *event.Problem {

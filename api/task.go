@@ -16,6 +16,19 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
+// Tasks returns what carries out each kind of task on the leader, verifications aside.
+func (s *Server) Tasks(propose task.Propose) map[event.TaskKind]task.Run {
+	mover := task.Mover{
+		Propose: task.InTurn(propose), Queue: s.deps.State.Queue, Log: s.deps.Log,
+	}
+	letters := dead.Mover{Finder: s.deadLetters(s.deps.State), Mover: mover}
+	undoer := undo.Runner{Finder: s.undoer(), Mover: mover}
+	return map[event.TaskKind]task.Run{
+		event.TaskReplay: letters.Replay, event.TaskPurge: letters.Purge,
+		event.TaskUndo: undoer.Run, event.TaskErase: s.deps.Eraser.RunTask,
+	}
+}
+
 func taskNotFound(id event.ID) *event.Problem {
 	return event.Problemf(event.CodeTaskNotFound, "id",
 		"task %s does not exist, or ended more than 7 days ago", id)
@@ -28,14 +41,11 @@ func (s *Server) listTasks(q *request) error {
 	status := q.choice("status",
 		wire.TaskRunning, wire.TaskCancelled, wire.TaskCompleted, wire.TaskFailed)
 	q.fresh()
-	tasks, more := page(q, s.deps.State.Tasks(), limit, func(t *event.TaskView) bool {
+	var out wire.TaskList
+	out.Tasks, out.NextCursor = page(q, s.deps.State.Tasks(), limit, func(t *event.TaskView) bool {
 		return (before.IsZero() || t.ID.Compare(before) < 0) &&
 			(status == "" || t.Status.String() == status) && q.sees(t.Queue)
-	}, s.taskOf)
-	out := wire.TaskList{Tasks: tasks}
-	if more {
-		out.NextCursor = tasks[limit-1].ID
-	}
+	}, s.taskOf, func(t *wire.Task) string { return t.ID })
 	return q.answer(http.StatusOK, &out)
 }
 
@@ -75,28 +85,19 @@ func (s *Server) addSpec(t *event.TaskView, out *wire.Task) error {
 	if err != nil || c == nil {
 		return err
 	}
-	var rate int64
-	switch t.Kind {
-	case event.TaskReplay:
-		spec, err := task.DecodeSpec[dead.Spec](c.Spec)
-		if err != nil {
-			return err
-		}
-		rate = spec.Rate
-	case event.TaskUndo:
-		spec, err := task.DecodeSpec[undo.Spec](c.Spec)
-		if err != nil {
-			return err
-		}
-		rate = spec.Rate
-		if q, ok := s.deps.State.Queue(spec.To); ok && t.Status == event.TaskRunning {
-			if count, bytes := task.Room(&q); count <= 0 || bytes <= 0 {
-				out.Waiting = "for room in queue " + spec.To
-			}
-		}
+	spec, err := task.DecodeSpec[struct { // both kinds' have these
+		To   string `json:"to"`
+		Rate int64  `json:"rate_per_second"`
+	}](c.Spec)
+	if err != nil {
+		return err
 	}
-	if rate > 0 {
-		out.RatePerSecond = &rate
+	out.RatePerSecond = nilIfZero(spec.Rate)
+	if q, ok := s.deps.State.Queue(spec.To); ok && t.Kind == event.TaskUndo &&
+		t.Status == event.TaskRunning {
+		if count, bytes := task.Room(&q); count <= 0 || bytes <= 0 {
+			out.Waiting = "for room in queue " + spec.To
+		}
 	}
 	return nil
 }
@@ -250,14 +251,11 @@ func (q *request) erase(spec *erasure.Spec, dry bool, none *event.Problem) error
 		if dry {
 			return nil, nil
 		}
-		c := &event.CreateTask{
-			Kind: event.TaskErase, Queue: spec.Queue,
-			Content: event.EncodeContent(&event.Content{Spec: spec.Encode()}),
-		}
+		total := int64(0)
 		if !spec.Message.IsZero() {
-			c.Total = out.Messages
+			total = out.Messages
 		}
-		return &event.Command{CreateTask: c}, nil
+		return task.Create(event.TaskErase, spec.Queue, total, spec)
 	})
 	if q.err == nil && !dry {
 		return q.accepted(res.ID)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/background/undo"
 	"github.com/qlogd/qlogd/event"
 )
@@ -14,8 +15,8 @@ import (
 // undoAll is the request that selects all acked messages, for error texts.
 const undoAll = `{"filter": {"state": "acked", "from": "start"}}`
 
-// Undoer returns a finder of the messages that left a queue.
-func (s *Server) Undoer() undo.Finder {
+// undoer returns a finder of the messages that left a queue.
+func (s *Server) undoer() undo.Finder {
 	return undo.Finder{Log: s.deps.Log, State: s.deps.State, Item: s.undoItem}
 }
 
@@ -33,20 +34,10 @@ func (s *Server) undoItem(
 	if l.payload != nil {
 		content = event.RefOf(l.payload.ID)
 	}
-	if target != nil && l.payload != nil {
-		switch c := &l.payload.Content; {
-		case c.Damaged:
-			item.Skip = event.SkipDamaged
-		case l.payload.Erased():
-			item.Skip = event.SkipErased
-		}
-		if item.Skip != "" {
-			return item, content, nil
-		}
-	}
 	item, err = s.departed(ctx, l, nil, target)
 	if p, ok := err.(*event.Problem); ok {
-		item, err = event.ResurrectItem{ID: id, First: item.First, Skip: p.Code}, nil
+		skip := cmp.Or(item.Skip, p.Code)
+		item, err = event.ResurrectItem{ID: id, First: item.First, Skip: skip}, nil
 	}
 	if err == nil && item.Skip == "" && !item.Alias.IsZero() && s.deps.State.DedupFloor() > 0 {
 		err = s.lookForHolder(ctx, &item, target)
@@ -76,16 +67,9 @@ func (s *Server) lookForHolder(
 // or else from its whole history. The priority may have changed since: see setPriority.
 func (s *Server) born(ctx context.Context, id event.ID) (*life, error) {
 	e, err := s.deps.Log.Event(event.RefOf(id))
-	whole := err == nil && e.ID == id &&
-		(e.Type == event.Enqueued || e.Type == event.Resurrected)
 	switch {
-	case whole:
-		l := &life{id: id, first: id, born: e, last: e, payload: e, set: e, newest: id,
-			priority: e.Priority}
-		if e.Type == event.Resurrected {
-			l.first, l.replays = e.First, e.Count
-		}
-		return l, nil
+	case err == nil && e.ID == id && (e.Type == event.Enqueued || e.Type == event.Resurrected):
+		return lifeOf([]event.Event{*e}, id), nil
 	case err != nil && !gone(err) && !notFound(err):
 		return nil, err
 	}
@@ -127,7 +111,7 @@ func (s *Server) undo(q *request) error {
 		field = "to"
 		q.do(func() error { return validName("to", body.To) })
 	}
-	f := s.Undoer()
+	f := s.undoer()
 	search := func() (found *undo.Search, target event.QueueView, err error) {
 		target, ok := s.deps.State.Queue(spec.To)
 		if !ok {
@@ -164,21 +148,14 @@ func (s *Server) undo(q *request) error {
 		if lost = found.Lost(); found.Matched() == 0 && !q.keyed() {
 			return nil, nil
 		}
-		items, ok, err := found.Chunk(q.Context(), &target)
+		c, err := found.Command(q.Context(), &target)
 		if err != nil {
 			return nil, err
 		}
-		if !ok || spec.Rate > 0 && found.Matched() > spec.Rate {
-			raw, err := spec.Encode()
-			return &event.Command{CreateTask: &event.CreateTask{
-				Kind: event.TaskUndo, Queue: queue, Total: found.Matched(),
-				Content: event.EncodeContent(&event.Content{Spec: raw}),
-			}}, err
+		if c == nil || spec.Rate > 0 && found.Matched() > spec.Rate {
+			return task.Create(event.TaskUndo, queue, found.Matched(), spec)
 		}
-		return &event.Command{Resurrect: &event.Resurrect{
-			To: spec.To, Order: spec.Order, Revision: target.Revision, Looked: found.Looked(),
-			Items: items,
-		}}, nil
+		return &event.Command{Resurrect: c}, nil
 	})
 	if q.err == nil && !res.ID.IsZero() {
 		return q.accepted(res.ID)

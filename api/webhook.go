@@ -35,13 +35,10 @@ func (s *Server) listWebhooks(q *request) error {
 	q.read("limit", "cursor", "at", "consistency")
 	limit, after := q.limit(1000, 1000), q.nameCursor()
 	st := q.state()
-	webhooks, more := page(q, st.Webhooks(), limit, func(v *event.WebhookView) bool {
+	var out wire.WebhookList
+	out.Webhooks, out.NextCursor = page(q, st.Webhooks(), limit, func(v *event.WebhookView) bool {
 		return v.Name > after
-	}, webhookOf)
-	out := wire.WebhookList{Webhooks: webhooks}
-	if more {
-		out.NextCursor = webhooks[limit-1].Name
-	}
+	}, webhookOf, func(w *wire.Webhook) string { return w.Name })
 	return q.answer(http.StatusOK, &out)
 }
 
@@ -225,7 +222,7 @@ func (s *Server) hook(q *request) error {
 	d.Code, err = s.receive(q, w, at, &d)
 	if err != nil {
 		d.Code = "client_gone"
-		if p := s.problem(q, err); p != nil {
+		if p := s.problem(q, q.hookProblem(err)); p != nil {
 			d.Code, err = p.Code, p
 			q.fail(p)
 		}
@@ -256,21 +253,6 @@ func (s *Server) receive(
 	m, err := w.Message(&webhook.Request{
 		Header: q.Header, Body: body, Source: source, ReceivedAt: at,
 	}, int(s.opts.MaxPayload))
-	if errors.Is(err, webhook.ErrBody) {
-		detail := clip(err.Error(), 200)
-		if q.media == "application/x-www-form-urlencoded" { // the most common mistake
-			detail += "; it came as a form: let the sender send application/json " +
-				"(GitHub: Content type, in the webhook's settings)"
-		}
-		return "", event.Problemf(codeInvalidJSON, "", "%s", detail)
-	}
-	if errors.Is(err, webhook.ErrStale) {
-		return "", event.Problemf(codeStaleTimestamp, "", "%s", clip(err.Error(), 200))
-	}
-	if failed, ok := errors.AsType[*webhook.FieldError](err); ok {
-		field := clip(failed.Field, 120)
-		return "", bad(field, "%s failed on this request: %s", field, clip(failed.Err.Error(), 200))
-	}
 	m.Payload, m.Original = bytes.TrimSpace(m.Payload), bytes.TrimSpace(m.Original)
 	switch {
 	case err != nil:
@@ -281,6 +263,28 @@ func (s *Server) receive(
 		return "forwarded", s.forward(q, w, &m)
 	}
 	return s.enqueueHooked(q, w, &m, at, d)
+}
+
+// hookProblem returns the problem that an error of package webhook is; any other error is returned.
+func (q *request) hookProblem(err error) error {
+	failed, isField := errors.AsType[*webhook.FieldError](err)
+	detail := clip(err.Error(), 200)
+	switch {
+	case errors.Is(err, webhook.ErrSignature):
+		return event.Problemf(codeInvalidSignature, "", "%s", detail)
+	case errors.Is(err, webhook.ErrStale):
+		return event.Problemf(codeStaleTimestamp, "", "%s", detail)
+	case errors.Is(err, webhook.ErrBody):
+		if q.media == "application/x-www-form-urlencoded" { // the most common mistake
+			detail += "; it came as a form: let the sender send application/json " +
+				"(GitHub: Content type, in the webhook's settings)"
+		}
+		return event.Problemf(codeInvalidJSON, "", "%s", detail)
+	case isField:
+		field := clip(failed.Field, 120)
+		return bad(field, "%s failed on this request: %s", field, clip(failed.Err.Error(), 200))
+	}
+	return err
 }
 
 // checkHops rejects a request that has passed through too many pushes and hooks.
@@ -318,14 +322,7 @@ func (s *Server) verified(q *request, w *compiledWebhook, at time.Time) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	err = w.Verify(q.Header, body, secrets, at)
-	switch {
-	case errors.Is(err, webhook.ErrStale):
-		return nil, event.Problemf(codeStaleTimestamp, "", "%s", clip(err.Error(), 200))
-	case err != nil:
-		return nil, event.Problemf(codeInvalidSignature, "", "%s", clip(err.Error(), 200))
-	}
-	return body, nil
+	return body, w.Verify(q.Header, body, secrets, at)
 }
 
 // enqueueHooked enqueues the message. A duplicate is answered as one even if the current schema

@@ -26,7 +26,8 @@ func (s *Server) listWorkers(q *request) error {
 	all := get(q, func() ([]store.Worker, error) {
 		return s.deps.Models.Workers(s.clock(s.deps.State))
 	})
-	workers, more := page(q, all, limit, func(w *store.Worker) bool {
+	var out wire.WorkerList
+	out.Workers, out.NextCursor = page(q, all, limit, func(w *store.Worker) bool {
 		return (w.Queue > queue || w.Queue == queue && w.Name > worker || !isCursor) &&
 			(!only || w.Queue == of) && q.sees(w.Queue)
 	}, func(w *store.Worker) (wire.Worker, error) {
@@ -34,11 +35,6 @@ func (s *Server) listWorkers(q *request) error {
 			Worker: w.Name, Queue: w.Queue, Leases: int64(w.Count),
 			Since: wire.Time(w.First), LastSeen: wire.Time(w.Last),
 		}, nil
-	})
-	out := wire.WorkerList{Workers: workers}
-	if more {
-		last := workers[limit-1]
-		out.NextCursor = last.Queue + "/" + last.Worker
-	}
+	}, func(w *wire.Worker) string { return w.Queue + "/" + w.Worker })
 	return q.answer(http.StatusOK, &out)
 }

@@ -15,14 +15,12 @@ import (
 	"github.com/qlogd/qlogd/api"
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/background/archive"
-	"github.com/qlogd/qlogd/background/dead"
 	"github.com/qlogd/qlogd/background/erasure"
 	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/background/push"
 	"github.com/qlogd/qlogd/background/retention"
 	"github.com/qlogd/qlogd/background/scrub"
 	"github.com/qlogd/qlogd/background/task"
-	"github.com/qlogd/qlogd/background/undo"
 	"github.com/qlogd/qlogd/background/verify"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
@@ -355,22 +353,13 @@ func (e *engine) newPush(registry *prometheus.Registry) *push.Engine {
 
 // newTasks returns the runner of tasks while this node leads.
 func (e *engine) newTasks() *task.Runner {
-	mover := dead.Mover{
-		Finder:  e.api.DeadLetters(),
-		Propose: task.InTurn(e.replica.Propose), Head: e.log.Head, Wait: e.log.Wait,
-	}
-	undoer := undo.Runner{Finder: e.api.Undoer(), Propose: mover.Propose}
-	return task.New(task.Options{
+	o := task.Options{
 		Propose: e.replica.Propose, Barrier: e.replica.Barrier, Leader: e.replica.Leader,
 		Tasks: e.machine.Tasks, Content: e.log.Content, Logger: e.logger,
-		Run: map[event.TaskKind]task.Run{
-			event.TaskReplay: task.Counting(mover.Replay).Run,
-			event.TaskPurge:  task.Counting(mover.Purge).Run,
-			event.TaskErase:  task.Counting(e.eraser.RunTask).Run,
-			event.TaskUndo:   undoer.Run,
-			event.TaskVerify: verify.Watch(e.members),
-		},
-	})
+		Run: e.api.Tasks(e.replica.Propose),
+	}
+	o.Run[event.TaskVerify] = verify.Watch(e.members)
+	return task.New(o)
 }
 
 // newOwnTasks returns the runner of this node's own tasks.

@@ -6,8 +6,6 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/go-json-experiment/json"
-
 	"github.com/qlogd/qlogd/background/task"
 	"github.com/qlogd/qlogd/event"
 )
@@ -17,32 +15,23 @@ import (
 // any time, on any node.
 type Mover struct {
 	Finder
-	Propose task.Propose
-	// Head is the newest block's index, Wait returns when it is above index.
-	Head func() uint64
-	Wait func(ctx context.Context, index uint64) error
+	task.Mover
 }
 
-// What one entry moves at most.
-const (
-	chunkItems = 500
-	chunkBytes = 512 << 10 // of edits
-)
-
-// letter is what a running task keeps in memory of each message: there may be millions.
-type letter struct{ id, first event.ID }
+// chunkBytes is the most bytes of edits that one entry has.
+const chunkBytes = 512 << 10
 
 // start decodes a task's spec and lists the messages that it selects among those that were
 // dead when the task was created: one that dies again while it runs is not selected again.
 func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
-	s *Spec, out []letter, err error) {
+	s *Spec, out []task.Message, err error) {
 	if s, err = task.DecodeSpec[Spec](raw); err != nil {
 		return nil, nil, err
 	}
 	if s.Filter == nil {
 		for _, id := range s.IDs {
 			if v, ok := m.State.Message(id); ok && v.DiedIn(t.Queue) {
-				out = append(out, letter{v.ID, v.Dead.First})
+				out = append(out, task.Message{ID: v.ID, First: v.Dead.First})
 			}
 		}
 		return s, out, nil
@@ -52,7 +41,7 @@ func (m *Mover) start(ctx context.Context, t *event.TaskView, raw []byte) (
 		if err != nil {
 			return nil, nil, err
 		}
-		out = append(out, letter{v.ID, v.Dead.First})
+		out = append(out, task.Message{ID: v.ID, First: v.Dead.First})
 	}
 	return s, out, nil
 }
@@ -85,85 +74,55 @@ func (x Finder) Item(v *event.MessageView, edit *Edit, target *event.QueueView) 
 	return item, x.Fits(target, c)
 }
 
-// Replay carries out a replay.
+// Replay is a task.Run that carries out a replay.
 func (m *Mover) Replay(ctx context.Context, t event.TaskView, raw []byte) (
-	skipped int64, err error) {
-	s, left, err := m.start(ctx, &t, raw)
+	skipped int64, _ []byte, err error) {
+	s, all, err := m.start(ctx, &t, raw)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	c := event.Replay{Queue: t.Queue, To: s.To, MaxReplays: s.MaxReplays, Task: t.ID}
 	c.Order, _ = event.Parse[event.Order](s.Order)
-	target, ok := m.State.Queue(cmp.Or(s.To, t.Queue))
-	if ok && c.Order.In(target.Policy.Ordering) != event.OrderAppend {
-		slices.SortStableFunc(left, func(a, b letter) int { return a.first.Compare(b.first) })
-	}
-	pace, most := task.Pace(s.Rate, chunkItems)
-	for moved := 0; len(left) > 0; {
-		if err := pace.WaitN(ctx, moved); err != nil {
-			return 0, err
-		}
-		var took int
-		var passed int64
-		if took, moved, passed, err = m.replay(ctx, &t, s, c, left, most); err != nil {
-			return 0, err
-		}
-		left, skipped = left[took:], skipped+passed
-	}
-	return skipped, nil
-}
-
-// replay proposes the command for the next messages, at most most. took is the number of messages
-// processed: moved, skipped, or not dead any more.
-func (m *Mover) replay(
-	ctx context.Context, t *event.TaskView, s *Spec, c event.Replay, left []letter, most int,
-) (took, moved int, skipped int64, err error) {
-	head := m.Head() // before the state is read, so that Wait misses nothing
-	to := cmp.Or(c.To, c.Queue)
+	to := cmp.Or(s.To, t.Queue)
 	target, ok := m.State.Queue(to)
-	if !ok {
-		return 0, 0, 0, task.NoQueue(to)
+	if ok && c.Order.In(target.Policy.Ordering) != event.OrderAppend {
+		slices.SortStableFunc(all, func(a, b task.Message) int { return a.First.Compare(b.First) })
 	}
-	c.Revision = target.Revision
-	took, misfits, err := m.fill(&c, s, left, &target, most)
-	switch {
-	case err != nil:
-		return 0, 0, 0, err
-	case took == 0 && target.Stats.Messages() == 0:
-		return 0, 0, 0, task.TooLarge(left[0].id, to)
-	case took == 0:
-		return 0, 0, 0, m.Wait(ctx, head)
-	case len(c.Items) > 0:
-		skipped, err = m.propose(ctx, &event.Command{Actor: t.Actor, Replay: &c})
-	}
-	if task.Outrun(err) {
-		return 0, 0, 0, nil
-	}
-	return took, len(c.Items) - int(skipped), skipped + misfits, err
+	err = m.Move(ctx, to, s.Rate, all, func(next []task.Message, target *event.QueueView, most int) (
+		int, *event.Command, []event.Moved, error) {
+		c := c
+		took, misfits, err := m.fill(&c, s, next, target, most)
+		if len(c.Items) == 0 {
+			return took, nil, misfits, err
+		}
+		return took, &event.Command{Actor: t.Actor, Replay: &c}, misfits, err
+	}, func(moved []event.Moved) { skipped += skippedOf(moved) })
+	return skipped, nil, err
 }
 
-// fill adds the next messages to a command, as many as the target has room for, but at most most.
-// took is the number of messages examined, misfits the number of those whose content does not match
-// the target's schema.
-func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.QueueView, most int) (
-	took int, misfits int64, err error) {
+// fill adds the next messages to a command; see task.Fill. misfits are those whose content does not
+// match the target's schema.
+func (m *Mover) fill(
+	c *event.Replay, s *Spec, next []task.Message, target *event.QueueView, most int,
+) (took int, misfits []event.Moved, err error) {
+	c.Revision = target.Revision
 	room, bytes := task.Room(target)
 	most = int(min(int64(most), room))
 	size := 0
-	for took < len(left) && len(c.Items) < most && bytes > 0 && size < chunkBytes {
-		v, ok := m.State.Message(left[took].id)
+	for took < len(next) && len(c.Items) < most && bytes > 0 && size < chunkBytes {
+		v, ok := m.State.Message(next[took].ID)
 		if !ok || !v.DiedIn(c.Queue) {
 			took++
 			continue
 		}
 		item, err := m.Item(&v, s.Edit[v.ID], target)
-		if _, misfit := errors.AsType[*event.Problem](err); misfit {
-			misfits++
+		if p, misfit := errors.AsType[*event.Problem](err); misfit {
+			misfits = append(misfits, event.Moved{ID: v.ID, Code: p.Code})
 			took++
 			continue
 		}
 		if err != nil {
-			return 0, 0, err
+			return 0, nil, err
 		}
 		if item.Edited {
 			v.Size = item.Size
@@ -178,37 +137,36 @@ func (m *Mover) fill(c *event.Replay, s *Spec, left []letter, target *event.Queu
 	return took, misfits, nil
 }
 
-// propose proposes a command and returns how many messages were skipped. It does not count messages
-// that were not dead any more: an earlier run most likely moved them. A refusal is an error.
-func (m *Mover) propose(ctx context.Context, c *event.Command) (skipped int64, err error) {
-	moved, err := m.Propose.Move(ctx, c)
+// skippedOf returns how many messages were skipped. It does not count those that were not dead any
+// more: an earlier run most likely moved them.
+func skippedOf(moved []event.Moved) (skipped int64) {
 	for i := range moved {
 		if code := moved[i].Code; code != "" && code != event.SkipGone {
 			skipped++
 		}
 	}
-	return skipped, err
+	return skipped
 }
 
-// Purge carries out a purge.
+// Purge is a task.Run that carries out a purge.
 func (m *Mover) Purge(ctx context.Context, t event.TaskView, raw []byte) (
-	skipped int64, err error) {
-	_, left, err := m.start(ctx, &t, raw)
+	skipped int64, _ []byte, err error) {
+	_, all, err := m.start(ctx, &t, raw)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
-	for part := range slices.Chunk(left, chunkItems) {
+	for part := range slices.Chunk(all, task.ChunkItems) {
 		c := &event.PurgeDead{Queue: t.Queue, Task: t.ID}
 		for _, l := range part {
-			c.IDs = append(c.IDs, l.id)
+			c.IDs = append(c.IDs, l.ID)
 		}
-		passed, err := m.propose(ctx, &event.Command{Actor: t.Actor, PurgeDead: c})
+		moved, err := m.Propose.Move(ctx, &event.Command{Actor: t.Actor, PurgeDead: c})
 		if err != nil {
-			return 0, err
+			return 0, nil, err
 		}
-		skipped += passed
+		skipped += skippedOf(moved)
 	}
-	return skipped, nil
+	return skipped, nil, nil
 }
 
 // Spec describes a replay or a purge of dead letters, as stored in a task (Content.Spec).
@@ -235,9 +193,6 @@ type Edit struct {
 	HasHeaders  bool           `json:"has_headers,omitzero"`
 	Headers     []event.Header `json:"headers,omitzero"`
 }
-
-// Encode returns the bytes of a spec.
-func (s *Spec) Encode() ([]byte, error) { return json.Marshal(s, json.Deterministic(true)) }
 
 // Apply returns a message's content with the edit applied, and without the error text, which
 // belongs to the message that died.

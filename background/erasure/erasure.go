@@ -19,7 +19,6 @@ package erasure
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"log/slog"
 	"path"
@@ -96,12 +95,6 @@ type Spec struct {
 	Queue   string   `json:"queue,omitzero"`
 	Key     string   `json:"key,omitzero"`
 	Reason  string   `json:"reason"`
-}
-
-// Encode returns the JSON.
-func (s *Spec) Encode() []byte {
-	b, _ := json.Marshal(s) // strings alone: it never fails
-	return b
 }
 
 // erased returns the events whose contents a range of a log erases, by a task; zero: any.

@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/go-json-experiment/json"
+
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -287,15 +289,21 @@ func (w *world) create(kind event.TaskKind, spec []byte) event.TaskView {
 	return t
 }
 
+// encode returns a spec as a task has it.
+func encode(spec Spec) []byte {
+	b, _ := json.Marshal(spec)
+	return b
+}
+
 // erase erases, and returns when that is done.
 func (w *world) erase(spec Spec) {
 	w.t.Helper()
 	spec.Reason = "test"
-	task := w.create(event.TaskErase, spec.Encode())
+	task := w.create(event.TaskErase, encode(spec))
 	ctx, cancel := context.WithCancel(w.t.Context())
 	done := make(chan struct{})
 	go func() { w.eraser.Run(ctx); close(done) }()
-	_, err := w.eraser.RunTask(ctx, task, spec.Encode())
+	_, _, err := w.eraser.RunTask(ctx, task, encode(spec))
 	cancel()
 	<-done
 	must(w.t, err)
@@ -474,13 +482,13 @@ func TestRunsTwiceAtOnce(t *testing.T) {
 		spec = Spec{Message: f, Reason: "test"}
 		break
 	}
-	task := w.create(event.TaskErase, spec.Encode())
+	task := w.create(event.TaskErase, encode(spec))
 	w.between = func() {
 		w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: task.ID, Op: event.TaskOpSeal}})
 	}
 	e := w.eraser
 	e.Members = func() []string { return nil }
-	_, err := e.RunTask(t.Context(), task, spec.Encode())
+	_, _, err := e.RunTask(t.Context(), task, encode(spec))
 	var p *event.Problem
 	assert.True(t, err != nil && !errors.As(err, &p), "%v ends the task", err)
 	// Started again, it only waits.
@@ -494,7 +502,7 @@ func TestRunsTwiceAtOnce(t *testing.T) {
 		}
 		return nil
 	}
-	if _, err := e.RunTask(ctx, task, spec.Encode()); !errors.Is(err, context.Canceled) {
+	if _, _, err := e.RunTask(ctx, task, encode(spec)); !errors.Is(err, context.Canceled) {
 		t.Errorf("%v", err)
 	}
 }

@@ -51,25 +51,25 @@ func (e *Eraser) DryRun(ctx context.Context, spec *Spec) (out wire.Erasable, err
 
 // RunTask is a task.Run: it returns nil when all contents are erased on all members.
 func (e *Eraser) RunTask(ctx context.Context, t event.TaskView, raw []byte) (
-	skipped int64, err error) {
+	skipped int64, result []byte, err error) {
 	spec, err := task.DecodeSpec[Spec](raw)
 	if err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	if spec.Message.IsZero() && (spec.Queue == "" || spec.Key == "") {
-		return 0, event.Problemf(event.CodeInvalidArgument, "",
+		return 0, nil, event.Problemf(event.CodeInvalidArgument, "",
 			"decode the task's spec: neither a message nor a key of a queue")
 	}
 	if !t.Sealed {
 		if err := e.erase(ctx, t.ID, spec); err != nil {
-			return 0, err
+			return 0, nil, err
 		}
 	}
 	if err := e.awaitReports(ctx, t.ID); err != nil {
-		return 0, err
+		return 0, nil, err
 	}
 	// Last, when nobody adds anything to the archive any more that is not erased.
-	return 0, e.eraseArchived(ctx, t.ID, e.Log.Head())
+	return 0, nil, e.eraseArchived(ctx, t.ID, e.Log.Head())
 }
 
 // erase proposes the erasure of everything that a task names, and seals the task.

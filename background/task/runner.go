@@ -9,13 +9,11 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"math"
 	"slices"
 	"sync"
 	"time"
 
 	"github.com/go-json-experiment/json"
-	"golang.org/x/time/rate"
 
 	"github.com/qlogd/qlogd/background/loop"
 	"github.com/qlogd/qlogd/event"
@@ -30,13 +28,13 @@ import (
 type Run func(ctx context.Context, t event.TaskView, spec []byte) (
 	skipped int64, result []byte, err error)
 
-// Counting is a Run without a result.
-type Counting func(ctx context.Context, t event.TaskView, spec []byte) (skipped int64, err error)
-
-// Run is c as a Run.
-func (c Counting) Run(ctx context.Context, t event.TaskView, spec []byte) (int64, []byte, error) {
-	skipped, err := c(ctx, t, spec)
-	return skipped, nil, err
+// Create returns the command that creates a task with a spec.
+func Create(kind event.TaskKind, queue string, total int64, spec any) (*event.Command, error) {
+	b, err := json.Marshal(spec, json.Deterministic(true))
+	return &event.Command{CreateTask: &event.CreateTask{
+		Kind: kind, Queue: queue, Total: total,
+		Content: event.EncodeContent(&event.Content{Spec: b}),
+	}}, err
 }
 
 // DecodeSpec reads the spec of a task.
@@ -46,76 +44,6 @@ func DecodeSpec[T any](b []byte) (*T, error) {
 		return nil, event.Problemf(event.CodeInvalidArgument, "", "decode the task's spec: %s", err)
 	}
 	return s, nil
-}
-
-// perSecond is how often a second a task with a rate proposes, if its rate allows.
-const perSecond = 10
-
-// Pace returns a rate limiter for the commands of a task, and the most messages that one command
-// may move: before each command, wait for as many as the previous one moved. Rate 0 is no limit.
-func Pace(perSec int64, chunk int) (pace *rate.Limiter, most int) {
-	if perSec == 0 {
-		return rate.NewLimiter(rate.Inf, 0), chunk
-	}
-	most = int(min(max(perSec/perSecond, 1), int64(chunk)))
-	pace = rate.NewLimiter(rate.Limit(perSec), most)
-	pace.AllowN(time.Now(), most) // the first chunk goes at once, each other one in its time
-	return pace, most
-}
-
-// Room returns how many messages and bytes more fit into a queue.
-func Room(q *event.QueueView) (count, bytes int64) {
-	count, bytes = math.MaxInt64, math.MaxInt64
-	if limit := q.Policy.MaxDepth; limit > 0 {
-		count = max(limit-q.Stats.Messages(), 0)
-	}
-	if limit := q.Policy.MaxBytes; limit > 0 {
-		bytes = limit - q.Stats.Bytes
-	}
-	return count, bytes
-}
-
-// Propose decides a command, as raft.Replica's does.
-type Propose func(context.Context, *event.Command) (event.Result, error)
-
-// errNotRunning ends a run: the task was cancelled. The runner knows that as well, unless the task
-// was resumed already; then it starts again.
-var errNotRunning = errors.New("the task was not running")
-
-// Move decides a command that names a task, and returns what became of each message. A refusal is
-// an error, and so is that the task does not run.
-func (p Propose) Move(ctx context.Context, c *event.Command) ([]event.Moved, error) {
-	res, err := p(ctx, c)
-	switch {
-	case err != nil:
-		return nil, err
-	case res.Problem != nil:
-		return nil, res.Problem
-	}
-	for i := range res.Moved {
-		if res.Moved[i].Code == event.SkipTask {
-			return nil, errNotRunning
-		}
-	}
-	return res.Moved, nil
-}
-
-// Outrun reports whether a command was refused because the state changed concurrently: it must be
-// prepared again from the current state.
-func Outrun(err error) bool {
-	p, refused := errors.AsType[*event.Problem](err)
-	return refused && (p.Code == event.CodeQueueFull || p.Code == event.CodeStaleRevision)
-}
-
-// NoQueue returns the error of a task whose target queue does not exist any more.
-func NoQueue(name string) error {
-	return event.Problemf(event.CodeQueueNotFound, "to", "queue %s does not exist any more", name)
-}
-
-// TooLarge returns the error of a task whose next message does not fit even into the empty target.
-func TooLarge(id event.ID, target string) error {
-	return event.Problemf(event.CodeConflict, "to",
-		"message %s is larger than the max_bytes of queue %s", id, target)
 }
 
 // Options are what a Runner works with.

@@ -83,8 +83,8 @@ func (w *world) ends() []event.UpdateTask {
 	return append([]event.UpdateTask(nil), w.ended...)
 }
 
-// inWorld runs a test with a runner whose replays do what c does.
-func inWorld(t *testing.T, c Counting, do func(t *testing.T, w *world)) {
+// inWorld runs a test with a runner whose replays do what run does.
+func inWorld(t *testing.T, run Run, do func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{leads: true}
 		w.r = New(Options{
@@ -98,7 +98,7 @@ func inWorld(t *testing.T, c Counting, do func(t *testing.T, w *world)) {
 				defer w.mu.Unlock()
 				return w.leads
 			},
-			Run: map[event.TaskKind]Run{event.TaskReplay: c.Run},
+			Run: map[event.TaskKind]Run{event.TaskReplay: run},
 		})
 		ctx, cancel := context.WithCancel(t.Context())
 		ended := make(chan struct{})
@@ -111,9 +111,9 @@ func inWorld(t *testing.T, c Counting, do func(t *testing.T, w *world)) {
 
 func TestRunsWhatIsCreated(t *testing.T) {
 	var specs []string
-	inWorld(t, func(_ context.Context, _ event.TaskView, spec []byte) (int64, error) {
+	inWorld(t, func(_ context.Context, _ event.TaskView, spec []byte) (int64, []byte, error) {
 		specs = append(specs, string(spec))
-		return 3, nil
+		return 3, nil, nil
 	}, func(t *testing.T, w *world) {
 		w.add(event.TaskErase) // nobody carries these here
 		id := w.add(event.TaskReplay)
@@ -128,12 +128,12 @@ func TestRunsWhatIsCreated(t *testing.T) {
 
 func TestOnlyTheLeaderWorks(t *testing.T) {
 	var begun atomic.Int32
-	inWorld(t, func(ctx context.Context, _ event.TaskView, _ []byte) (int64, error) {
+	inWorld(t, func(ctx context.Context, _ event.TaskView, _ []byte) (int64, []byte, error) {
 		if begun.Add(1) == 2 {
-			return 0, nil
+			return 0, nil, nil
 		}
 		<-ctx.Done()
-		return 0, ctx.Err()
+		return 0, nil, ctx.Err()
 	}, func(t *testing.T, w *world) {
 		w.lead(false)
 		synctest.Wait()
@@ -157,13 +157,13 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 
 func TestCancelAndResume(t *testing.T) {
 	var begun atomic.Int32
-	inWorld(t, func(ctx context.Context, _ event.TaskView, _ []byte) (int64, error) {
+	inWorld(t, func(ctx context.Context, _ event.TaskView, _ []byte) (int64, []byte, error) {
 		if begun.Add(1) == 2 {
-			return 0, nil
+			return 0, nil, nil
 		}
 		<-ctx.Done()
 		time.Sleep(time.Minute) // it takes a while to let go, and is resumed meanwhile
-		return 0, ctx.Err()
+		return 0, nil, ctx.Err()
 	}, func(t *testing.T, w *world) {
 		id := w.add(event.TaskReplay)
 		synctest.Wait()
@@ -191,11 +191,11 @@ func TestErrors(t *testing.T) {
 		{&event.Problem{Code: event.CodeConflict, Unknown: true}, false},
 	} {
 		var begun atomic.Int32
-		inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) {
+		inWorld(t, func(context.Context, event.TaskView, []byte) (int64, []byte, error) {
 			if begun.Add(1) == 1 {
-				return 1, c.err
+				return 1, nil, c.err
 			}
-			return 0, nil
+			return 0, nil, nil
 		}, func(t *testing.T, w *world) {
 			w.add(event.TaskReplay)
 			time.Sleep(time.Minute)
@@ -218,7 +218,7 @@ func TestErrors(t *testing.T) {
 // An end that could not be proposed is proposed later; what was done before is done again,
 // which deciding skips.
 func TestEndIsProposedAgain(t *testing.T) {
-	nothing := func(context.Context, event.TaskView, []byte) (int64, error) { return 0, nil }
+	nothing := func(context.Context, event.TaskView, []byte) (_ int64, _ []byte, _ error) { return }
 	inWorld(t, nothing, func(t *testing.T, w *world) {
 		w.refuse = event.Problemf("no_leader", "", "nobody")
 		w.add(event.TaskReplay)
@@ -247,11 +247,11 @@ func (g *gauge) add(n int) {
 
 func TestBoundedActive(t *testing.T) {
 	var g gauge
-	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, error) {
+	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, []byte, error) {
 		g.add(1)
 		time.Sleep(time.Second)
 		g.add(-1)
-		return 0, nil
+		return 0, nil, nil
 	}, func(t *testing.T, w *world) {
 		for range 3 * maxActive {
 			w.add(event.TaskReplay)

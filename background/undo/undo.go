@@ -38,9 +38,6 @@ type Spec struct {
 	Rate   int64       `json:"rate_per_second,omitzero"` // 0: no limit
 }
 
-// Encode returns the bytes of a spec.
-func (s *Spec) Encode() ([]byte, error) { return json.Marshal(s, json.Deterministic(true)) }
-
 // Log is the part of the event log that is read. *log.Log describes the methods.
 type Log interface {
 	Blocks(ctx context.Context, from, to uint64, whole ...event.Type) iter.Seq2[
@@ -48,7 +45,6 @@ type Log interface {
 	log.Reader
 	Head() uint64
 	Begins() (index uint64, clock int64)
-	Wait(ctx context.Context, index uint64) error
 }
 
 // State is the part of the live state that is read. *fsm.Machine describes the methods.
@@ -68,17 +64,8 @@ type Finder struct {
 		item event.ResurrectItem, content event.Ref, err error)
 }
 
-// What one entry brings back at most: contents are written again.
-const (
-	ChunkItems = 500
-	ChunkBytes = 1 << 20
-)
-
-// left is what an undo keeps in memory of each message: there may be millions.
-type left struct {
-	id, first event.ID
-	last      event.Ref // the event with which it left
-}
+// chunkBytes is the most bytes of contents, which are written again, that one entry has.
+const chunkBytes = 1 << 20
 
 // Search is the result of reading the log: the messages that left a queue, and what happened to
 // them since.
@@ -90,11 +77,10 @@ type Search struct {
 	next   uint64   // the log is read below it
 	// searched: messages that leave from now on do not count
 	searched bool
-	found    []left
+	found    []task.Message
 	back     map[event.ID]event.ID // what was resurrected, by which task
 	erased   map[event.Ref]bool
-	lost     bool                // history does not have a label of something that left
-	taken    map[event.Hash]bool // in a count
+	lost     bool // history does not have a label of something that left
 }
 
 // Search finds the messages that left a queue and match a spec, in the order in which they are to
@@ -104,23 +90,19 @@ func (f *Finder) Search(ctx context.Context, queue string, spec *Spec, before ev
 	s := &Search{
 		f: f, queue: queue, spec: spec, before: before, next: spec.Filter.From,
 		back: map[event.ID]event.ID{}, erased: map[event.Ref]bool{},
-		taken: map[event.Hash]bool{},
 	}
 	if err := s.read(ctx); err != nil {
 		return nil, err
 	}
 	if q, ok := f.State.Queue(spec.To); ok &&
 		spec.Order.In(q.Policy.Ordering) == event.OrderOriginal {
-		slices.SortStableFunc(s.found, func(a, b left) int { return a.first.Compare(b.first) })
+		slices.SortStableFunc(s.found, func(a, b task.Message) int { return a.First.Compare(b.First) })
 	}
 	return s, nil
 }
 
 // Matched is how many messages left the queue.
 func (s *Search) Matched() int64 { return int64(len(s.found)) }
-
-// Looked is the index up to which the log was read.
-func (s *Search) Looked() uint64 { return s.next - 1 }
 
 // read reads the log from where it was read to its head.
 func (s *Search) read(ctx context.Context) error {
@@ -182,21 +164,23 @@ func (s *Search) take(ctx context.Context, e *event.Event) error {
 		return nil
 	}
 	if (f.Key == nil || *f.Key == m.Key) && (f.Kind == nil || *f.Kind == m.Kind) {
-		s.found = append(s.found, left{e.Subject, cmp.Or(m.First, e.Subject), event.RefOf(e.ID)})
+		s.found = append(s.found, task.Message{
+			ID: e.Subject, First: cmp.Or(m.First, e.Subject), Last: event.RefOf(e.ID),
+		})
 	}
 	return nil
 }
 
 // item returns a message's item of a Resurrect command.
-func (s *Search) item(ctx context.Context, l left, target *event.QueueView) (
+func (s *Search) item(ctx context.Context, l task.Message, target *event.QueueView) (
 	item event.ResurrectItem, err error) {
 	skip := func(code string) (event.ResurrectItem, error) {
-		return event.ResurrectItem{ID: l.id, Skip: code}, nil
+		return event.ResurrectItem{ID: l.ID, Skip: code}, nil
 	}
-	if _, back := s.back[l.id]; back {
+	if _, back := s.back[l.ID]; back {
 		return skip(event.SkipResurrected)
 	}
-	item, content, err := s.f.Item(ctx, l.id, l.last, target)
+	item, content, err := s.f.Item(ctx, l.ID, l.Last, target)
 	switch {
 	case err != nil:
 		return item, err
@@ -205,49 +189,54 @@ func (s *Search) item(ctx context.Context, l left, target *event.QueueView) (
 	case item.Skip != "":
 		return skip(item.Skip)
 	}
-	item.Last = l.last
+	item.Last = l.Last
 	return item, nil
 }
 
 // Count returns what an undo would do now.
 func (s *Search) Count(ctx context.Context, target *event.QueueView) (*wire.Undone, error) {
 	out := s.f.Undone(s.spec, s.lost)
+	taken := map[event.Hash]bool{}
 	for _, l := range s.found {
 		item, err := s.item(ctx, l, target)
 		if err != nil {
 			return nil, err
 		}
 		if holder, ok := s.f.State.Duplicate(item.Alias); item.Skip == "" &&
-			(ok && holder != item.Holder || s.taken[item.Alias]) {
+			(ok && holder != item.Holder || taken[item.Alias]) {
 			item.Skip = event.SkipKeyTaken
 		}
 		if item.Skip == "" && !item.Alias.IsZero() {
-			s.taken[item.Alias] = true
+			taken[item.Alias] = true
 		}
 		Add(out, item.Skip)
 	}
 	return out, nil
 }
 
-// Chunk returns all items of an undo for one command; ok is false if they are too many or too
-// large, or the target has no room.
-func (s *Search) Chunk(ctx context.Context, target *event.QueueView) (
-	items []event.ResurrectItem, ok bool, err error) {
-	if len(s.found) > ChunkItems {
-		return nil, false, nil
+// Command returns the command that brings back all messages; nil if they are too many or too large
+// for one, or the target has no room.
+func (s *Search) Command(ctx context.Context, target *event.QueueView) (*event.Resurrect, error) {
+	if len(s.found) > task.ChunkItems {
+		return nil, nil
 	}
-	took, items, err := s.fill(ctx, s.found, target, ChunkItems)
-	return items, took == len(s.found), err
+	took, c, err := s.fill(ctx, s.found, target, task.ChunkItems)
+	if took < len(s.found) {
+		return nil, err
+	}
+	return c, err
 }
 
-// fill returns the items of the next messages, as many as the target has room for, but at most
-// most. took is the number of messages examined.
-func (s *Search) fill(ctx context.Context, todo []left, target *event.QueueView, most int) (
-	took int, items []event.ResurrectItem, err error) {
+// fill returns the command that brings back the next messages; see task.Fill.
+func (s *Search) fill(ctx context.Context, next []task.Message, target *event.QueueView, most int) (
+	took int, c *event.Resurrect, err error) {
+	c = &event.Resurrect{
+		To: target.Name, Order: s.spec.Order, Revision: target.Revision, Looked: s.next - 1,
+	}
 	room, bytes := task.Room(target)
 	size := 0
-	for n := 0; took < len(todo) && n < most && took < ChunkItems && size < ChunkBytes; took++ {
-		item, err := s.item(ctx, todo[took], target)
+	for n := 0; took < len(next) && n < most && took < task.ChunkItems && size < chunkBytes; took++ {
+		item, err := s.item(ctx, next[took], target)
 		if err != nil {
 			return 0, nil, err
 		}
@@ -258,9 +247,9 @@ func (s *Search) fill(ctx context.Context, todo []left, target *event.QueueView,
 			n++
 		}
 		size += len(item.Content.Bytes)
-		items = append(items, item)
+		c.Items = append(c.Items, item)
 	}
-	return took, items, nil
+	return took, c, nil
 }
 
 // Lost reports whether something left of which history no longer has a label that selects it.
@@ -287,8 +276,8 @@ func Add(out *wire.Undone, code string) {
 // Runner executes a Spec, in as many entries as it takes. It may start again at any time, on any
 // node, because the log shows what was brought back.
 type Runner struct {
-	Finder
-	Propose task.Propose
+	Finder Finder
+	Mover  task.Mover
 }
 
 // Run is a task.Run.
@@ -298,77 +287,46 @@ func (r *Runner) Run(ctx context.Context, t event.TaskView, raw []byte) (
 	if err != nil {
 		return 0, nil, err
 	}
-	s, err := r.Search(ctx, t.Queue, spec, t.ID)
+	s, err := r.Finder.Search(ctx, t.Queue, spec, t.ID)
 	if err != nil {
 		return 0, nil, err
 	}
-	out := r.Undone(spec, s.lost)
-	todo := slices.DeleteFunc(s.found, func(l left) bool {
-		by, back := s.back[l.id]
+	out := r.Finder.Undone(spec, s.lost)
+	todo := slices.DeleteFunc(s.found, func(l task.Message) bool {
+		by, back := s.back[l.ID]
 		if back && by == t.ID { // by an earlier run
 			Add(out, "")
 		}
 		return back && by == t.ID
 	})
-	pace, most := task.Pace(spec.Rate, ChunkItems)
-	for moved := 0; len(todo) > 0; {
-		if err := pace.WaitN(ctx, moved); err != nil {
-			return 0, nil, err
+	fill := func(next []task.Message, target *event.QueueView, most int) (
+		took int, _ *event.Command, skipped []event.Moved, err error) {
+		if err := s.read(ctx); err != nil {
+			return 0, nil, nil, err
 		}
-		took := 0
-		if took, moved, err = r.step(ctx, &t, s, todo, most, out); err != nil {
-			return 0, nil, err
+		took, c, err := s.fill(ctx, next, target, most)
+		if err != nil {
+			return 0, nil, nil, err
 		}
-		todo = todo[took:]
+		c.Task = t.ID
+		for _, it := range c.Items {
+			if it.Skip == "" {
+				return took, &event.Command{Actor: t.Actor, Resurrect: c}, nil, nil
+			}
+			skipped = append(skipped, event.Moved{ID: it.ID, Code: it.Skip})
+		}
+		return took, nil, skipped, nil
+	}
+	err = r.Mover.Move(ctx, spec.To, spec.Rate, todo, fill, func(moved []event.Moved) {
+		for i := range moved {
+			Add(out, moved[i].Code)
+		}
+	})
+	if err != nil {
+		return 0, nil, err
 	}
 	if result, err = json.Marshal(out, json.Deterministic(true)); err != nil {
 		return 0, nil, fmt.Errorf("encode the task's result: %w", err)
 	}
 	return out.Matched - out.BroughtBack, result, nil
-}
-
-// step brings back the next messages, at most most. took is the number of messages processed, moved
-// the number of those brought back.
-func (r *Runner) step(ctx context.Context, t *event.TaskView, s *Search, todo []left, most int,
-	out *wire.Undone) (took, moved int, err error) {
-	head := r.Log.Head() // before the state is read, so that Wait misses nothing
-	if err := s.read(ctx); err != nil {
-		return 0, 0, err
-	}
-	target, ok := r.State.Queue(s.spec.To)
-	if !ok {
-		return 0, 0, task.NoQueue(s.spec.To)
-	}
-	took, items, err := s.fill(ctx, todo, &target, most)
-	switch {
-	case err != nil:
-		return 0, 0, err
-	case took == 0 && target.Stats.Messages() == 0:
-		return 0, 0, task.TooLarge(todo[0].id, target.Name)
-	case took == 0:
-		return 0, 0, r.Log.Wait(ctx, head)
-	}
-	c := &event.Resurrect{
-		To: target.Name, Order: s.spec.Order, Revision: target.Revision, Looked: s.Looked(),
-		Task: t.ID, Items: items,
-	}
-	if !slices.ContainsFunc(items, func(it event.ResurrectItem) bool { return it.Skip == "" }) {
-		for i := range items {
-			Add(out, items[i].Skip)
-		}
-		return took, 0, nil
-	}
-	result, err := r.Propose.Move(ctx, &event.Command{Actor: t.Actor, Resurrect: c})
-	if task.Outrun(err) {
-		return 0, 0, nil
-	}
-	if err != nil {
-		return 0, 0, err
-	}
-	for i := range result {
-		if Add(out, result[i].Code); result[i].Code == "" {
-			moved++
-		}
-	}
-	return took, moved, nil
 }

@@ -359,38 +359,33 @@ func (s *Server) stream(q *request, f *eventQuery, media string) error {
 		// A filter may skip much of the log; a heartbeat is due in the meantime.
 		f.until, f.timedOut = time.Now().Add(heartbeat), false
 		err := w.events(ctx, f)
+		if err == nil && (f.from > f.to || f.limit <= 0) {
+			return nil
+		}
+		if err == nil && !f.timedOut {
+			err = s.awaitMore(ctx, f)
+		}
 		switch {
-		case err != nil && ctx.Err() == nil && !errors.Is(err, errWrite):
+		case ctx.Err() != nil, errors.Is(err, errWrite), q.refused(s.rules[q.route]) != nil:
+			return nil
+		case err != nil:
 			s.log.Error("event stream failed", "request_id", q.id, "error", err)
 			panic(http.ErrAbortHandler) // half a stream must not look whole
-		case err != nil, f.from > f.to, f.limit <= 0:
-			return nil
-		case f.timedOut && w.heartbeat() == nil && q.refused(s.rules[q.route]) == nil:
-		case f.timedOut, !s.awaitMore(ctx, f.from-1, w):
+		case f.timedOut && w.heartbeat() != nil:
 			return nil
 		}
 	}
 }
 
-// awaitMore waits until the log's head is above index, with heartbeats. It returns false when
-// the stream is over, or its token no longer valid.
-func (s *Server) awaitMore(ctx context.Context, index uint64, w *eventWriter) bool {
-	for {
-		beat, cancel := context.WithTimeout(ctx, heartbeat)
-		err := s.deps.Log.Wait(beat, index)
-		cancel()
-		switch {
-		case ctx.Err() != nil || w.q.refused(s.rules[w.q.route]) != nil:
-			return false
-		case err == nil:
-			return true
-		case !errors.Is(err, context.DeadlineExceeded):
-			s.log.Error("event stream failed", "request_id", w.q.id, "error", err)
-			return false
-		case w.heartbeat() != nil:
-			return false
-		}
+// awaitMore waits until the log has more to read, or f.until has passed.
+func (s *Server) awaitMore(ctx context.Context, f *eventQuery) error {
+	ctx, cancel := context.WithDeadline(ctx, f.until)
+	defer cancel()
+	err := s.deps.Log.Wait(ctx, f.from-1)
+	if f.timedOut = errors.Is(err, context.DeadlineExceeded); f.timedOut {
+		return nil
 	}
+	return err
 }
 
 var errWrite = errors.New("the client does not read")

@@ -20,17 +20,15 @@ const (
 func (s *Server) messageLineage(q *request) error {
 	q.read("at", "consistency")
 	id, st := q.pathID("id"), q.state()
-	l := &lineage{
-		q: q, st: st, found: map[event.ID]bool{}, nodes: map[event.ID]wire.Message{},
-		open: []event.ID{id},
-	}
+	l := &lineage{q: q, st: st, found: map[event.ID]bool{}, open: []event.ID{id}}
 	for len(l.open) > 0 && !l.out.Truncated && q.err == nil {
 		next := l.open[0]
-		if l.open = l.open[1:]; !l.found[next] {
+		l.open = l.open[1:]
+		if _, ok := l.found[next]; !ok {
 			q.do(func() error { return l.read(next) })
 		}
 	}
-	if _, ok := l.nodes[id]; !ok && q.err == nil {
+	if !l.found[id] && q.err == nil {
 		return q.noMessage(id)
 	}
 	return q.answer(http.StatusOK, l.answer())
@@ -40,10 +38,9 @@ func (s *Server) messageLineage(q *request) error {
 // as the ends of the leases that it settles.
 type lineage struct {
 	q     *request
-	st    State                     // the live one, or the past one of at=
-	found map[event.ID]bool         // ids that were read, visible to the token or not
-	nodes map[event.ID]wire.Message // the visible ones
-	edges []wire.LineageEdge
+	st    State             // the live one, or the past one of at=
+	found map[event.ID]bool // ids that were read: whether they are in out
+	edges []edge
 	open  []event.ID
 	out   wire.Lineage
 }
@@ -61,7 +58,7 @@ func (l *lineage) read(id event.ID) error {
 		ids = append(ids, e.Subject)
 		if e.IsMove() {
 			ids = append(ids, e.ID)
-			l.edges = append(l.edges, edge(e.Subject, e.ID, movedBy[e.Type]))
+			l.edges = append(l.edges, edge{e.Subject, e.ID, movedBy[e.Type]})
 		}
 	}
 	for _, id := range ids {
@@ -71,11 +68,11 @@ func (l *lineage) read(id event.ID) error {
 	}
 	for i := range history {
 		e := &history[i]
-		if _, ok := l.nodes[e.Subject]; !ok {
+		if !l.found[e.Subject] {
 			continue // do not search behind messages that the token may not see
 		}
 		for _, c := range e.Cause {
-			l.edges = append(l.edges, edge(c, e.ID, "produce"))
+			l.edges = append(l.edges, edge{c, e.ID, "produce"})
 		}
 		l.open = append(l.open, e.Cause...)
 		if !e.Lease.IsZero() && e.Type != event.Leased {
@@ -92,16 +89,18 @@ var movedBy = map[event.Type]string{
 	event.DeadLettered: "dead_letter", event.Replayed: "replay", event.Resurrected: "resurrect",
 }
 
-func edge(from, to event.ID, by string) wire.LineageEdge {
-	return wire.LineageEdge{From: from.String(), To: to.String(), By: by}
+// edge is a wire.LineageEdge.
+type edge struct {
+	from, to event.ID
+	by       string
 }
 
 // node adds a message, under one of its ids, if the token may see it.
 func (l *lineage) node(history []event.Event, id event.ID) (err error) {
-	if l.found[id] {
+	if _, ok := l.found[id]; ok {
 		return nil
 	}
-	l.found[id] = true
+	l.found[id] = false
 	var m wire.Message
 	if v, ok := l.st.Message(id); ok && v.State.Live() {
 		m, err = l.q.s.message(&v)
@@ -111,12 +110,15 @@ func (l *lineage) node(history []event.Event, id event.ID) (err error) {
 	switch {
 	case err != nil || m.ID == "" || !l.q.sees(m.Queue):
 		return err
-	case len(l.nodes) == maxLineage:
+	case len(l.out.Nodes) == maxLineage:
 		l.out.Truncated = true
 		return nil
 	}
 	withoutLarge(&m, maxLineagePayload)
-	l.nodes[id] = m
+	l.out.Nodes, l.found[id] = append(l.out.Nodes, m), true
+	if m.HistoryTruncated {
+		l.out.HistoryBeginsAt = l.q.s.historyBegins(0)
+	}
 	return nil
 }
 
@@ -138,17 +140,11 @@ func (l *lineage) produced(e *event.Event) error {
 
 // answer returns the messages found, by id, and the edges between them.
 func (l *lineage) answer() *wire.Lineage {
-	names := map[string]bool{}
-	l.out.Nodes, l.out.Edges = []wire.Message{}, []wire.LineageEdge{}
-	for _, m := range l.nodes {
-		l.out.Nodes, names[m.ID] = append(l.out.Nodes, m), true
-		if m.HistoryTruncated {
-			l.out.HistoryBeginsAt = l.q.s.historyBegins(0)
-		}
-	}
+	l.out.Edges = []wire.LineageEdge{}
 	for _, e := range l.edges {
-		if names[e.From] && names[e.To] {
-			l.out.Edges = append(l.out.Edges, e)
+		if l.found[e.from] && l.found[e.to] {
+			edge := wire.LineageEdge{From: e.from.String(), To: e.to.String(), By: e.by}
+			l.out.Edges = append(l.out.Edges, edge)
 		}
 	}
 	slices.SortFunc(l.out.Nodes, func(a, b wire.Message) int { return strings.Compare(a.ID, b.ID) })

@@ -25,6 +25,18 @@ func queuesWith(revision uint64, push string) []event.QueueView {
 	return []event.QueueView{{Name: "full"}, {Name: "other"}, q}
 }
 
+// inFlight returns an engine that has one delivery in flight, of queue q.
+func inFlight(d Deps) (*Engine, *delivery) {
+	d.Logger = slog.New(slog.DiscardHandler)
+	e := New(d)
+	e.update(false)
+	q := e.queues["q"]
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.flying(1)
+	return e, &delivery{q: q, t: q.target}
+}
+
 // TestAnswerQueueFull: an answer that its queue has no room for waits, but not
 // when the answers go elsewhere by now, or nowhere.
 func TestAnswerQueueFull(t *testing.T) {
@@ -36,9 +48,8 @@ func TestAnswerQueueFull(t *testing.T) {
 			reg := prometheus.NewRegistry()
 			asked := make(chan event.SettleOp, 1000)
 			queues := queuesWith(1, push+`"full"}`)
-			e := New(Deps{
-				Logger: slog.New(slog.DiscardHandler), Registry: reg,
-				Queues: func() []event.QueueView { return queues },
+			e, d := inFlight(Deps{
+				Registry: reg, Queues: func() []event.QueueView { return queues },
 				Settle: func(_ context.Context, item event.SettleItem, to string,
 					_ *wire.NewMessage) (event.Settled, error) {
 					asked <- item.Op
@@ -48,12 +59,6 @@ func TestAnswerQueueFull(t *testing.T) {
 					return event.Settled{Status: event.StatusReleased}, nil
 				},
 			})
-			e.update(false)
-			q := e.queues["q"]
-			d := &delivery{q: q, t: q.target}
-			q.mu.Lock()
-			q.flying(1)
-			q.mu.Unlock()
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
@@ -87,10 +92,12 @@ func TestAnswerQueueFull(t *testing.T) {
 func TestDamagedContentIsReleased(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var asked []event.SettleOp
-		e := New(Deps{
-			Logger: slog.New(slog.DiscardHandler), Registry: prometheus.NewRegistry(),
-			Queues: func() []event.QueueView { return queuesWith(1, `{"url":"https://example.com","max_in_flight":1}`) },
-			Now:    func() int64 { return time.Now().UnixMilli() },
+		e, d := inFlight(Deps{
+			Registry: prometheus.NewRegistry(),
+			Queues: func() []event.QueueView {
+				return queuesWith(1, `{"url":"https://example.com","max_in_flight":1}`)
+			},
+			Now: func() int64 { return time.Now().UnixMilli() },
 			Content: func(event.Ref) (*event.Content, error) {
 				return nil, fmt.Errorf("content: %w", &log.CorruptionError{})
 			},
@@ -103,13 +110,7 @@ func TestDamagedContentIsReleased(t *testing.T) {
 				return event.Settled{Status: event.StatusReleased}, nil
 			},
 		})
-		e.update(false)
-		q := e.queues["q"]
-		d := &delivery{q: q, t: q.target}
 		d.m.LeaseExpiresAt = time.Now().Add(time.Minute).UnixMilli()
-		q.mu.Lock()
-		q.flying(1)
-		q.mu.Unlock()
 		began := time.Now()
 		d.run()
 		assert.True(t, slices.Equal(asked, []event.SettleOp{event.OpRelease}), "asked %v", asked)

@@ -5,8 +5,10 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 
+	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
 )
 
@@ -17,26 +19,77 @@ import (
 // error: a newer program wrote it, and a node must stop rather than guess.
 const Version = 1
 
-var (
-	commands = formatOf[Command]()
-	headers  = formatOf[Event]()
-	policies = formatOf[Policy]()
-	contents = formatOf[Content]()
-	results  = formatOf[Result]()
-	answers  = formatOf[[]Answer]()
-)
+// encode returns the version and the encoding of v.
+func encode(v fielder) []byte { return encodeWith(func(c *coder) { c.encode(v) }) }
+
+// decode decodes b into v, which is zero.
+func decode(b []byte, v fielder) error {
+	return decodeWith(b, func(c *coder) { c.decode(v) })
+}
 
 // errNotCanonical is the error for a value that the library decodes although it would
 // encode it otherwise: bytes in place of a string, nil in place of a struct, a zero.
 var errNotCanonical = errors.New("not encoded as this program does")
 
+// EncodeMsgpack implements msgpack.CustomEncoder: an array of digest and bytes.
+func (b *Blob) EncodeMsgpack(e *msgpack.Encoder) error {
+	return errors.Join(e.EncodeArrayLen(2), e.EncodeBytes(b.Digest[:]), e.EncodeBytes(b.Bytes))
+}
+
+// DecodeMsgpack implements msgpack.CustomDecoder.
+func (b *Blob) DecodeMsgpack(d *msgpack.Decoder) error {
+	if err := decodePair(d); err != nil {
+		return err
+	}
+	digest, err := d.DecodeBytes()
+	if err == nil && len(digest) != len(b.Digest) {
+		err = fmt.Errorf("digest of %d bytes", len(digest))
+	}
+	if err != nil {
+		return err
+	}
+	copy(b.Digest[:], digest)
+	b.Bytes, err = d.DecodeBytes()
+	return err
+}
+
+// EncodeMsgpack implements msgpack.CustomEncoder: an array of index and number.
+func (r *Ref) EncodeMsgpack(e *msgpack.Encoder) error {
+	return errors.Join(e.EncodeArrayLen(2), e.EncodeUint(r.Index), e.EncodeUint(uint64(r.Number)))
+}
+
+// DecodeMsgpack implements msgpack.CustomDecoder.
+func (r *Ref) DecodeMsgpack(d *msgpack.Decoder) error {
+	if err := decodePair(d); err != nil {
+		return err
+	}
+	index, err := d.DecodeUint64()
+	if err != nil {
+		return err
+	}
+	number, err := d.DecodeUint64()
+	if err == nil && number > math.MaxUint32 {
+		err = fmt.Errorf("number %d is out of range", number)
+	}
+	*r = Ref{index, uint32(number)}
+	return err
+}
+
+func decodePair(d *msgpack.Decoder) error {
+	n, err := d.DecodeArrayLen()
+	if err == nil && n != 2 {
+		err = fmt.Errorf("%d values in place of two", n)
+	}
+	return err
+}
+
 // EncodeCommand returns a command's bytes. The node that received the request encodes
 // it once; the leader only groups the bytes.
-func EncodeCommand(c *Command) []byte { return commands.encode(c) }
+func EncodeCommand(c *Command) []byte { return encode(c) }
 
 // Decode decodes what EncodeCommand returned into c, which is zero.
 func (c *Command) Decode(b []byte) error {
-	err := commands.decode(b, c)
+	err := decode(b, c)
 	hot := c.Produce != nil || c.Lease != nil || c.Settle != nil || c.Transaction != nil
 	if err == nil && !hot && !bytes.Equal(EncodeCommand(c), b) {
 		err = errNotCanonical
@@ -68,12 +121,12 @@ func (p *Policy) known() error {
 
 // AppendHeader appends the header of an event's record to b: everything but what the record itself
 // carries (id, subject, back-pointer, alias, content).
-func AppendHeader(b []byte, e *Event) []byte { return headers.append(b, e) }
+func AppendHeader(b []byte, e *Event) []byte { return appendTo(b, e) }
 
 // DecodeHeader fills an event from its record's header.
 func DecodeHeader(b []byte, e *Event) error {
 	e.Queue = ""
-	err := headers.decode(b, e)
+	err := decode(b, e)
 	if err == nil && e.Type >= NumTypes {
 		err = fmt.Errorf("event type %d is not known", e.Type)
 	}
@@ -142,12 +195,14 @@ func cutValue(b []byte) (v, rest []byte, ok bool) {
 }
 
 // EncodePolicy returns a policy's bytes outside an event, as a checkpoint has them.
-func EncodePolicy(p *Policy) []byte { return policies.encode(p) }
+func EncodePolicy(p *Policy) []byte {
+	return encodeWith(func(c *coder) { c.put(p) })
+}
 
 // DecodePolicy is the inverse of EncodePolicy.
 func DecodePolicy(b []byte) (*Policy, error) {
 	p := &Policy{}
-	err := policies.decode(b, p)
+	err := decodeWith(b, func(c *coder) { c.get(p) })
 	if err == nil && !bytes.Equal(EncodePolicy(p), b) {
 		err = errNotCanonical
 	}
@@ -170,7 +225,7 @@ func EncodeContent(c *Content) Blob {
 // AppendContent appends a content's bytes to b; the blob refers to them.
 func AppendContent(b []byte, c *Content) ([]byte, Blob) {
 	n := len(b)
-	b = contents.append(slices.Grow(b, len(c.Payload)+64), c)
+	b = appendTo(slices.Grow(b, len(c.Payload)+64), c)
 	if len(b) == n+2 { // the version and an empty map
 		return b[:n], Blob{}
 	}
@@ -183,7 +238,7 @@ func DecodeContent(b []byte) (*Content, error) {
 	if len(b) == 0 {
 		return c, nil
 	}
-	if err := contents.decode(b, c); err != nil {
+	if err := decode(b, c); err != nil {
 		return nil, fmt.Errorf("content: %w", err)
 	}
 	return c, nil
@@ -194,13 +249,13 @@ func DecodeContent(b []byte) (*Content, error) {
 func EncodeResult(s *Result) []byte {
 	kept := *s
 	kept.Leased, kept.Digest, kept.Problem, kept.Kept = nil, Hash{}, nil, Ref{}
-	return results.encode(&kept)
+	return encode(&kept)
 }
 
 // DecodeResult is the inverse of EncodeResult.
 func DecodeResult(b []byte) (*Result, error) {
 	s := &Result{}
-	if err := results.decode(b, s); err != nil {
+	if err := decode(b, s); err != nil {
 		return nil, fmt.Errorf("result: %w", err)
 	}
 	return s, nil
@@ -208,7 +263,7 @@ func DecodeResult(b []byte) (*Result, error) {
 
 // Answer is the leader's answer to one command that a node forwarded: Result, or one of the others.
 type Answer struct {
-	Result
+	Result Result
 	// Refusal, if set, replaces the result: the command was not executed, or its
 	// outcome is not known (Problem.Unknown).
 	Refusal *Problem
@@ -219,12 +274,15 @@ type Answer struct {
 
 // EncodeAnswers returns the bytes of a group's answers, in the group's order. Unlike
 // EncodeResult it leaves nothing out.
-func EncodeAnswers(group []Answer) []byte { return answers.encode(&group) }
+func EncodeAnswers(group []Answer) []byte {
+	return encodeWith(func(c *coder) { elements(c, &group) })
+}
 
 // DecodeAnswers is the inverse of EncodeAnswers for a group of want answers.
 func DecodeAnswers(b []byte, want int) ([]Answer, error) {
 	var group []Answer
-	if err := answers.decode(b, &group); err != nil {
+	err := decodeWith(b, func(c *coder) { elements(c, &group) })
+	if err != nil {
 		return nil, fmt.Errorf("answers: %w", err)
 	}
 	if len(group) != want {

@@ -139,7 +139,7 @@ func TestUnknownFields(t *testing.T) {
 		"\x81\xa1F\x91\x92\xcc\x01\x01": "not encoded as this program does",
 		"\x81\xa1b\xc4\x01q":            "not encoded as this program does",
 		"\x81\xa1l\xc4\x01\x00":         "event header: 1 bytes in place of 16",
-		"\x81\xa1y\x81\xa1x\x01":        `unknown or misplaced field "x"`,
+		"\x81\xa1y\x81\xa1x\x01":        `unknown field "x"`,
 		"\x81\xa1y\x81\xa8Ordering\x07": "policy with an unknown ordering",
 	} {
 		if err := header(fields); err == nil || !strings.Contains(err.Error(), want) {

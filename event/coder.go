@@ -12,18 +12,37 @@ import (
 
 	"github.com/vmihailenco/msgpack/v5"
 	"github.com/vmihailenco/msgpack/v5/msgpcode"
+
+	"github.com/qlogd/qlogd/internal/transcode"
 )
 
-// coder encodes and decodes values as the library does, structs as maps of the fields that are not
-// zero, but faster, without recursion that the input controls. Decoding is stricter: it wants the
-// fields in the order of their shape, and no zeros.
+// fielder is a type whose values pass through the codec once or more per message on every
+// node. It lists its fields once, for both directions, so that neither needs reflection.
+type fielder interface {
+	// fields calls one of coder's methods for each field, in the order of the encoding.
+	fields(c *coder)
+}
+
+// fieldsOf is a pointer to a T that lists its fields.
+type fieldsOf[T any] interface {
+	*T
+	fielder
+}
+
+// coder encodes and decodes structs as the library does: as a map of the fields that are not
+// zero. Decoding is stricter: it wants the fields in the order of fields, and no zeros.
 //
 // It writes and compares the names of fields itself, and takes strings and bytes directly from
-// its input: decoded bytes are a part of it, so the input must not change afterwards.
+// its input: decoded bytes are a part of it, so the input must not change afterwards. What has no
+// fixed depth it has checked before the library reads it.
 type coder struct {
-	w   *msgpack.Encoder // writes to buf, which cannot fail
-	r   *msgpack.Decoder // reads from buf
-	buf bytes.Buffer     // encoding: what is written; decoding: what is to be read
+	w        *msgpack.Encoder // writes to buf, which cannot fail
+	r        *msgpack.Decoder // reads from buf
+	decoding bool
+	buf      bytes.Buffer // encoding: what is written; decoding: what is to be read
+
+	n   int    // encoding: fields so far; decoding: fields that follow the pending one
+	key []byte // decoding: name of the pending field, empty for none
 	err error
 }
 
@@ -31,32 +50,31 @@ var coders = sync.Pool{New: func() any {
 	c := &coder{}
 	c.w, c.r = msgpack.NewEncoder(&c.buf), msgpack.NewDecoder(&c.buf)
 	c.w.UseCompactInts(true)
+	c.w.SetOmitEmpty(true)
+	c.r.DisallowUnknownFields(true)
 	return c
 }}
 
 // maxPooled bounds the buffers that the pool keeps.
 const maxPooled = 1 << 18
 
-// use lets fn work on a buffer that holds b. The coder keeps its own for format.encode.
-func use(b []byte, fn func(c *coder)) {
+// use lets fn work on a buffer that holds b. The coder keeps its own for encodeWith.
+func use(b []byte, decoding bool, fn func(c *coder)) {
 	c := coders.Get().(*coder)
 	own := c.buf
-	c.buf = *bytes.NewBuffer(b)
+	c.buf, c.decoding = *bytes.NewBuffer(b), decoding
 	fn(c)
-	c.buf, c.err = own, nil
+	c.buf, c.key, c.err = own, nil, nil
 	coders.Put(c)
 }
 
-// format is the encoding of a type: Version and the value.
-type format[T any] struct{ shape }
-
-func formatOf[T any]() format[T] { return format[T]{shapeOf(reflect.TypeFor[T]())} }
-
-func (f format[T]) encode(v *T) []byte {
+// encodeWith returns the version and what write encodes.
+func encodeWith(write func(c *coder)) []byte {
 	c := coders.Get().(*coder)
+	c.decoding = false
 	c.buf.Reset()
 	c.buf.WriteByte(Version)
-	c.put(&f.shape, reflect.ValueOf(v).Elem())
+	write(c)
 	b := bytes.Clone(c.buf.Bytes())
 	if c.buf.Cap() > maxPooled {
 		c.buf = bytes.Buffer{}
@@ -65,26 +83,26 @@ func (f format[T]) encode(v *T) []byte {
 	return b
 }
 
-// append appends what encode returns to b.
-func (f format[T]) append(b []byte, v *T) (out []byte) {
-	use(b, func(c *coder) {
+// appendTo appends the version and the encoding of v to b.
+func appendTo(b []byte, v fielder) (out []byte) {
+	use(b, false, func(c *coder) {
 		c.buf.WriteByte(Version)
-		c.put(&f.shape, reflect.ValueOf(v).Elem())
+		c.encode(v)
 		out = c.buf.Bytes()
 	})
 	return out
 }
 
-// decode decodes b into v, which is zero.
-func (f format[T]) decode(b []byte, v *T) (err error) {
+// decodeWith decodes all that follows the version of b by read.
+func decodeWith(b []byte, read func(c *coder)) (err error) {
 	if len(b) == 0 {
 		return errors.New("empty")
 	}
 	if b[0] != Version {
 		return fmt.Errorf("version %d is not this program's %d", b[0], Version)
 	}
-	use(b[1:], func(c *coder) {
-		c.get(&f.shape, reflect.ValueOf(v).Elem())
+	use(b[1:], true, func(c *coder) {
+		read(c)
 		if err = c.err; err == nil && c.buf.Len() > 0 {
 			err = fmt.Errorf("%d bytes after the end", c.buf.Len())
 		}
@@ -92,147 +110,49 @@ func (f format[T]) decode(b []byte, v *T) (err error) {
 	return err
 }
 
-// put encodes a value.
-func (c *coder) put(s *shape, v reflect.Value) {
-	switch s.kind {
-	case kindText:
-		s := v.String()
-		if len(s) > int(msgpcode.FixedStrMask) {
-			_ = c.w.EncodeString(s)
-			return
-		}
-		c.buf.WriteByte(msgpcode.FixedStrLow | byte(len(s))) // as most: no need of the library
-		c.buf.WriteString(s)
-	case kindBytes, kindHash:
-		_ = c.w.EncodeBytes(v.Bytes())
-	case kindBool:
-		_ = c.w.EncodeBool(v.Bool())
-	case kindUint:
-		if n := v.Uint(); n > uint64(msgpcode.PosFixedNumHigh) {
-			_ = c.w.EncodeUint(n)
-		} else {
-			c.buf.WriteByte(byte(n))
-		}
-	case kindInt:
-		_ = c.w.EncodeInt(v.Int())
-	case kindRef:
-		r := v.Addr().Interface().(*Ref)
-		_ = c.w.EncodeArrayLen(2)
-		_ = c.w.EncodeUint(r.Index)
-		_ = c.w.EncodeUint(uint64(r.Number))
-	case kindBlob:
-		b := v.Addr().Interface().(*Blob)
-		_ = c.w.EncodeArrayLen(2)
-		_ = c.w.EncodeBytes(b.Digest[:])
-		_ = c.w.EncodeBytes(b.Bytes)
-	case kindList:
-		n := v.Len()
-		_ = c.w.EncodeArrayLen(n)
-		for i := range n {
-			c.put(s.elem, v.Index(i))
-		}
-	case kindPointer:
-		c.put(s.elem, v.Elem())
-	case kindStruct:
-		c.putFields(s.fields, v)
-	}
-}
-
-// putFields encodes a struct.
-func (c *coder) putFields(fields []field, v reflect.Value) {
-	n, at := 0, c.buf.Len()
+// encode encodes the struct v.
+func (c *coder) encode(v fielder) {
+	n, at := c.n, c.buf.Len()
+	c.n = 0
 	c.buf.WriteByte(msgpcode.FixedMapLow)
-	for i := range fields {
-		f := &fields[i]
-		if x := f.of(v); !f.zero(x) {
-			n++
-			c.buf.Write(f.head)
-			c.put(&f.shape, x)
-		}
-	}
-	if n > int(msgpcode.FixedMapMask) {
+	v.fields(c)
+	if c.n > int(msgpcode.FixedMapMask) {
 		c.buf.Write([]byte{0, 0}) // room for the length
 		b := c.buf.Bytes()[at:]
 		copy(b[3:], b[1:])
 		b[0] = msgpcode.Map16
-		binary.BigEndian.PutUint16(b[1:], uint16(n))
+		binary.BigEndian.PutUint16(b[1:], uint16(c.n))
 	} else {
-		c.buf.Bytes()[at] |= byte(n)
+		c.buf.Bytes()[at] |= byte(c.n)
 	}
+	c.n = n
 }
 
-// get decodes a value into v, which is zero.
-func (c *coder) get(s *shape, v reflect.Value) {
-	switch s.kind {
-	case kindText:
-		b := c.take(true)
-		if v.SetString(string(b)); c.err == nil && !utf8.Valid(b) {
-			c.err = errors.New("a string is not UTF-8")
-		}
-	case kindBytes:
-		v.SetBytes(c.take(false)) // without a copy
-	case kindHash:
-		c.fill(v.Bytes())
-	case kindBool:
-		var x bool
-		x, c.err = c.r.DecodeBool()
-		v.SetBool(x)
-	case kindUint:
-		v.SetUint(c.number(s.bits))
-	case kindInt:
-		var x int64
-		x, c.err = c.r.DecodeInt64()
-		v.SetInt(x)
-	case kindRef:
-		if r := v.Addr().Interface().(*Ref); c.pair() {
-			r.Index, r.Number = c.number(64), uint32(c.number(32))
-		}
-	case kindBlob:
-		if b := v.Addr().Interface().(*Blob); c.pair() {
-			c.fill(b.Digest[:])
-			b.Bytes = c.take(false) // without a copy
-		}
-	case kindList:
-		n := c.length()
-		if n > 0 {
-			v.Grow(n)
-			v.SetLen(n)
-		}
-		for i := 0; i < n && c.err == nil; i++ {
-			c.get(s.elem, v.Index(i))
-		}
-	case kindPointer:
-		v.Set(reflect.New(v.Type().Elem()))
-		c.get(s.elem, v.Elem())
-	case kindStruct:
-		c.getFields(s.fields, v)
+// decode decodes a struct into v, which is zero.
+func (c *coder) decode(v fielder) {
+	n, key := c.n, c.key
+	c.n, c.err = c.r.DecodeMapLen()
+	c.next(c.n < 0) // nil is no struct
+	v.fields(c)
+	if c.err == nil && len(c.key) > 0 {
+		c.err = fmt.Errorf("unknown or misplaced field %q", c.key)
 	}
+	c.n, c.key = n, key
 }
 
-// getFields decodes a struct.
-func (c *coder) getFields(fields []field, v reflect.Value) {
-	var n int
-	if n, c.err = c.r.DecodeMapLen(); c.err == nil && n < 0 { // nil is no struct
+// next reads the name of the next field of the struct that is being decoded. The field before
+// it must not be zero, since a zero is not encoded.
+func (c *coder) next(zero bool) {
+	c.key = nil
+	switch {
+	case c.err != nil:
+	case zero:
 		c.err = errNotCanonical
-	}
-	for ; n > 0 && c.err == nil; n-- {
-		name := c.take(true)
-		for len(fields) > 0 && fields[0].name != string(name) {
-			fields = fields[1:]
+	case c.n > 0:
+		c.n--
+		if c.key = c.take(true); c.err == nil && len(c.key) == 0 {
+			c.err = errors.New("field without a name")
 		}
-		switch {
-		case c.err != nil:
-			return
-		case len(fields) == 0:
-			c.err = fmt.Errorf("unknown or misplaced field %q", name)
-			return
-		}
-		f := &fields[0]
-		x := f.of(v)
-		if c.get(&f.shape, x); c.err == nil && f.zero(x) { // a zero is not encoded
-			c.err = errNotCanonical
-		}
-		fields = fields[1:]
 	}
 }
 
@@ -263,6 +183,117 @@ func (c *coder) take(text bool) []byte {
 	return c.buf.Next(n)[:n:n]
 }
 
+// absent reports whether a field is not in the encoding: it is zero, or is not the pending one.
+func (c *coder) absent(name string, zero bool) bool {
+	if c.decoding {
+		// The first bytes nearly always differ: comparing all costs more.
+		return len(c.key) == 0 || c.key[0] != name[0] || string(c.key) != name
+	}
+	return zero
+}
+
+// name begins to encode a field that is not zero. The name is at most 31 bytes long.
+func (c *coder) name(name string) {
+	c.n++
+	c.buf.WriteByte(msgpcode.FixedStrLow | byte(len(name)))
+	c.buf.WriteString(name)
+}
+
+func (c *coder) string(name string, p *string) { c.field(name, *p == "", p) }
+func (c *coder) bytes(name string, p *[]byte)  { c.field(name, len(*p) == 0, p) }
+func (c *coder) bool(name string, p *bool)     { c.field(name, !*p, p) }
+func (c *coder) id(name string, p *[16]byte)   { c.field(name, *p == [16]byte{}, p) }
+func (c *coder) int(name string, p *int64)     { c.field(name, *p == 0, p) }
+func (c *coder) ref(name string, p *Ref)       { c.field(name, p.IsZero(), p) }
+func (c *coder) blob(name string, p *Blob) {
+	c.field(name, p.Bytes == nil && p.Digest == [32]byte{}, p)
+}
+
+// field encodes or decodes the field that p points to.
+func (c *coder) field(name string, zero bool, p any) {
+	switch {
+	case c.absent(name, zero):
+	case c.decoding:
+		c.next(c.get(p))
+	default:
+		c.name(name)
+		c.put(p)
+	}
+}
+
+// put encodes what p points to.
+func (c *coder) put(p any) {
+	switch p := p.(type) {
+	case *string:
+		_ = c.w.EncodeString(*p)
+	case *[]byte:
+		_ = c.w.EncodeBytes(*p)
+	case *bool:
+		_ = c.w.EncodeBool(*p)
+	case *[16]byte:
+		_ = c.w.EncodeBytes(p[:])
+	case *int64:
+		_ = c.w.EncodeInt(*p)
+	case *Ref:
+		_ = p.EncodeMsgpack(c.w)
+	case *Blob:
+		_ = p.EncodeMsgpack(c.w)
+	default:
+		if err := c.w.EncodeValue(reflect.ValueOf(p).Elem()); err != nil {
+			panic(fmt.Sprintf("event: encode %T: %v", p, err)) // no type of this package
+		}
+	}
+}
+
+// get decodes into what p points to, and reports whether that is zero. What the library decodes
+// on its own is checked before.
+func (c *coder) get(p any) (zero bool) {
+	switch p := p.(type) {
+	case *string:
+		b := c.take(true)
+		if *p = string(b); c.err == nil && !utf8.Valid(b) {
+			c.err = errors.New("a string is not UTF-8")
+		}
+		return *p == ""
+	case *[]byte:
+		*p = c.take(false) // without a copy
+		return len(*p) == 0
+	case *bool:
+		*p, c.err = c.r.DecodeBool()
+		return !*p
+	case *[16]byte:
+		c.fill(p[:])
+		return *p == [16]byte{}
+	case *int64:
+		*p, c.err = c.r.DecodeInt64()
+		return *p == 0
+	case *int:
+		*p, c.err = c.r.DecodeInt()
+		return *p == 0
+	case *[]string:
+		for n := c.length(); len(*p) < n && c.err == nil; {
+			*p = append(*p, "")
+			c.get(&(*p)[len(*p)-1])
+		}
+		return len(*p) == 0
+	case *Ref:
+		c.err = p.DecodeMsgpack(c.r)
+		return p.IsZero()
+	case *Blob: // without a copy
+		if c.err = decodePair(c.r); c.err == nil {
+			c.fill(p.Digest[:])
+		}
+		if c.err == nil {
+			p.Bytes = c.take(false)
+		}
+		return false
+	}
+	if c.err = transcode.Check(c.buf.Bytes()); c.err == nil {
+		c.err = c.r.Decode(p)
+	}
+	return reflect.ValueOf(p).Elem().IsZero()
+}
+
 // length reads the length of a list; it is not positive after an error.
 func (c *coder) length() (n int) {
 	if n, c.err = c.r.DecodeArrayLen(); c.err == nil && n > c.buf.Len() {
@@ -281,24 +312,64 @@ func (c *coder) fill(b []byte) {
 	copy(b, got)
 }
 
-// pair reads the beginning of a list of two values.
-func (c *coder) pair() bool {
-	if n := c.length(); c.err == nil && n != 2 {
-		c.err = fmt.Errorf("%d values in place of two", n)
+// number encodes a number without a sign.
+func number[T ~uint8 | ~uint16 | ~uint32 | ~uint64](c *coder, name string, p *T) {
+	if c.absent(name, *p == 0) {
+		return
 	}
-	return c.err == nil
+	if !c.decoding {
+		c.name(name)
+		_ = c.w.EncodeUint(uint64(*p))
+		return
+	}
+	var v uint64
+	v, c.err = c.r.DecodeUint64()
+	if *p = T(v); c.err == nil && uint64(*p) != v {
+		c.err = fmt.Errorf("%d is out of range", v)
+	}
+	c.next(*p == 0)
 }
 
-// number reads a number of so many bits, without a sign.
-func (c *coder) number(bits int) (n uint64) {
-	switch rest := c.buf.Bytes(); {
-	case c.err != nil:
-		return 0
-	case len(rest) > 0 && rest[0] <= msgpcode.PosFixedNumHigh:
-		return uint64(c.buf.Next(1)[0]) // as most: no need of the library
+// pointer encodes a struct that may be missing.
+func pointer[T any, P fieldsOf[T]](c *coder, name string, p *P) {
+	if c.absent(name, *p == nil) {
+		return
 	}
-	if n, c.err = c.r.DecodeUint64(); c.err == nil && n>>bits != 0 {
-		c.err = fmt.Errorf("%d is out of range", n)
+	if !c.decoding {
+		c.name(name)
+		c.encode(*p)
+		return
 	}
-	return n
+	*p = new(T)
+	c.decode(*p)
+	c.next(false)
+}
+
+// list encodes a list of structs.
+func list[T any, P fieldsOf[T]](c *coder, name string, p *[]T) {
+	if c.absent(name, len(*p) == 0) {
+		return
+	}
+	if !c.decoding {
+		c.name(name)
+	}
+	if elements[T, P](c, p); c.decoding {
+		c.next(len(*p) == 0)
+	}
+}
+
+func elements[T any, P fieldsOf[T]](c *coder, p *[]T) {
+	if !c.decoding {
+		_ = c.w.EncodeArrayLen(len(*p))
+		for i := range *p {
+			c.encode(P(&(*p)[i]))
+		}
+		return
+	}
+	if n := c.length(); n > 0 {
+		*p = make([]T, n)
+	}
+	for i := 0; i < len(*p) && c.err == nil; i++ {
+		c.decode(P(&(*p)[i]))
+	}
 }

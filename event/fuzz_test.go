@@ -12,8 +12,8 @@ import (
 // it accepts comes out the same when written and read again; canonical bytes come
 // out as they went in.
 func (c codec[T]) fuzz(f *testing.F) {
-	for _, g := range readGolden(f, c.file) {
-		f.Add(g.bytes)
+	for _, b := range readGolden(f, c.file) {
+		f.Add(b)
 	}
 	f.Add([]byte{})
 	f.Add([]byte{Version, 0xdf, 0xff, 0xff, 0xff, 0xff})                                        // a map of 2^32 fields

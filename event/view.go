@@ -58,7 +58,7 @@ type MessageView struct {
 	Last           Ref // its newest event
 	Dead           *DeadView
 	Origin         *OriginView
-	SourceID       string `msgpack:"-"` // no lease says it
+	SourceID       string
 }
 
 // DiedIn reports whether it is a dead letter that died in a queue.

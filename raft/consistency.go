@@ -134,6 +134,7 @@ const noMajority = "nodes differ, and no majority decides which is right"
 // them and, where it leads, proposes marks and upgrades, until the replica stops.
 func (r *Replica) agree() {
 	r.askPeers()
+	signal(r.agreement.wake) // so that its metrics are there from the start
 	status := time.NewTicker(statusEvery)
 	defer status.Stop()
 	// The tick is for marks; what others report comes by a signal.

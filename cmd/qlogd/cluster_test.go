@@ -89,10 +89,10 @@ func TestClusterCommands(t *testing.T) {
 		out  string // all of stdout
 		err  string // part of stderr
 	}{
-		{"list", 0, "NODE  ROLE       REACHABLE  RAFT  HTTP  APPLIED  HEAD  CHAIN         DAMAGED  \n" +
-			"n1    voter      yes        h1:1  h1:2        9     8  0123456789ab        0  \n" +
-			"n2    leader     yes        h2:1  -           9     8  0123456789ab        0  \n" +
-			"n3    non-voter  no         h3:1  h3:2        0     0  -                   1  \n",
+		{"list", 0, "NODE  ROLE       REACHABLE  VERSION  RAFT  HTTP  APPLIED  HEAD  CHAIN         DAMAGED  \n" +
+			"n1    voter      yes        -        h1:1  h1:2  9        8     0123456789ab        0  \n" +
+			"n2    leader     yes        -        h2:1  -     9        8     0123456789ab        0  \n" +
+			"n3    non-voter  no         -        h3:1  h3:2  -        -     -                   1  \n",
 			"cluster C, leader n2, term 4, asked n1\n" +
 				"node n2 started without n1, which may know of newer entries\n" +
 				"node n3: log/1.seg is damaged since 2026-01-01"},

@@ -83,9 +83,10 @@ const (
 	leaseWait = 30 * time.Second // of one long poll
 )
 
-// How long Run waits at its end: for handlers, after their contexts have ended,
-// and for the last answers to what they settled.
+// How long Run waits at its end: for an answer to a lease call, for handlers, after their contexts
+// have ended, and for the last answers to what they settled.
 const (
+	answerFor = 250 * time.Millisecond
 	heedFor   = time.Second
 	settleFor = 10 * time.Second
 )
@@ -127,10 +128,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		r.handlers.Go(r.handle)
 	}
 	err := r.fetch(ctx)
-
-	r.mu.Lock()
-	r.stopping = true
-	r.mu.Unlock()
+	r.stop()
 	close(r.work)
 	for j := range r.work {
 		r.release(j)
@@ -147,6 +145,13 @@ func (w *Worker) Run(ctx context.Context) error {
 			"not everything could be settled in time; leases run until they expire"))
 	}
 	return err
+}
+
+// stop lets no handler begin another message.
+func (r *run) stop() {
+	r.mu.Lock()
+	r.stopping = true
+	r.mu.Unlock()
 }
 
 // within waits for a group for at most d, and reports whether it has ended.
@@ -199,6 +204,13 @@ type job struct {
 // fetch leases while there is room, until ctx ends or the server refuses.
 func (r *run) fetch(ctx context.Context) error {
 	o := &r.w.opts
+	// A lease call outlives ctx a little: its answer may be on its way, with leases to release.
+	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() {
+		r.stop()
+		time.AfterFunc(answerFor, cancel)
+	})()
 	for failures := 0; ctx.Err() == nil; {
 		r.mu.Lock()
 		n := r.room()
@@ -213,7 +225,7 @@ func (r *run) fetch(ctx context.Context) error {
 		q := leaseCall(r.w.queues, LeaseOptions{Max: min(n, maxItems), Wait: leaseWait,
 			Lease: o.Lease, Worker: o.Name, Kinds: o.Kinds})
 		q.spread = true
-		out, err := do[wire.LeaseResponse](ctx, r.w.c, q, nil)
+		out, err := do[wire.LeaseResponse](call, r.w.c, q, nil)
 		r.took(out.Messages)
 		if err == nil {
 			failures = 0

@@ -40,6 +40,7 @@ type postOffice struct {
 	settles int               // requests
 	asked   []int64           // max_messages of each lease call
 	lane    bool              // what one call leases is a batch
+	trip    time.Duration     // of an answer with leases
 	refuse  func(verb string) *http.Response
 }
 
@@ -88,13 +89,8 @@ func (p *postOffice) RoundTrip(r *http.Request) (*http.Response, error) {
 	case <-r.Context().Done():
 		return nil, r.Context().Err()
 	}
-	p.mu.Lock()
-	refuse := p.refuse
-	p.mu.Unlock()
-	if refuse != nil {
-		if resp := refuse(verb); resp != nil {
-			return resp, nil
-		}
+	if resp := p.refused(verb); resp != nil {
+		return resp, nil
 	}
 	if verb == "lease" {
 		return p.leases(r, &in.LeaseRequest)
@@ -146,6 +142,15 @@ func (p *postOffice) RoundTrip(r *http.Request) (*http.Response, error) {
 	return answerOf(200, out), nil
 }
 
+func (p *postOffice) refused(verb string) *http.Response {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refuse == nil {
+		return nil
+	}
+	return p.refuse(verb)
+}
+
 func (p *postOffice) leases(r *http.Request, in *wire.LeaseRequest) (*http.Response, error) {
 	end := time.After(time.Duration(in.WaitMS) * time.Millisecond)
 	for {
@@ -169,7 +174,12 @@ func (p *postOffice) leases(r *http.Request, in *wire.LeaseRequest) (*http.Respo
 				})
 			}
 			p.ready = p.ready[n:]
-			return answerOf(200, out), nil
+			select {
+			case <-time.After(p.trip):
+				return answerOf(200, out), nil
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
 		}
 		p.mu.Unlock()
 		select {
@@ -464,6 +474,17 @@ func TestWorkerStops(t *testing.T) {
 		got := sorted(p.settled())
 		assert.Equal(t, got, "ack 0; ack 1; release 2; release 3; release 4; release 5; release 6")
 		assert.Equal(t, len(p.until), 0, "%v", p.until)
+	})
+}
+
+func TestWorkerReleasesWhatWasOnItsWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := newPost(t, "0")
+		p.trip = answerFor / 2
+		stop := working(t, p, WorkerOptions{}, func(context.Context, *Message) error { return nil })
+		time.Sleep(p.trip / 2)
+		assert.NoError(t, stop())
+		assert.Equal(t, sorted(p.settled()), "release 0")
 	})
 }
 

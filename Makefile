@@ -56,7 +56,7 @@ install: ## qlogd into GOBIN
 # goroutine, and takes five times as long. Campaigns run the program with it.
 UNRACED = ./internal/simtest/cluster/... ./cmd/qlogd ./console ./deploy ./examples/worker ./fsm ./event ./projections \
   ./internal/arch ./internal/simtest/planted
-GOTEST  = go test -vet=off -timeout 15m -p 3 -parallel 4
+GOTEST  = go test -vet=off -ldflags '-s -w' -timeout 15m -p 3 -parallel 4
 
 .PHONY: test
 test: export QLOGD_BIN = $(CURDIR)/bin/qlogd
@@ -66,13 +66,15 @@ test: lint build ## what CI runs: lint, and all tests, with the race detector wh
 	go build -race -o $(QLOGD_RACE_BIN) ./cmd/qlogd
 	CRASH_KILLS=2 POWER_CUTS=1 CRASH_CLIENTS=6 $(GOTEST) $(UNRACED) ./log ./internal/simtest/sim # the longest first; they wait as much as they work
 	$(GOTEST) -race -short ./server ./raft ./api $(filter-out $(shell go list $(UNRACED)), $(shell go list ./...)) # of walks a sample
-	cd bench && $(GOTEST) -race ./...
-	cd client/qlogdotel && $(GOTEST) -race ./...
-	cd examples/outbox && $(GOTEST) . # where PostgreSQL is installed
-	cd webhook/oracle && go vet . && $(GOTEST) .
-	cd webhook/oracle/cloudevents && $(GOTEST) ./...
-	$(MAKE) console-sample # where chromium is installed
-	$(MAKE) typescript-sample # where node and npm's packages are
+	$(MAKE) -j3 -Oline $(MODULES:%=test/%) console-sample typescript-sample
+
+# Modules of their own. The outbox needs PostgreSQL, the console chromium, TypeScript node and npm's packages;
+# where these are not installed, their tests say so.
+MODULES = bench client/qlogdotel examples/outbox webhook/oracle webhook/oracle/cloudevents
+.PHONY: $(MODULES:%=test/%)
+test/bench test/client/qlogdotel: GOTEST += -race
+$(MODULES:%=test/%): test/%:
+	cd $* && $(GOTEST) ./...
 
 .PHONY: console-test
 console-test: build bin/axe.min.js ## the console in Debian's chromium: pages, actions, roles, keyboard, phone, proxy, cluster, axe-core
@@ -149,6 +151,7 @@ lint: ## gofmt, vet, staticcheck
 	cd bench && go vet ./... && $(STATICCHECK) ./...
 	cd client/qlogdotel && go vet ./... && $(STATICCHECK) ./...
 	cd examples/outbox && go vet ./... && $(STATICCHECK) ./...
+	cd webhook/oracle && go vet .
 	cd webhook/oracle/cloudevents && go vet ./...
 
 .PHONY: fuzz

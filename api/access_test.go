@@ -123,16 +123,18 @@ func everyAccess(t *testing.T) {
 		}
 		return role == needs && pattern != "z.*"
 	}
-	names := append(slices.Collect(maps.Keys(tokens)), "none")
+	var fill *strings.Replacer
 	for _, c := range routeCalls(t) {
-		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
-			h.forget()
-			admin := tokens["admin"]
-			h.as(admin, "PUT", "/v1/queues/a.1", "").want(201)
-			h.as(admin, "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
-			l := h.as(admin, "POST", "/v1/queues/a.1/lease", "").want(200)
-			fill := strings.NewReplacer("{L}", l.str("messages.0.lease_id"),
-				"{M}", l.str("messages.0.id"), "{Q}", unknownID)
+		for _, name := range slices.Sorted(maps.Keys(tokens)) {
+			if h.proposals() != 3 { // none yet, or the call before has changed something
+				h.forget()
+				admin := tokens["admin"]
+				h.as(admin, "PUT", "/v1/queues/a.1", "").want(201)
+				h.as(admin, "POST", "/v1/queues/a.1/messages", oneMessage).want(201)
+				l := h.as(admin, "POST", "/v1/queues/a.1/lease", "").want(200)
+				fill = strings.NewReplacer("{L}", l.str("messages.0.lease_id"),
+					"{M}", l.str("messages.0.id"), "{Q}", unknownID)
+			}
 			method := "GET"
 			if m, _, ok := strings.Cut(c.route, " "); ok {
 				method = m
@@ -146,12 +148,10 @@ func everyAccess(t *testing.T) {
 			case refused:
 				stranger := tokens[name] == "" || name == "unknown" || name == "expired"
 				asks := a.Header().Get("WWW-Authenticate") != ""
-				if stranger != (a.Code == 401) || asks != stranger {
-					t.Errorf("%s %v", what, a.Header())
-				}
-				if h.proposals() != before || h.cluster.asked() != asked {
-					t.Errorf("%s; and yet it was proposed", what)
-				}
+				assert.True(t, stranger == (a.Code == 401) && asks == stranger,
+					"%s %v", what, a.Header())
+				assert.True(t, h.proposals() == before && h.cluster.asked() == asked,
+					"%s; and yet it was proposed", what)
 				assert.False(t, strings.Contains(a.Body.String(), "qlogd_"),
 					"%s tells the token", what)
 			case c.needs != "open" && c.route != "/" && a.Code >= 400 && a.Code != 404:
@@ -212,9 +212,7 @@ func TestWaitingLeaseLosesItsToken(t *testing.T) {
 }
 
 func TestOpenMetrics(t *testing.T) {
-	tok, auth, _ := authFile(t, "read a.*")
+	_, auth, _ := authFile(t)
 	open := setup(t, func(o *Options) { o.Auth, o.OpenMetrics = auth, true })
 	open.do("GET", "/metrics", "").want(200)
-	closed := setup(t, func(o *Options) { o.Auth = auth })
-	closed.as(tok["read a.*"], "GET", "/metrics", "").want(403)
 }

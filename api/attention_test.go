@@ -2,8 +2,8 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,68 +22,63 @@ func TestNodesNeedAttention(t *testing.T) {
 	}
 	m.pass(7 * time.Second)
 	h.s.started = time.Now().Add(-time.Minute)
-	node := func(id string, applied uint64, seen bool) raft.MemberStatus {
-		n := raft.MemberStatus{Member: raft.Member{ID: id, Incarnation: "i"}}
-		if n.Status.Applied = applied; seen {
-			n.Seen = time.Now()
+	node := func(id string, applied uint64, edit ...func(*raft.MemberStatus)) raft.MemberStatus {
+		n := raft.MemberStatus{Member: raft.Member{ID: id, Incarnation: "i"}, Seen: time.Now()}
+		n.Status.Applied = applied
+		for _, e := range edit {
+			e(&n)
 		}
 		return n
 	}
-	nodes := map[string]raft.MemberStatus{}
-	for _, n := range []raft.MemberStatus{
-		node("lacks-1", 1, true), node("lacks-2", 3, true), node("level", 100, true), node("silent", 0, false),
-		node("damaged", 100, true), node("unconfirmed", 100, true), node("differs", 100, true),
-		node("full", 100, true), node("almost", 100, true), node("roomy", 100, true),
-		node("ahead", 100, true),
-	} {
-		nodes[n.ID] = n
-	}
-	edit := func(id string, do func(*raft.MemberStatus)) {
-		n := nodes[id]
-		do(&n)
-		nodes[id] = n
-	}
-	edit("damaged", func(n *raft.MemberStatus) {
-		n.Status.Health.Damaged = []datadir.Damage{
-			{File: "log/a.seg", Since: 1000, Detail: "rotten"}, {File: "log/b.seg", Since: 2000},
+	unseen := func(n *raft.MemberStatus) { n.Seen = time.Time{} }
+	disk := func(free uint64, full bool) func(*raft.MemberStatus) {
+		return func(n *raft.MemberStatus) {
+			n.Status.Full = full
+			n.Status.Health = datadir.Health{
+				SizeBytes: DiskReserve + 1000, FreeBytes: DiskReserve + free,
+			}
 		}
-	})
-	edit("unconfirmed", func(n *raft.MemberStatus) { n.Status.Unconfirmed = []string{"n7"} })
-	edit("differs", func(n *raft.MemberStatus) { n.Differs = true })
-	disk := datadir.Health{SizeBytes: DiskReserve + 1000, FreeBytes: DiskReserve + 100}
-	edit("full", func(n *raft.MemberStatus) { n.Status.Full, n.Status.Health = true, disk })
-	edit("almost", func(n *raft.MemberStatus) { n.Status.Health = disk })
-	disk.FreeBytes++
-	edit("roomy", func(n *raft.MemberStatus) { n.Status.Health = disk })
-	h.cluster.nodes = nodes
-
-	kinds := func() string {
-		var out []string
+	}
+	// need fails unless just these nodes of the cluster need attention, for these reasons.
+	need := func(nodes []raft.MemberStatus, want ...string) {
+		t.Helper()
+		h.cluster.nodes = map[string]raft.MemberStatus{}
+		for _, n := range nodes {
+			h.cluster.nodes[n.ID] = n
+		}
+		var got []string
 		for _, v := range h.do("GET", "/v1/attention", "").want(200).get("items").([]any) {
-			item := v.(map[string]any)
-			out = append(out, item["kind"].(string)+" "+item["node"].(string))
+			got = append(got, fmt.Sprint(memberOf(v, "kind"), " ", memberOf(v, "node")))
 		}
-		slices.Sort(out)
-		return strings.Join(out, "; ")
+		slices.Sort(got)
+		slices.Sort(want)
+		assert.EqualSlices(t, got, want)
 	}
-	others := []string{"almost_full almost", "full full", "node_damaged damaged", "node_differs differs",
-		"node_lagging silent", "node_unconfirmed unconfirmed"}
-	sorted := func(more ...string) string {
-		return strings.Join(slices.Sorted(slices.Values(append(more, others...))), "; ")
+	all := []raft.MemberStatus{
+		node("lacks-1", 1), node("lacks-2", 3), node("level", 100), node("ahead", 100),
+		node("silent", 0, unseen), node("full", 100, disk(100, true)),
+		node("almost", 100, disk(100, false)), node("roomy", 100, disk(101, false)),
+		node("damaged", 100, func(n *raft.MemberStatus) {
+			n.Status.Health.Damaged = []datadir.Damage{
+				{File: "log/a.seg", Since: 1000, Detail: "rotten"}, {File: "log/b.seg", Since: 2000},
+			}
+		}),
+		node("unconfirmed", 100, func(n *raft.MemberStatus) { n.Status.Unconfirmed = []string{"n7"} }),
+		node("differs", 100, func(n *raft.MemberStatus) { n.Differs = true }),
 	}
-	assert.Equal(t, kinds(), sorted()) // what lacks-1 lacks is 10 s old only in a second
+	want := []string{"almost_full almost", "full full", "node_damaged damaged",
+		"node_differs differs", "node_lagging silent", "node_unconfirmed unconfirmed"}
+	need(all, slices.Clone(want)...) // what lacks-1 lacks is 10 s old only in a second
 	m.pass(time.Second)
-	assert.Equal(t, kinds(), sorted("node_lagging lacks-1"))
+	want = append(want, "node_lagging lacks-1")
+	need(all, slices.Clone(want)...)
 	m.pass(time.Second)
-	assert.Equal(t, kinds(), sorted("node_lagging lacks-1", "node_lagging lacks-2"))
+	need(all, append(want, "node_lagging lacks-2")...)
 
-	h.cluster.nodes = map[string]raft.MemberStatus{
-		"many": node("many", 5, true), "few": node("few", 7, true), "n1": node("n1", 5+lagEntries, true),
-	}
-	assert.Equal(t, kinds(), "node_lagging many")
-	h.cluster.nodes = map[string]raft.MemberStatus{"silent": node("silent", 0, false), "n1": node("n1", 100, true)}
-	h.s.started = time.Now() // it has had no time to answer
-	assert.Equal(t, kinds(), "", "a node that has just started waits for answers")
+	need([]raft.MemberStatus{node("many", 5), node("few", 7), node("n1", 5+lagEntries)},
+		"node_lagging many")
+	h.s.started = time.Now() // a node that has just started waits for answers
+	need([]raft.MemberStatus{node("silent", 0, unseen), node("n1", 100)})
 }
 
 // Refused requests to a webhook are counted on all nodes, if they are not old.
@@ -133,23 +128,4 @@ func TestRefusedOnAllNodes(t *testing.T) {
 	assert.Equal(t, all.str("0.node"), "n2", "the newest")
 	assert.Equal(t, all.get("1.status"), any(float64(statusClientGone)))
 	assert.Equal(t, len(all.get(".").([]any)), 5, "those of this webhook, not of an earlier one")
-}
-
-// A message that is due and not ready yet, as without a leader, is late.
-func TestScheduledLag(t *testing.T) {
-	h, m := onMachine(t)
-	h.do("PUT", "/v1/queues/q", `{}`).want(201)
-	h.do("POST", "/v1/queues/q/messages", `{"messages":[{"payload":1,"delay_ms":1000}]}`).want(201)
-	lag := func(want string) {
-		t.Helper()
-		b := h.do("GET", "/metrics", "").want(200).Body.String()
-		assert.True(t, strings.Contains(b, "\nqlogd_scheduled_lag_seconds "+want+"\n"), "not %s", want)
-	}
-	lag("0")
-	m.mu.Lock()
-	m.now += 3500
-	m.mu.Unlock()
-	lag("2.5")
-	m.pass(0)
-	lag("0")
 }

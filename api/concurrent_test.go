@@ -70,7 +70,7 @@ func TestConcurrentBodies(t *testing.T) {
 			q.Header = http.Header{"Content-Type": {media}, "Accept": {media + "; payload=bin"}}
 			return tr.RoundTrip(q)
 		}
-		for i := range 60 {
+		for i := range 20 {
 			var in wire.ProduceRequest
 			for j := range 5 {
 				id := fmt.Sprintf("%d-%d-%d", worker, i, j)
@@ -125,9 +125,8 @@ func TestConcurrentBodies(t *testing.T) {
 			for _, m := range out.Messages {
 				id := m.CorrelationID
 				got := strings.Trim(string(m.Payload), `"`) + string(m.PayloadBytes)
-				if got != text(id) || m.Headers["h"] != id {
-					t.Errorf("%s was leased as %.60s", id, got)
-				}
+				assert.True(t, got == text(id) && m.Headers["h"] == id,
+					"%s was leased as %.60s", id, got)
 			}
 		}
 	}
@@ -155,8 +154,6 @@ func TestConcurrentBodies(t *testing.T) {
 		stored[id] = true
 	}
 	for id, whole := range sent {
-		if whole && !stored[id] {
-			t.Errorf("%s is not stored", id)
-		}
+		assert.False(t, whole && !stored[id], "%s is not stored", id)
 	}
 }

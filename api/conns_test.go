@@ -34,11 +34,10 @@ func testConns(t *testing.T, protocol string) {
 		}
 	}
 	conns := NewConns(4) // two from an address
-	var listeners [2]*pipes
+	var listeners [2]func(from string) net.Conn
 	for i := range listeners {
-		listeners[i] = &pipes{make(chan net.Conn), make(chan struct{})}
 		srv := HTTPServer(http.HandlerFunc(served), Guard{}, conns, slog.New(slog.DiscardHandler))
-		go func() { _ = srv.Serve(listeners[i]) }()
+		listeners[i] = dialled(t, srv)
 		defer srv.Close()
 	}
 	dials := 0
@@ -46,7 +45,7 @@ func testConns(t *testing.T, protocol string) {
 	// closed the connection.
 	dial := func(from, text string) (closed func() bool) {
 		dials++
-		c := listeners[dials%2].dial(from + ":1")
+		c := listeners[dials%2](from)
 		ended := make(chan bool)
 		go func() {
 			_, _ = io.WriteString(c, text)
@@ -68,7 +67,7 @@ func testConns(t *testing.T, protocol string) {
 	busy := &http.Transport{
 		Protocols: new(http.Protocols),
 		DialContext: func(context.Context, string, string) (net.Conn, error) {
-			return listeners[0].dial("busy:1"), nil
+			return listeners[0]("busy"), nil
 		},
 	}
 	busy.Protocols.SetHTTP1(protocol == "HTTP/1.1")

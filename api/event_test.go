@@ -3,7 +3,6 @@ package api
 import (
 	"bufio"
 	"context"
-	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -14,6 +13,7 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // produceN enqueues n messages, one entry each.
@@ -35,28 +35,19 @@ func TestPollingMissesNothing(t *testing.T) {
 		`{"messages":[{"payload":1},{"payload":2},{"payload":3}]}`).want(201)
 	h.produceN("a", 5)
 	for _, filter := range []string{"", "&queue=b", "&type=enqueued", "&queue=a&type=enqueued"} {
-		all := h.do("GET", "/v1/events?limit=1000"+filter, "").want(200)
-		n := len(all.get("events").([]any))
-		seen, cursor := map[string]bool{}, "00000000000000000000000000"
-		for range 100 {
+		all := h.do("GET", "/v1/events?limit=1000"+filter, "").want(200).each("events", "event_id")
+		assert.True(t, len(all) > 0, "%s: nothing", filter)
+		var seen []string
+		cursor := event.ID{}.String()
+		for range len(all) + 1 {
 			a := h.do("GET", "/v1/events?limit=2&after="+cursor+filter, "").want(200)
-			for _, e := range a.get("events").([]any) {
-				id := e.(map[string]any)["event_id"].(string)
-				if seen[id] {
-					t.Fatalf("%s: %s twice", filter, id)
-				}
-				seen[id] = true
-			}
-			if cursor = a.str("next_cursor"); len(a.get("events").([]any)) == 0 {
-				break
-			}
+			seen = append(seen, a.each("events", "event_id")...)
+			cursor = a.str("next_cursor")
 		}
-		if len(seen) != n || n == 0 {
-			t.Errorf("%s: %d of %d", filter, len(seen), n)
-		}
+		assert.EqualSlices(t, seen, all, "%s", filter)
 		h.produceN("a", 1)
 		a := h.do("GET", "/v1/events?after="+cursor, "").want(200)
-		assert.Equal(t, len(a.get("events").([]any)), 1, "%s: after the end: %s", filter, a.Body)
+		assert.Equal(t, len(a.each("events", "event_id")), 1, "%s: after the end: %s", filter, a.Body)
 	}
 }
 
@@ -93,6 +84,14 @@ func (s *stream) line() string {
 	return s.lines.Text()
 }
 
+// event reads a line of NDJSON.
+func (s *stream) event(t *testing.T) (e wire.Event) {
+	t.Helper()
+	line := s.line()
+	require.NoError(t, wire.Unmarshal([]byte(line), &e), "%s", line)
+	return e
+}
+
 func TestStreams(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := setup(t)
@@ -100,11 +99,8 @@ func TestStreams(t *testing.T) {
 		nd := h.open(t.Context(), "/v1/events?follow=true&type=enqueued",
 			"Accept: application/x-ndjson")
 		h.produceN("q", 2)
-		var e wire.Event
-		if err := wire.Unmarshal([]byte(nd.line()), &e); err != nil || e.Type != "enqueued" ||
-			e.Index != 2 {
-			t.Fatalf("%+v %v", e, err)
-		}
+		e := nd.event(t)
+		require.True(t, e.Type == "enqueued" && e.Index == 2, "%+v", e)
 		first := e.EventID
 		nd.line()
 		begun := time.Now()
@@ -212,10 +208,8 @@ func TestStreamOverlapsProduce(t *testing.T) {
 		go h.produceN("q", 200)
 		last := ""
 		for i := range 200 {
-			var e wire.Event
-			if err := wire.Unmarshal([]byte(s.line()), &e); err != nil || e.EventID <= last {
-				t.Fatal(fmt.Sprint(i, e, err))
-			}
+			e := s.event(t)
+			require.True(t, e.EventID > last, "%d: %+v after %s", i, e, last)
 			last = e.EventID
 		}
 		h.s.Drain()

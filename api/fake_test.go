@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -289,9 +290,7 @@ func (h *harness) send(r *http.Request) answer {
 // want fails unless the status is this one.
 func (a answer) want(status int) answer {
 	a.t.Helper()
-	if a.Code != status {
-		a.t.Fatalf("status %d, want %d: %s", a.Code, status, a.Body)
-	}
+	require.Equal(a.t, a.Code, status, "status of %s", a.Body)
 	return a
 }
 
@@ -300,6 +299,10 @@ func (a answer) get(path string) any {
 	a.t.Helper()
 	var v any
 	require.NoError(a.t, json.Unmarshal(a.Body.Bytes(), &v), "answer %s", a.Body)
+	return memberOf(v, path)
+}
+
+func memberOf(v any, path string) any {
 	if path == "." {
 		return v
 	}
@@ -308,11 +311,8 @@ func (a answer) get(path string) any {
 		case map[string]any:
 			v = c[tok]
 		case []any:
-			i := 0
-			for _, d := range tok {
-				i = i*10 + int(d-'0')
-			}
-			if i >= len(c) {
+			i, err := strconv.Atoi(tok)
+			if err != nil || i >= len(c) {
 				return nil
 			}
 			v = c[i]

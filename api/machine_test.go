@@ -121,12 +121,17 @@ func (m *machine) Begin(c *event.Command,
 
 // pass lets time go by, and what it brings happen.
 func (m *machine) pass(d time.Duration) {
-	m.mu.Lock()
-	m.now += d.Milliseconds()
-	m.mu.Unlock()
+	m.late(d)
 	if _, err := m.Propose(context.Background(), &event.Command{Mark: &event.Mark{}}); err != nil {
 		panic(err)
 	}
+}
+
+// late lets time go by, and nothing happen.
+func (m *machine) late(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.now += d.Milliseconds()
 }
 
 // proposals is how many entries there are.
@@ -188,8 +193,8 @@ func (a answer) each(list, member string) []string {
 	a.t.Helper()
 	out := []string{}
 	elements, _ := a.get(list).([]any)
-	for i := range elements {
-		out = append(out, fmt.Sprint(a.get(fmt.Sprintf("%s.%d.%s", list, i, member))))
+	for _, e := range elements {
+		out = append(out, fmt.Sprint(memberOf(e, member)))
 	}
 	return out
 }

@@ -13,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/internal/transcode"
 	"github.com/qlogd/qlogd/webhook"
@@ -43,9 +44,8 @@ func TestMsgpackInAndOut(t *testing.T) {
 	}
 	require.NoError(t, msgpack.Unmarshal(a.Body.Bytes(), &got))
 	payload := got.Messages[0]["payload"].(map[string]any)["a"]
-	if !reflect.DeepEqual(payload, list) || got.Messages[1]["payload_base64"] != "AAEC" {
-		t.Fatalf("%#v", got.Messages)
-	}
+	require.True(t, reflect.DeepEqual(payload, list) && got.Messages[1]["payload_base64"] == "AAEC",
+		"%#v", got.Messages)
 	first, _ := got.Messages[0]["lease_id"].(string)
 	second, _ := got.Messages[1]["lease_id"].(string)
 	// With payload=bin, payloads come as they are kept.
@@ -124,15 +124,13 @@ func FuzzBody(f *testing.F) {
 		}
 		a := h.do(method, target, string(body), headers...)
 		require.True(t, a.Code < 500, "%d %s", a.Code, a.Body)
-		if a.Code >= 400 && a.Code != 409 && a.Code != 404 && h.proposals() != before {
-			t.Fatalf("%d, yet proposed: %s", a.Code, a.Body)
-		}
+		require.False(t, a.Code >= 400 && a.Code != 409 && a.Code != 404 && h.proposals() != before,
+			"%d, yet proposed: %s", a.Code, a.Body)
 		if a.Code < 300 && pack {
 			var v jsontext.Value
 			err := transcode.Decode(a.Body.Bytes(), &v, 1<<20)
-			if err != nil && a.Header().Get("Content-Type") == typeMsgpack {
-				t.Fatalf("%v: %x", err, a.Body)
-			}
+			require.False(t, err != nil && a.Header().Get("Content-Type") == typeMsgpack,
+				"%v: %x", err, a.Body)
 		}
 	})
 }
@@ -208,11 +206,9 @@ func TestMsgpackIsJSON(t *testing.T) {
 		want, got := reflect.New(of), reflect.New(of)
 		wantErr := decodeStrict(text, want.Interface(), "code")
 		err = decodeProblem(transcode.Decode(packed.Bytes(), got.Interface(), 1<<20), "code")
-		if !reflect.DeepEqual(err, wantErr) {
-			t.Fatalf("%s: %v, in msgpack %v", text, wantErr, err)
-		}
-		if err == nil && !reflect.DeepEqual(got.Interface(), want.Interface()) {
-			t.Fatalf("%s: %+v, in msgpack %+v", text, want, got)
+		require.DeepEqual(t, err, wantErr, "%s in msgpack", text)
+		if err == nil {
+			require.DeepEqual(t, got.Interface(), want.Interface(), "%s in msgpack", text)
 		}
 	})
 }
@@ -245,9 +241,7 @@ func TestLeasedMessageIsTheSame(t *testing.T) {
 			if err == nil {
 				err = transcode.Decode(b, &back, 1<<20)
 			}
-			if err != nil || !reflect.DeepEqual(back, m) {
-				t.Errorf("%x: %+v, %v", b, back, err)
-			}
+			assert.True(t, err == nil && reflect.DeepEqual(back, m), "%x: %+v, %v", b, back, err)
 		}
 	}
 }

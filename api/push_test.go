@@ -34,9 +34,7 @@ func TestSettleHereCountsLostLeases(t *testing.T) {
 	h.do("PUT", "/v1/queues/answers", "").want(201)
 	lost := event.SettleItem{Op: event.OpAck, Lease: event.NewID(1, 1, 0)}
 	v, err := h.s.SettleHere(t.Context(), lost, "", nil)
-	if err != nil || v.Status != event.StatusRejected {
-		t.Errorf("%+v, %v", v, err)
-	}
+	assert.True(t, err == nil && v.Status == event.StatusRejected, "%+v, %v", v, err)
 	answer := &wire.NewMessage{Payload: []byte("1")}
 	if v, err := h.s.SettleHere(t.Context(), lost, "answers", answer); err == nil {
 		t.Errorf("%+v", v)
@@ -61,9 +59,7 @@ func TestPushReason(t *testing.T) {
 	h.s.deps.Push = pushes{}
 	h.node.leader = "elsewhere"
 	h.node.askLeader = func(ctx context.Context, name string, body []byte) ([]byte, error) {
-		if name != askPush || string(body) != `"q"` {
-			t.Errorf("asked %s %q", name, body)
-		}
+		assert.True(t, name == askPush && string(body) == `"q"`, "asked %s %q", name, body)
 		return leader.s.Answers()[name](ctx, peer.Identity{}, body)
 	}
 	if r := h.s.pushReason(t.Context(), v); !cmp.Equal(r, down) {

@@ -11,34 +11,6 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 )
 
-// TestMaxQueues: at the limit no way creates a queue, and those that exist can be changed.
-func TestMaxQueues(t *testing.T) {
-	h, _ := onMachine(t, func(o *Options) { o.MaxQueues, o.AutoCreateQueues = 3, true })
-	key, message := "Idempotency-Key: k", `{"messages":[{"payload":1}]}`
-	auto := `{"delivery":{"dead_letter_queue":"auto"}}`
-	h.do("PUT", "/v1/queues/a", "{}", key).want(201)
-	h.do("PUT", "/v1/queues/b", auto).want(201)
-	for _, r := range [][3]string{
-		{"PUT", "/v1/queues/c", "{}"},
-		{"PUT", "/v1/queues/a", auto},
-		{"PATCH", "/v1/queues/a", auto},
-		{"POST", "/v1/queues/c/messages", message},
-		{"POST", "/v1/transactions", `{"produce":[{"queue":"c","messages":[{"payload":1}]}]}`},
-		{"PUT", "/v1/definitions", `{"queues":[{"name":"a"},{"name":"c"}]}`},
-		{"PUT", "/v1/definitions?dry_run=true", `{"queues":[{"name":"c"}]}`},
-	} {
-		h.do(r[0], r[1], r[2]).want(409).with("code", "conflict", "outcome", "not_applied",
-			"detail", "there are 3 queues, and the limit is 3 (serve --max-queues): 1 more are not created")
-	}
-	h.do("PUT", "/v1/queues/a", "{}", key).want(201) // the first answer
-	h.do("PUT", "/v1/queues/b", `{"description":"x"}`).want(200)
-	h.do("PATCH", "/v1/queues/b", auto).want(200)
-	h.do("POST", "/v1/queues/a/messages", message).want(201)
-	h.do("PUT", "/v1/definitions", `{"queues":[{"name":"a","description":"x"}]}`).want(200)
-	h.do("DELETE", "/v1/queues/b", "").want(204)
-	h.do("POST", "/v1/queues/c/messages", message).want(201)
-}
-
 // TestMaxQueuesAtOnce: requests that create queues at the same time do not exceed the limit.
 func TestMaxQueuesAtOnce(t *testing.T) {
 	h, _ := onMachine(t, func(o *Options) { o.MaxQueues = 5 })

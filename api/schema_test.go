@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -24,7 +25,7 @@ func TestSchemaBombs(t *testing.T) {
 		"failing recursion":   {`{"properties":{"a":{"oneOf":[{"$ref":"#"},{"$ref":"#"},{"$ref":"#"}]}},"type":["object","integer"]}`, deep},
 		"itself":              {`{"$ref":"#"}`, `1`},
 		"dynamic itself":      {`{"$dynamicAnchor":"x","allOf":[{"$dynamicRef":"#x"}]}`, `1`},
-		"big enum":            {`{"items":{"enum":[` + strings.TrimSuffix(strings.Repeat(`"x",`, 1), ",") + `,` + numbers(20_000) + `]}}`, `[` + strings.TrimSuffix(strings.Repeat(`"y",`, 200_000), ",") + `]`},
+		"big enum":            {`{"items":{"enum":["x",` + numbers(20_000) + `]}}`, `[` + strings.TrimSuffix(strings.Repeat(`"y",`, 20_000), ",") + `]`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			sc, err := compileSchema("s", []byte(c[0]), true)
@@ -37,9 +38,7 @@ func TestSchemaBombs(t *testing.T) {
 				why = why[:200]
 			}
 			t.Logf("%s %v, %d steps left", why, err, sc.left)
-			if why == "" && err == nil && sc.left < 0 {
-				t.Error("out of budget and valid")
-			}
+			assert.False(t, why == "" && err == nil && sc.left < 0, "out of budget and valid")
 		})
 	}
 }

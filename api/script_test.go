@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
-	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -46,6 +45,10 @@ import (
 //	die q an error                 leases a message of a queue and dead-letters it
 //	acks q ["1", 2]                leases and acks all that there is, by their payloads
 //	pass 2m                        waits, in simulated time
+//	late 2m                        so it does, and what is due does not happen yet
+//	limit 3                        produce creates queues, and there are at most so many
+//	retention 1h                   history is kept for so long
+//	erased                         all contents are erased
 //	tokens admin | read a.*        needs tokens from here on: of these roles on these queues,
 //		as read a.*                of which a request has one; $admin is the first
 //	stale 3                        the next writes come too late for what they were checked against
@@ -155,10 +158,23 @@ func (s *player) step(line string, below []string) {
 		s.vars["$"+name] = arg
 	case "die":
 		s.die(name, arg)
-	case "pass":
+	case "pass", "late", "retention":
 		d, err := time.ParseDuration(name)
 		require.NoError(s.T, err)
-		s.m.pass(d)
+		switch word {
+		case "pass":
+			s.m.pass(d)
+		case "late":
+			s.m.late(d)
+		default:
+			s.s.opts.HistoryRetention = d
+		}
+	case "limit":
+		n, err := strconv.Atoi(name)
+		require.NoError(s.T, err)
+		s.s.opts.MaxQueues, s.s.opts.AutoCreateQueues = n, true
+	case "erased":
+		s.log.erased = true
 	case "tokens":
 		if s.s.opts.Auth = nil; rest == "" {
 			return
@@ -200,9 +216,7 @@ func (s *player) step(line string, below []string) {
 		s.equal(line, s.payloads(name), arg)
 	case "entries":
 		n := fmt.Sprint(s.m.proposals() - s.entries)
-		if rest != "" && n != rest {
-			s.Fatalf("%s: there are %s", line, n)
-		}
+		require.False(s, rest != "" && n != rest, "%s: there are %s", line, n)
 		s.entries = s.m.proposals()
 	default:
 		status, err := strconv.Atoi(word)
@@ -251,9 +265,7 @@ func (s *player) request(status int, line string, below []string) {
 	for _, secret := range []string{topSecret, sign(topSecret, call[2])} {
 		assert.False(s.T, strings.Contains(a.Body.String(), secret), "%s: %s", line, a.Body)
 	}
-	if a.Code != status {
-		s.Fatalf("%d %.300s: %d %s", status, line, a.Code, a.Body)
-	}
+	require.Equal(s, a.Code, status, "%.300s: %s", line, a.Body)
 	key := fmt.Sprint(line, headers)
 	for _, c := range checks {
 		where, want, equal := strings.Cut(c, " = ")
@@ -307,7 +319,5 @@ func (s *player) equal(what string, got any, want string) {
 	require.NoError(s.T, err)
 	require.NoError(s.T, json.Unmarshal(text, &a))
 	require.NoError(s.T, json.Unmarshal([]byte(want), &b))
-	if !reflect.DeepEqual(a, b) {
-		s.Fatalf("%s: %s", what, text)
-	}
+	require.DeepEqual(s, a, b, "%s: %s", what, text)
 }

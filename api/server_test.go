@@ -14,43 +14,22 @@ import (
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// pipes is a listener of in-memory connections, whose deadlines follow the
-// bubble's clock.
-type pipes struct {
-	conns chan net.Conn
-	done  chan struct{}
-}
-
-type pipeAddr string
-
-func (a pipeAddr) Network() string { return "pipe" }
-func (a pipeAddr) String() string  { return string(a) }
-
-type pipeConn struct {
-	net.Conn
-	from string
-}
-
-func (c pipeConn) RemoteAddr() net.Addr { return pipeAddr(c.from) }
-
-func (p *pipes) Accept() (net.Conn, error) {
-	select {
-	case c := <-p.conns:
-		return c, nil
-	case <-p.done:
-		return nil, net.ErrClosed
+// dialled serves on a network in memory, as fits a bubble, and returns how hosts connect.
+func dialled(t *testing.T, srv *http.Server) func(from string) net.Conn {
+	t.Helper()
+	n := memnet.New(memnet.Options{})
+	l, err := n.Listen("server:80")
+	require.NoError(t, err)
+	go func() { _ = srv.Serve(l) }()
+	return func(from string) net.Conn {
+		c, err := n.Dialer(from)(t.Context(), "server:80")
+		assert.NoError(t, err)
+		return c
 	}
-}
-func (p *pipes) Close() error   { close(p.done); return nil }
-func (p *pipes) Addr() net.Addr { return pipeAddr("server") }
-
-func (p *pipes) dial(from string) net.Conn {
-	a, b := net.Pipe()
-	p.conns <- pipeConn{b, from}
-	return a
 }
 
 // TestStrangers speaks raw HTTP to a whole http.Server.
@@ -59,11 +38,10 @@ func TestStrangers(t *testing.T) {
 		h := setup(t)
 		h.do("PUT", "/v1/queues/q", "").want(201)
 		before := h.proposals()
-		l := &pipes{make(chan net.Conn), make(chan struct{})}
 		srv := HTTPServer(h.s.Handler(), Guard{Exempt: Exempt, Refuse: h.s.Refuse}, h.s.opts.Conns, h.s.log)
-		go func() { _ = srv.Serve(l) }()
+		dial := dialled(t, srv)
 		talk := func(text string) (status string, after time.Duration) {
-			c := l.dial("1.2.3.4:5")
+			c := dial("1.2.3.4")
 			defer c.Close()
 			begun := time.Now()
 			go func() { _, _ = io.WriteString(c, text) }()
@@ -92,7 +70,7 @@ func TestStrangers(t *testing.T) {
 			}
 		}
 		// What follows a chunked body may be what a proxy takes for a part of it.
-		c := l.dial("1.2.3.4:5")
+		c := dial("1.2.3.4")
 		go func() {
 			_, _ = io.WriteString(c, "POST /v1/queues/none/pause HTTP/1.1\r\nHost: x\r\n"+
 				"Content-Length: 44\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"+
@@ -115,9 +93,8 @@ func TestStrangers(t *testing.T) {
 func TestRefusedUnread(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, _, _, _ := withAuth(t, "admin")
-		l := &pipes{make(chan net.Conn), make(chan struct{})}
 		srv := HTTPServer(h.s.Handler(), Guard{Refuse: h.s.Refuse}, h.s.opts.Conns, h.s.log)
-		go func() { _ = srv.Serve(l) }()
+		dial := dialled(t, srv)
 		defer srv.Close()
 		for _, c := range []struct {
 			request string
@@ -129,7 +106,7 @@ func TestRefusedUnread(t *testing.T) {
 			for _, body := range []string{
 				"Content-Length: 100\r\n\r\n{", "Transfer-Encoding: chunked\r\n\r\n9\r\n{",
 			} {
-				conn := l.dial("1.2.3.4:5")
+				conn := dial("1.2.3.4")
 				begun := time.Now()
 				go func() { _, _ = io.WriteString(conn, c.request+" HTTP/1.1\r\nHost: 1.2.3.4\r\n"+body) }()
 				in := bufio.NewReader(conn)
@@ -150,13 +127,13 @@ func TestRefusedUnread(t *testing.T) {
 
 // TestTooLargeIsAnswered: a client that sends all of a large body before it reads gets the answer.
 func TestTooLargeIsAnswered(t *testing.T) {
-	h := setup(t)
+	h := setup(t, func(o *Options) { o.MaxRequest = 8 << 20 })
 	srv := httptest.NewServer(h.s.Handler())
 	defer srv.Close()
 	c, err := net.Dial("tcp", srv.Listener.Addr().String())
 	require.NoError(t, err)
 	defer c.Close()
-	body := 2 * h.s.opts.MaxRequest
+	body := 2 * h.s.opts.MaxRequest // more than sockets buffer
 	_, err = fmt.Fprintf(c, "POST /v1/queues/q/messages HTTP/1.1\r\nHost: x\r\n"+
 		"Content-Length: %d\r\n\r\n", body)
 	require.NoError(t, err)
@@ -213,11 +190,9 @@ func TestUnready(t *testing.T) {
 	} {
 		w := httptest.NewRecorder()
 		h.ServeHTTP(w, httptest.NewRequest(c.method, c.path, http.NoBody))
-		if w.Code != c.status || !strings.Contains(w.Body.String(), c.says) {
-			t.Errorf("%s %s: %d %s", c.method, c.path, w.Code, w.Body)
-		}
-		if c.status == 503 && w.Header().Get("Retry-After") == "" {
-			t.Errorf("%s: no Retry-After", c.path)
-		}
+		assert.True(t, w.Code == c.status && strings.Contains(w.Body.String(), c.says),
+			"%s %s: %d %s", c.method, c.path, w.Code, w.Body)
+		assert.False(t, c.status == 503 && w.Header().Get("Retry-After") == "",
+			"%s: no Retry-After", c.path)
 	}
 }

@@ -19,25 +19,8 @@ func TestTrackerIsBounded(t *testing.T) {
 		tr.end(tr.begin("k", &event.Command{Produce: &event.Produce{}}), 1, nil)
 	}
 	n := len(tr.find(operationKey{"", "k"}))
-	if n != keepOperations+100 || len(tr.pending) != 0 {
-		t.Errorf("%d kept, %d pending", n, len(tr.pending))
-	}
-}
-
-func TestDeduplicationWindowIsBoundedByRetention(t *testing.T) {
-	h := setup(t, func(o *Options) { o.HistoryRetention = 3600e9 })
-	h.do("PUT", "/v1/queues/q", "").want(201).with("deduplication.window_seconds", 3600.0)
-	h.do("PUT", "/v1/queues/q", `{"deduplication":{"window_seconds":86400}}`).want(400)
-}
-
-func TestErasedContent(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	h.do("POST", "/v1/queues/q/messages", oneMessage).want(201)
-	h.log.erased = true
-	h.do("GET", "/v1/queues/q/messages", "").want(200).with("messages.0.erased", true)
-	h.do("POST", "/v1/queues/q/lease", "").want(200).with("messages.0.erased", true,
-		"messages.0.payload", nil)
+	assert.True(t, n == keepOperations+100 && len(tr.pending) == 0,
+		"%d kept, %d pending", n, len(tr.pending))
 }
 
 // TestDamagedContent: what is in a damaged file is answered with a retryable 503, but shown as
@@ -103,7 +86,6 @@ func TestLifeWhoseBeginningIsGone(t *testing.T) {
 	if m.Origin == nil || *m.Origin != origin || string(m.Payload) != "22" || m.Key != "k" {
 		t.Errorf("%+v", m)
 	}
-	if lifeOf(history, id(99)) != nil || lifeOf(history, id(16)) != nil {
-		t.Error("a life of no message")
-	}
+	assert.True(t, lifeOf(history, id(99)) == nil && lifeOf(history, id(16)) == nil,
+		"a life of no message")
 }

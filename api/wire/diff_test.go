@@ -33,7 +33,6 @@ func TestJSONPatch(t *testing.T) {
 		fmt.Fprintf(&long, ",%d", i)
 	}
 	got := Patch(jsontext.Value(`[]`), jsontext.Value("["+long.String()[1:]+"]"))
-	if len(got) != 1 || got[0].Op != "replace" || got[0].Path != "" {
-		t.Errorf("%d changes", len(got))
-	}
+	assert.True(t, len(got) == 1 && got[0].Op == "replace" && got[0].Path == "",
+		"%d changes", len(got))
 }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -14,9 +15,7 @@ func TestTimeAndOptRoundTrip(t *testing.T) {
 	in := `{"delivery":{"lease_ms":5,"dead_letter_queue":null},"message_schema":{"type" : "object"}}`
 	require.NoError(t, Decode([]byte(in), &u))
 	d := u.Delivery.Value
-	if d.LeaseMS.Or(0) != 5 || !d.DeadLetterQueue.Null || d.OnRetry.Set {
-		t.Fatalf("%+v", d)
-	}
+	require.True(t, d.LeaseMS.Or(0) == 5 && d.DeadLetterQueue.Null && !d.OnRetry.Set, "%+v", d)
 	require.Equal(t, string(u.MessageSchema.Value), `{"type" : "object"}`, "schema")
 	b, err := Marshal(u)
 	require.NoError(t, err)
@@ -43,9 +42,8 @@ func TestDecodeIsStrict(t *testing.T) {
 		err := Decode([]byte(bad), &r)
 		var sem *json.SemanticError
 		var syn *jsontext.SyntacticError
-		if err == nil || !errors.As(err, &sem) && !errors.As(err, &syn) {
-			t.Errorf("%s: %v", bad, err)
-		}
+		assert.False(t, err == nil || !errors.As(err, &sem) && !errors.As(err, &syn),
+			"%s: %v", bad, err)
 	}
 	var r ProduceRequest
 	if err := Decode([]byte(`{"messages":[{"payload":null}]}`), &r); err != nil || string(r.Messages[0].Payload) != "null" {

@@ -207,13 +207,9 @@ func TestReplayShapes(t *testing.T) {
 	c, f, _ := setup(t, says(200, `{"replayed":1}`), says(202, `{"id":"t","status":"running"}`),
 		says(200, `{"dead":[]}`), says(200, `{}`))
 	done, task, err := c.Replay(t.Context(), "q", wire.ReplayRequest{Filter: &wire.DeadFilter{}})
-	if err != nil || task != nil || *done.Replayed != 1 {
-		t.Fatalf("%+v %+v %v", done, task, err)
-	}
+	require.True(t, err == nil && task == nil && *done.Replayed == 1, "%+v %+v %v", done, task, err)
 	done, task, err = c.Replay(t.Context(), "q", wire.ReplayRequest{MessageIDs: []string{"a"}})
-	if err != nil || done != nil || task.ID != "t" {
-		t.Fatalf("%+v %+v %v", done, task, err)
-	}
+	require.True(t, err == nil && done == nil && task.ID == "t", "%+v %+v %v", done, task, err)
 	query := DeadQuery{DeadFilter: wire.DeadFilter{Key: new(string), Error: "x"}, Limit: 3}
 	_, err = c.Dead(t.Context(), "q", query)
 	require.NoError(t, err)

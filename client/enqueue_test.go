@@ -154,9 +154,8 @@ func TestABadMessageFailsAlone(t *testing.T) {
 					continue
 				}
 				var e *Error
-				if !errors.As(err, &e) || !errors.Is(err, tt.code) {
-					t.Fatalf("message %d: %v", i, err)
-				}
+				require.True(t, errors.As(err, &e) && errors.Is(err, tt.code),
+					"message %d: %v", i, err)
 				p := e.Problem
 				if p.Index != nil && (*p.Index != 0 ||
 					p.Detail != "messages[0].key must be short") {
@@ -165,9 +164,7 @@ func TestABadMessageFailsAlone(t *testing.T) {
 			}
 			keys := map[string]bool{}
 			for _, k := range s.keys {
-				if keys[k] {
-					t.Error("a key is used for two requests")
-				}
+				assert.False(t, keys[k], "a key is used for two requests")
 				keys[k] = true
 			}
 		})
@@ -221,9 +218,7 @@ func TestAFullQueueTakesWhatFits(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if full != 60 || room != 0 {
-		t.Errorf("%d did not fit; room for %d", full, room)
-	}
+	assert.True(t, full == 60 && room == 0, "%d did not fit; room for %d", full, room)
 }
 
 // A caller's deadline ends its own wait and nobody else's.
@@ -258,9 +253,8 @@ func TestADeadlineEndsItsOwnWait(t *testing.T) {
 		default:
 		}
 		_, err := c.Enqueue(waits, "q", JSON(1))
-		if !errors.Is(err, context.Canceled) || errors.Is(err, ErrOutcomeUnknown) {
-			t.Error(err)
-		}
+		assert.True(t, errors.Is(err, context.Canceled) && !errors.Is(err, ErrOutcomeUnknown),
+			"%v", err)
 	})
 }
 
@@ -357,7 +351,7 @@ func TestLane(t *testing.T) {
 		assert.Equal(t, len(sizes), 1, "a lone item waits")
 		mu.Unlock()
 		assert.EqualSlices(t, settled(), []int{1})
-		add(3000, 1)
+		add(1500, 1)
 		got := settled()
 		if most := slices.Max(got); most > maxItems || len(got) > 30 {
 			t.Errorf("%v", got)
@@ -370,9 +364,8 @@ func TestLane(t *testing.T) {
 		assert.EqualSlices(t, settled(), []int{1, 1}, "large items")
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		if l.senders != 0 || l.bytes != 0 || len(l.waiting) != 0 {
-			t.Errorf("left: %d senders, %d bytes, %d waiting", l.senders, l.bytes, len(l.waiting))
-		}
+		assert.True(t, l.senders == 0 && l.bytes == 0 && len(l.waiting) == 0,
+			"left: %d senders, %d bytes, %d waiting", l.senders, l.bytes, len(l.waiting))
 		c.Close()
 	})
 }
@@ -456,8 +449,6 @@ func TestWhatMayBeCommittedIsNotTakenApart(t *testing.T) {
 				t.Errorf("%s: request %d is another one", tt.name, i)
 			}
 		}
-		if len(a) != len(tt.answers) {
-			t.Errorf("%s: %d requests", tt.name, len(a))
-		}
+		assert.Equal(t, len(a), len(tt.answers), "%s: requests", tt.name)
 	}
 }

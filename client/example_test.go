@@ -37,13 +37,19 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// connect returns a client of the examples' node, with a queue that is empty.
+// connect returns a client of the examples' node, with a queue that is empty, also where tests are
+// repeated.
 func connect(queue string) *client.Client {
 	c, err := client.New(addr)
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := c.EnsureQueue(context.Background(), queue, client.Queue{}); err != nil {
+	ctx := context.Background()
+	err = c.DeleteQueue(ctx, queue, true)
+	if err == nil || errors.Is(err, client.ErrQueueNotFound) {
+		err = c.EnsureQueue(ctx, queue, client.Queue{})
+	}
+	if err != nil {
 		log.Fatal(err)
 	}
 	return c

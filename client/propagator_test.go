@@ -2,8 +2,6 @@ package client
 
 import (
 	"context"
-	"net/http"
-	"net/http/httptest"
 	"testing"
 
 	"github.com/qlogd/qlogd/api/wire"
@@ -28,38 +26,33 @@ func (who) Extract(ctx context.Context, headers map[string]string) context.Conte
 
 // TestPropagator: a call of its own carries its context in the request, an Enqueue in its message.
 func TestPropagator(t *testing.T) {
-	var header, message string
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		var in wire.ProduceRequest
-		assert.NoError(t, wire.Unmarshal(bodyOf(r), &in))
-		header, message = r.Header.Get("X-Who"), in.Messages[0].Headers["x-who"]
-		w.Header().Set("Content-Type", "application/json")
-		w.WriteHeader(http.StatusCreated)
-		_, _ = w.Write([]byte(`{"messages":[{"id":"1","status":"enqueued"}]}`))
-	}))
-	defer srv.Close()
-	c, err := New(srv.URL, WithPropagator(who{}), WithToken("t"))
-	require.NoError(t, err)
-	defer c.Close()
+	c, f, _ := several(t, []Option{WithPropagator(who{})},
+		all(enqueued, enqueued, enqueued, enqueued))
 	ctx := context.WithValue(t.Context(), whoKey{}, "ann")
 	own := JSON(1)
 	own.Headers = map[string]string{"x-who": "bob"}
-	for _, put := range []struct {
+	produce := func(ctx context.Context, queue string, m wire.NewMessage) error {
+		_, err := c.Produce(ctx, queue, m)
+		return err
+	}
+	enqueue := func(ctx context.Context, queue string, m wire.NewMessage) error {
+		_, err := c.Enqueue(ctx, queue, m)
+		return err
+	}
+	for i, put := range []struct {
+		call            func(context.Context, string, wire.NewMessage) error
 		ctx             context.Context
-		share           bool
 		m               wire.NewMessage
 		header, message string
 	}{
-		{ctx, false, JSON(1), "ann", ""}, {ctx, true, JSON(1), "", "ann"},
-		{ctx, true, own, "", "bob"}, {t.Context(), true, JSON(1), "", ""},
+		{produce, ctx, JSON(1), "ann", ""}, {enqueue, ctx, JSON(1), "", "ann"},
+		{enqueue, ctx, own, "", "bob"}, {enqueue, t.Context(), JSON(1), "", ""},
 	} {
-		if put.share {
-			_, err = c.Enqueue(put.ctx, "q", put.m)
-		} else {
-			_, err = c.Produce(put.ctx, "q", put.m)
-		}
-		require.NoError(t, err)
-		assert.Equal(t, header, put.header)
-		assert.Equal(t, message, put.message)
+		require.NoError(t, put.call(put.ctx, "q", put.m))
+		asked := f[0].asked()[i]
+		var in wire.ProduceRequest
+		require.NoError(t, wire.Unmarshal([]byte(asked.body), &in))
+		assert.Equal(t, asked.header.Get("X-Who"), put.header)
+		assert.Equal(t, in.Messages[0].Headers["x-who"], put.message)
 	}
 }

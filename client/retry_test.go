@@ -93,9 +93,8 @@ func TestRetryRules(t *testing.T) {
 			case settle:
 				_, err = c.Ack(t.Context(), "q", "01A")
 			}
-			if (err == nil) != (tt.err == nil) || !errors.Is(err, tt.err) {
-				t.Errorf("error %v, not %v", err, tt.err)
-			}
+			assert.True(t, (err == nil) == (tt.err == nil) && errors.Is(err, tt.err),
+				"error %v, not %v", err, tt.err)
 			assert.Equal(t, len(f.asked()), tt.requests, "requests")
 			if n := len(*waits); (n > 0) != (tt.wait > 0) ||
 				n > 0 && ((*waits)[0] < tt.wait || (*waits)[0] > max(2*short, tt.wait*3/2)) {
@@ -105,9 +104,7 @@ func TestRetryRules(t *testing.T) {
 			for _, a := range f.asked() {
 				keys[a.header.Get("Idempotency-Key")] = true
 			}
-			if len(keys) != 1 || keys[""] != (tt.kind != write) {
-				t.Errorf("keys %v", keys)
-			}
+			assert.True(t, len(keys) == 1 && keys[""] == (tt.kind != write), "keys %v", keys)
 		})
 	}
 }
@@ -171,9 +168,8 @@ func TestCallsGoToTheLeader(t *testing.T) {
 	enqueue(1, 1, 3) // 2 stops, 0 names 1
 	enqueue()
 	enqueue(1, 3, 3) // 0 names 1
-	if c.endpoints[0].busy.Load() != 0 || c.endpoints[1].busy.Load() != 0 {
-		t.Error("nothing is in flight")
-	}
+	assert.True(t, c.endpoints[0].busy.Load() == 0 && c.endpoints[1].busy.Load() == 0,
+		"nothing is in flight")
 	// 2 is passed over, 1 leads.
 	var at [3]int
 	for range 6 {

@@ -17,11 +17,11 @@ import (
 	"net/url"
 	"os"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/qlogd/qlogd/internal/simtest/assert"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // urls calls fn with each URL of testdata/urls.txt.
@@ -37,35 +37,39 @@ func urls(t *testing.T, fn func(kind, raw string)) {
 	}
 }
 
-// listen returns the port of a server on this machine and how many connections
-// it was made.
-func listen(t *testing.T) (port string, seen *atomic.Int64) {
+// untouched returns the port of a server on this machine that nobody may connect to.
+func untouched(t *testing.T) (port string) {
 	t.Helper()
-	seen = new(atomic.Int64)
-	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter,
-		r *http.Request) {
-		_, _ = io.WriteString(w, "inside")
-	}))
-	srv.Config.ConnState = func(_ net.Conn, s http.ConnState) {
-		if s == http.StateNew {
-			seen.Add(1)
-		}
+	srv := httptest.NewUnstartedServer(http.NotFoundHandler())
+	srv.Config.ConnState = func(c net.Conn, _ http.ConnState) {
+		t.Errorf("%s has connected", c.RemoteAddr())
 	}
 	srv.Start()
 	t.Cleanup(srv.Close)
 	_, port, err := net.SplitHostPort(srv.Listener.Addr().String())
 	must(t, err)
-	return port, seen
+	return port
 }
+
+// egress returns a client to whom a name is what resolve says, if it is not nil.
+func egress(t *testing.T, private bool, resolve func() []string) *Client {
+	t.Helper()
+	c := NewClient(private, "qlogd", 100)
+	t.Cleanup(c.Close)
+	if resolve != nil {
+		c.dialer.Resolver = resolver(t, resolve)
+	}
+	return c
+}
+
+// are resolves to these addresses.
+func are(addrs ...string) func() []string { return func() []string { return addrs } }
 
 // TestAttempts: each is refused when it is saved, by Do, and by the connection alone, where nobody
 // looked at the URL: nothing on this machine is connected to, whatever a resolver or net/http make
 // of it.
 func TestAttempts(t *testing.T) {
-	port, seen := listen(t)
-	c := NewClient(false, "", 100)
-	c.dialer.Resolver = resolver(t, func(string) []string { return []string{"127.0.0.1", "::1"} })
-	defer c.Close()
+	port, c := untouched(t), egress(t, false, are("127.0.0.1", "::1"))
 	urls(t, func(kind, raw string) {
 		if kind != "attempt" {
 			return
@@ -73,9 +77,8 @@ func TestAttempts(t *testing.T) {
 		raw = strings.Replace(raw, "PORT", port, 1)
 		var refused *RefusedError
 		err := CheckURL(raw, false)
-		if !errors.As(err, &refused) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: taken, or the error repeats credentials: %v", raw, err)
-		}
+		assert.True(t, errors.As(err, &refused) && !strings.Contains(err.Error(), "secret"),
+			"%s: taken, or the error repeats credentials: %v", raw, err)
 		if a, err := c.Do(t.Context(), Outgoing{URL: raw}); !errors.As(err, &refused) {
 			t.Errorf("%s: %v, %v", raw, a, err)
 		}
@@ -89,28 +92,24 @@ func TestAttempts(t *testing.T) {
 			t.Errorf("%s: connected", raw)
 		}
 	})
-	if n := seen.Load(); n > 0 {
-		t.Fatalf("%d connections were made", n)
-	}
 }
 
 // TestNamesThatStandForThisMachine: what a name stands for is judged when it is
 // dialled, each address of it, also where it was another one before.
 func TestNamesThatStandForThisMachine(t *testing.T) {
-	port, seen := listen(t)
-	var asked atomic.Int64
-	for name, addrs := range map[string]func() []string{
-		"loopback":        func() []string { return []string{"127.0.0.1"} },
-		"loopback, IPv6":  func() []string { return []string{"::1"} },
-		"one good":        func() []string { return []string{"10.1.2.3", "127.0.0.1"} },
-		"metadata":        func() []string { return []string{"169.254.169.254"} },
-		"mapped":          func() []string { return []string{"::ffff:127.0.0.1"} },
-		"another time":    func() []string { asked.Add(1); return []string{fmt.Sprintf("127.0.0.%d", asked.Load())} },
-		"unspecified":     func() []string { return []string{"0.0.0.0"} },
-		"embedded, NAT64": func() []string { return []string{"64:ff9b::7f00:1"} },
+	port := untouched(t)
+	asked := 0
+	for name, resolve := range map[string]func() []string{
+		"loopback":        are("127.0.0.1"),
+		"loopback, IPv6":  are("::1"),
+		"one good":        are("10.1.2.3", "127.0.0.1"),
+		"metadata":        are("169.254.169.254"),
+		"mapped":          are("::ffff:127.0.0.1"),
+		"another time":    func() []string { asked++; return are(fmt.Sprintf("127.0.0.%d", asked))() },
+		"unspecified":     are("0.0.0.0"),
+		"embedded, NAT64": are("64:ff9b::7f00:1"),
 	} {
-		c := NewClient(false, "", 100)
-		c.dialer.Resolver = resolver(t, func(string) []string { return addrs() })
+		c := egress(t, false, resolve)
 		target := "http://hooks.example.com:" + port + "/"
 		must(t, CheckURL(target, false))
 		for range 2 {
@@ -118,47 +117,34 @@ func TestNamesThatStandForThisMachine(t *testing.T) {
 			var refused *RefusedError
 			assert.True(t, errors.As(err, &refused), "%s: %v", name, err)
 		}
-		c.Close()
-	}
-	if n := seen.Load(); n > 0 {
-		t.Fatalf("%d connections were made", n)
 	}
 }
 
 // TestRedirect: it is the answer, wherever it points.
 func TestRedirect(t *testing.T) {
-	inner, seen := listen(t)
+	c := egress(t, true, nil)
 	for _, to := range []string{"http://169.254.169.254/latest/meta-data/",
-		"http://127.0.0.1:" + inner + "/"} {
+		"http://127.0.0.1:" + untouched(t) + "/"} {
 		srv := httptest.NewServer(http.RedirectHandler(to, http.StatusTemporaryRedirect))
-		c := NewClient(true, "", 100)
 		a, err := c.Do(t.Context(), Outgoing{URL: srv.URL})
 		if err != nil || a.Status != http.StatusTemporaryRedirect ||
 			a.Header.Get("Location") != to {
 			t.Errorf("%v, %v", a, err)
 		}
-		c.Close()
 		srv.Close()
-	}
-	if n := seen.Load(); n > 0 {
-		t.Fatalf("%d connections were made", n)
 	}
 }
 
 // TestNoProxy: one of the environment would connect for us, and judge nothing.
 func TestNoProxy(t *testing.T) {
-	port, seen := listen(t)
+	port := untouched(t)
 	t.Setenv("HTTP_PROXY", "http://127.0.0.1:"+port)
 	t.Setenv("http_proxy", "http://127.0.0.1:"+port)
 	t.Setenv("ALL_PROXY", "http://127.0.0.1:"+port)
-	c := NewClient(false, "", 100)
-	c.dialer.Resolver = resolver(t, func(string) []string { return []string{"10.9.9.9"} })
-	defer c.Close()
+	c := egress(t, false, are("10.9.9.9"))
 	_, err := c.Do(t.Context(), Outgoing{URL: "http://hooks.example.com/"})
 	var refused *RefusedError
-	if !errors.As(err, &refused) || seen.Load() > 0 {
-		t.Fatalf("%v, %d connections", err, seen.Load())
-	}
+	require.True(t, errors.As(err, &refused), "%v", err)
 	if u, err := http.ProxyFromEnvironment(&http.Request{URL: &url.URL{Scheme: "http",
 		Host: "hooks.example.com"}}); err != nil || u == nil {
 		t.Fatalf("the environment has no proxy here (%v, %v): the test shows nothing", u, err)
@@ -217,8 +203,7 @@ func TestDo(t *testing.T) {
 	}))
 	defer srv.Close()
 	defer close(hang)
-	c := NewClient(true, "qlogd", 100)
-	defer c.Close()
+	c := egress(t, true, nil)
 	a, err := c.Do(t.Context(), Outgoing{URL: srv.URL + "/echo", Body: []byte("hello"),
 		Header: http.Header{"x-own": {"1"}, "Host": {"elsewhere"}, "Content-Length": {"3"}}})
 	if err != nil || a.Status != http.StatusTeapot || string(a.Body) != "hello" || a.Cut {
@@ -236,9 +221,7 @@ func TestDo(t *testing.T) {
 		_, err = c.Do(t.Context(), Outgoing{
 			URL: srv.URL + path + "?secret=1", Timeout: 300 * time.Millisecond,
 		})
-		if err == nil || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: %v", path, err)
-		}
+		assert.True(t, err != nil && !strings.Contains(err.Error(), "secret"), "%s: %v", path, err)
 	}
 	for _, path := range []string{"/break", "/headers"} {
 		if a, err = c.Do(t.Context(), Outgoing{URL: srv.URL + path + "?secret=1"}); err == nil ||
@@ -304,13 +287,11 @@ func TestNotHTTP(t *testing.T) {
 			_ = c.Close()
 		}
 	}()
-	c := NewClient(true, "", 100)
-	defer c.Close()
+	c := egress(t, true, nil)
 	for range 4 {
 		a, err := c.Do(t.Context(), Outgoing{URL: "http://" + l.Addr().String()})
-		if err == nil || strings.Contains(err.Error(), "hunter2") || Unsent(err) {
-			t.Errorf("%+v, %v", a, err)
-		}
+		assert.True(t, err != nil && !strings.Contains(err.Error(), "hunter2") && !Unsent(err),
+			"%+v, %v", a, err)
 	}
 }
 
@@ -321,26 +302,21 @@ func TestClientTLS(t *testing.T) {
 	srv.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelInfo)
 	srv.StartTLS()
 	defer srv.Close()
-	c := NewClient(true, "", 100)
-	if _, err := c.Do(t.Context(), Outgoing{URL: srv.URL}); err == nil {
-		t.Error("a certificate that nobody signed was taken")
+	do := func(url string, trusts *x509.CertPool) error {
+		c := egress(t, true, are("127.0.0.1"))
+		if trusts != nil {
+			c.transport.TLSClientConfig = &tls.Config{RootCAs: trusts}
+		}
+		_, err := c.Do(t.Context(), Outgoing{URL: url})
+		return err
 	}
+	assert.True(t, do(srv.URL, nil) != nil, "a certificate that nobody signed was taken")
 	pool := x509.NewCertPool()
 	pool.AddCert(srv.Certificate())
-	known := NewClient(true, "", 100)
-	known.transport.TLSClientConfig = &tls.Config{RootCAs: pool}
-	defer known.Close()
-	if a, err := known.Do(t.Context(), Outgoing{URL: srv.URL}); err != nil || a.Status != 200 {
-		t.Errorf("%v, %v", a, err)
-	}
-	other := NewClient(true, "", 100)
-	other.transport.TLSClientConfig = &tls.Config{RootCAs: pool}
-	other.dialer.Resolver = resolver(t, func(string) []string { return []string{"127.0.0.1"} })
-	defer other.Close()
+	assert.NoError(t, do(srv.URL, pool))
 	_, port, _ := net.SplitHostPort(srv.Listener.Addr().String())
-	if _, err := other.Do(t.Context(), Outgoing{URL: "https://other.test:" + port}); err == nil {
-		t.Error("a certificate of another host was taken")
-	}
+	err := do("https://other.test:"+port, pool)
+	assert.True(t, err != nil, "a certificate of another host was taken")
 }
 
 func TestHeadersThatCanBeGiven(t *testing.T) {
@@ -356,7 +332,7 @@ func TestHeadersThatCanBeGiven(t *testing.T) {
 
 // resolver returns one that asks a server of ours, which answers any name with
 // these addresses.
-func resolver(t *testing.T, addrs func(name string) []string) *net.Resolver {
+func resolver(t *testing.T, addrs func() []string) *net.Resolver {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
 	must(t, err)
@@ -368,7 +344,7 @@ func resolver(t *testing.T, addrs func(name string) []string) *net.Resolver {
 			if err != nil {
 				return
 			}
-			if out := answerDNS(buf[:n], addrs); out != nil {
+			if out := answerDNS(buf[:n], addrs()); out != nil {
 				_, _ = conn.WriteTo(out, from)
 			}
 		}
@@ -380,20 +356,19 @@ func resolver(t *testing.T, addrs func(name string) []string) *net.Resolver {
 }
 
 // answerDNS answers a question of one name (RFC 1035, section 4).
-func answerDNS(q []byte, addrs func(string) []string) []byte {
+func answerDNS(q []byte, addrs []string) []byte {
 	if len(q) < 17 {
 		return nil
 	}
-	at, name := 12, ""
+	at := 12
 	for at < len(q) && q[at] != 0 {
-		name += string(q[at+1:at+1+int(q[at])]) + "."
 		at += 1 + int(q[at])
 	}
 	end := at + 5
 	kind := binary.BigEndian.Uint16(q[at+1:])
 	out := append([]byte{q[0], q[1], 0x81, 0x80, 0, 1, 0, 0, 0, 0, 0, 0}, q[12:end]...)
 	n := 0
-	for _, s := range addrs(name) {
+	for _, s := range addrs {
 		a := netip.MustParseAddr(s)
 		if a.Is4() != (kind == 1) || kind != 1 && kind != 28 {
 			continue

@@ -59,9 +59,7 @@ func TestMessage(t *testing.T) {
 				"source-ip": "192.0.2.7", "received-at": "2026-01-31T12:00:00.000Z"}
 		}
 		got, err := w.Message(request(body), 1000)
-		if err != nil || !reflect.DeepEqual(got, want) {
-			t.Errorf("%s: %+v, %v", body, got, err)
-		}
+		assert.True(t, err == nil && reflect.DeepEqual(got, want), "%s: %+v, %v", body, got, err)
 	}
 	var failed *FieldError
 	r := request(`{"event":"x","id":1,"urgency":"high","note":"` + strings.Repeat("x", 1000) + `"}`)
@@ -135,9 +133,8 @@ func TestHeadersOfMessages(t *testing.T) {
 		many["X-"+string(rune('A'+i/26))+string(rune('A'+i%26))] = []string{"1"}
 	}
 	first := w.headers(&Request{Header: many})
-	if len(first) != 64 || first["x-aa"] != "1" || first["webhook"] != "pd" {
-		t.Error(len(first))
-	}
+	assert.True(t, len(first) == 64 && first["x-aa"] == "1" && first["webhook"] == "pd",
+		"%v", len(first))
 	for range 10 {
 		if again := w.headers(&Request{Header: many}); len(again) != 64 ||
 			again["x-ci"] != first["x-ci"] || again["x-cj"] != first["x-cj"] {
@@ -221,9 +218,8 @@ func TestSecrets(t *testing.T) {
 	none, err := NewSecrets(os.Getenv, "")
 	must(t, err)
 	_, missing := none.Find(nil, []string{"f"})
-	if len(missing) != 1 || !strings.Contains(missing[0], "--secrets-dir") {
-		t.Error(missing)
-	}
+	assert.True(t, len(missing) == 1 && strings.Contains(missing[0], "--secrets-dir"),
+		"%v", missing)
 	if _, err := NewSecrets(os.Getenv, filepath.Join(dir, "nowhere")); err == nil {
 		t.Error("a folder that is not there was taken")
 	}

@@ -64,7 +64,7 @@ test: export QLOGD_RACE_BIN = $(CURDIR)/bin/qlogd.race
 test: export GORACE = atexit_sleep_ms=0
 test: lint build ## what CI runs: lint, and all tests, with the race detector where it can find something, and a small sample of each campaign
 	go build -race -o $(QLOGD_RACE_BIN) ./cmd/qlogd
-	CRASH_KILLS=2 POWER_CUTS=1 CRASH_CLIENTS=6 $(GOTEST) $(UNRACED) ./log ./internal/simtest/sim # the longest first; they wait as much as they work
+	CRASH_KILLS=2 POWER_CUTS=1 CRASH_CLIENTS=6 $(GOTEST) $(UNRACED) ./internal/simtest/sim # the longest first; they wait as much as they work
 	$(GOTEST) -race -short ./server ./raft ./api $(filter-out $(shell go list $(UNRACED)), $(shell go list ./...)) # of walks a sample
 	$(MAKE) -j3 -Oline $(MODULES:%=test/%) console-sample typescript-sample
 
@@ -223,9 +223,9 @@ sim: ## thousands of clusters in simulated time, each with partitions, crashes, 
 	SIM_KEEP=$(CURDIR)/bin/sim SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/simtest/sim
 
 .PHONY: crashwalk
-crashwalk: ## let the power fail in every single write and sync of a whole node, of its event log and of Raft's stores, with every kind of loss (QLOGD_CRASH= a sample)
+crashwalk: ## let the power fail in every single write and sync of a whole node, of its event log, of Raft's stores and of an erasure, with every kind of loss (QLOGD_CRASH= a sample)
 	QLOGD_CRASH=$(if $(filter undefined,$(origin QLOGD_CRASH)),full,$(QLOGD_CRASH)) go test -count=1 -v -timeout 4h \
-	  -run '^(Test.*CrashAnywhere|TestFailAnywhere|TestCrashAtEveryOperation)$$' ./log ./raft ./raft/fetch ./server
+	  -run '^(Test.*CrashAnywhere|TestFailAnywhere|Test(Crash|Error)AtEveryOperation)$$' ./log ./raft ./raft/fetch ./server ./background/erasure
 
 .PHONY: model
 model: ## let random commands and replicas run beside a naive model, and read models beside the fold (MODEL_RUNS=n)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
-	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/vfs"
 )
@@ -32,11 +31,11 @@ func TestCheck(t *testing.T) {
 		}
 		for _, name := range names {
 			right := disk.Get(path.Join(dir, name))
-			for at := 0; at < len(right); at += 7 {
+			for at := 0; at < len(right); at += step(7, 101) {
 				reported = nil
 				require.NoError(t, l.Check(t.Context(), seg.First, nil))
 				require.Equal(t, len(reported), 0, "%s: reported before byte %d", name, at)
-				flip(t, disk, name, at)
+				disk.Flip(path.Join(dir, name), at, 4)
 				err := l.Check(t.Context(), seg.First, nil)
 				require.True(t, IsDamage(err), "%s, byte %d: %v", name, at, err)
 				require.True(t, slices.Equal(reported, []string{name}),
@@ -49,7 +48,7 @@ func TestCheck(t *testing.T) {
 					must(t, vfs.WriteFile(disk, "/copy", right))
 					must(t, l.Replace(seg, "/copy"))
 				default:
-					flip(t, disk, name, at)
+					disk.Flip(path.Join(dir, name), at, 4)
 					require.True(t, errors.Is(l.Replace(seg, "/copy"), ErrGone),
 						"the newest segment is replaced")
 				}
@@ -62,18 +61,6 @@ func TestCheck(t *testing.T) {
 	} {
 		assert.True(t, errors.Is(err, ErrGone), "deleted by retention: %v", err)
 	}
-}
-
-// flip changes one byte of a file that may be open.
-func flip(t *testing.T, disk *memdisk.Disk, name string, at int) {
-	t.Helper()
-	f, err := disk.OpenReadWrite(path.Join(dir, name))
-	must(t, err)
-	b := make([]byte, 1)
-	_, err = f.ReadAt(b, int64(at))
-	b[0] ^= 4
-	_, werr := f.WriteAt(b, int64(at))
-	must(t, errors.Join(err, werr, f.Close()))
 }
 
 // badSector is a disk that cannot read a file.

@@ -2,7 +2,6 @@ package log
 
 import (
 	"errors"
-	"math"
 	"testing"
 	"time"
 
@@ -80,49 +79,6 @@ func types(events []event.Event) (out []string) {
 	return out
 }
 
-func TestRoundTrip(t *testing.T) {
-	s := begin(t, Options{})
-	policy := event.DefaultPolicy()
-	want := [][]event.Event{
-		s.block(event.Event{Type: event.QueueCreated, Queue: "a", Actor: "me", Policy: &policy,
-			Number: 1}),
-		s.block(), // an entry that caused nothing
-		s.block(event.Event{Type: event.Enqueued, Queue: "a", Key: "k", Priority: 5, Size: 2,
-			Alias: event.Hash{1},
-			Content: event.EncodeContent(&event.Content{Payload: []byte("{}"),
-				Headers: []event.Header{{Name: "h", Value: "v"}}})},
-			event.Event{Type: event.AnswerKept, Alias: event.Hash{2}, Body: event.Hash{3},
-				Until: 9}),
-	}
-	i := 0
-	for b, err := range s.log.Blocks(t.Context(), 0, math.MaxUint64) {
-		must(t, err)
-		w := want[i]
-		i++
-		if len(b.Events) == 0 {
-			b.Events = nil
-		}
-		if len(w) == 0 {
-			w = nil
-		}
-		assert.Equal(t, cmp.Diff(w, b.Events), "", "block %d", i-1)
-	}
-	assert.Equal(t, i, len(want))
-	id := want[2][0].ID
-	c, err := s.log.Content(event.RefOf(id))
-	assert.True(t, err == nil && string(c.Payload) == "{}" && c.Headers[0].Value == "v",
-		"content: %+v, %v", c, err)
-	kept, err := s.log.Find(event.Hash{2}, 0)
-	assert.True(t, err == nil && kept.ID == want[2][1].ID, "alias: %v, %v", kept, err)
-	_, err = s.log.Event(event.Ref{Index: 99})
-	assert.ErrorIs(t, err, ErrNotFound, "beyond the head")
-	must(t, s.log.Erase([]event.Ref{event.RefOf(id)}))
-	_, err = s.log.Content(event.RefOf(id))
-	assert.ErrorIs(t, err, ErrErased)
-	e, err := s.log.Event(event.RefOf(id))
-	assert.True(t, err == nil && e.Erased() && e.Queue == "a", "event: %+v, %v", e, err)
-}
-
 // TestHistory: whichever id is asked for, the history of the whole family is returned, each
 // event once and in the order of the log.
 func TestHistory(t *testing.T) {
@@ -173,31 +129,6 @@ func TestHistory(t *testing.T) {
 		_, err := s.log.EndOf(t.Context(), id)
 		assert.ErrorIs(t, err, ErrNotFound, "an open lease, or a message, has ended")
 	}
-}
-
-func TestHistoryBeginsWhereRetentionCut(t *testing.T) {
-	s := begin(t, Options{SegmentSize: 2 << 10})
-	m := s.enqueue("jobs", "1")
-	for range 40 {
-		s.enqueue("jobs", `"between"`)
-	}
-	lease := s.about(m, event.Event{Type: event.Leased, Queue: "jobs"})
-	s.about(m, event.Event{Type: event.Acked, Queue: "jobs", Lease: lease})
-	must(t, s.log.DeleteBefore(s.index-1))
-	before, _ := s.log.Begins()
-	assert.True(t, before >= 3, "nothing was deleted: %d", before)
-	got, err := s.log.History(t.Context(), m)
-	must(t, err)
-	assert.Equal(t, cmp.Diff([]string{"leased@jobs", "acked@jobs"}, types(got)), "")
-	for _, at := range []event.Instant{
-		{Kind: event.InstantIndex, Index: 3}, {Kind: event.InstantID, ID: m, Index: 3},
-		{Kind: event.InstantTime, Time: s.clock - 42_000},
-	} {
-		_, err := s.log.To(at)
-		assert.True(t, IsRange(err) && errors.Is(err, ErrGone), "to %+v: %v", at, err)
-	}
-	i, err := s.log.From(event.Instant{Kind: event.InstantStart})
-	assert.True(t, err == nil && i == s.log.First(), "from start: %d, %v", i, err)
 }
 
 func TestInstants(t *testing.T) {

@@ -58,7 +58,7 @@ func TestEveryFlippedByte(t *testing.T) {
 		if i >= 0 {
 			parts = extents(l, i)
 		}
-		for off := 0; off < len(data); off += step(1, 11) {
+		for off := 0; off < len(data); off += step(1, 47) {
 			tried++
 			flip := []byte{0x01, 0x80, 0xff}[off%3]
 			damaged := flipped(disk, name, int64(off), flip)

@@ -196,10 +196,8 @@ func corruption(t testing.TB, err error) *CorruptionError {
 // flipped returns a copy of the disk in which bits of one byte of a file in the log's directory are
 // flipped.
 func flipped(disk *memdisk.Disk, name string, off int64, bits byte) *memdisk.Disk {
-	disk, name = disk.Clone(), path.Join(dir, name)
-	b := disk.Get(name)
-	b[off] ^= bits
-	disk.Put(name, b)
+	disk = disk.Clone()
+	disk.Flip(path.Join(dir, name), int(off), bits)
 	return disk
 }
 
@@ -238,4 +236,59 @@ func tipOf(l *Log) (t tip) {
 func contentOf(l *Log, ref event.Ref) (content []byte, erased bool, err error) {
 	r, err := l.record(ref)
 	return r.Content, r.Erased, err
+}
+
+// everyLookup asks a log for everything there is in the blocks that it holds, some of whose
+// contents were erased.
+func everyLookup(t require.T, l *Log, blocks []*rawBlock, erased map[event.Ref]bool) {
+	t.Helper()
+	got, err := tryReadAll(l, 0)
+	must(t, err)
+	sameBlocks(t, got, blocks)
+	newest := [tables]map[[16]byte]event.Ref{{}, {}}
+	_, clock := l.Begins()
+	for i, b := range blocks {
+		for n, want := range b.Records {
+			ref := event.Ref{Index: b.Index, Number: uint32(n)}
+			got, err := l.record(ref)
+			must(t, err)
+			diff := diffRecord(got, want)
+			require.True(t, diff == "" && got.Erased == erased[ref],
+				"record %s: erased %v, %s", ref, got.Erased, diff)
+			newest[tableSubjects][want.Subject], newest[tableAliases][want.Alias] = ref, ref
+		}
+		beyond := event.Ref{Index: b.Index, Number: uint32(len(b.Records))}
+		_, err := l.record(beyond)
+		require.ErrorIs(t, err, ErrNotFound, "past the last record of block %d", b.Index)
+		chain, err := l.ChainAt(b.Index)
+		must(t, err)
+		require.Equal(t, chain, b.Chain, "chain at %d", b.Index)
+		for _, ms := range []int64{clock + 1, b.Time} {
+			index, ok, err := l.SeekTime(ms)
+			require.False(t, b.Time > clock && (err != nil || !ok || index != b.Index),
+				"time %d: block %d, %v, %v, want %d", ms, index, ok, err, b.Index)
+		}
+		clock = max(clock, b.Time)
+		if i%10 == 5 {
+			got, err := tryReadAll(l, b.Index)
+			must(t, err)
+			sameBlocks(t, got, blocks[i:])
+		}
+	}
+	for table, keys := range newest {
+		delete(keys, [16]byte{})
+		for key, want := range keys {
+			got, ok, err := l.newest(table, key, want.Index)
+			require.True(t, got == want && ok && err == nil,
+				"newest of %q: %v %v %v, want %v", key, got, ok, err, want)
+			got, ok, err = l.newest(table, key, want.Index+1)
+			require.True(t, !ok && err == nil, "%q after its newest record: %v %v", key, got, err)
+		}
+		for _, key := range [][16]byte{{}, key("nobody")} {
+			_, ok, err := l.newest(table, key, 0)
+			require.True(t, !ok && err == nil, "a key that is not there: %v %v", ok, err)
+		}
+	}
+	_, ok, err := l.SeekTime(clock + 1)
+	require.True(t, !ok && err == nil, "a time that has not come: %v %v", ok, err)
 }

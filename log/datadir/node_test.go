@@ -1,8 +1,11 @@
 package datadir
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -147,3 +150,24 @@ func TestNodeIsStrict(t *testing.T) {
 	_, err := os.Stat(Path(dir, NodeFile))
 	assert.ErrorIs(t, err, os.ErrNotExist)
 }
+
+// TestAcquire: a directory is one process's, and only its owner's.
+func TestAcquire(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	lock, err := Acquire(dir)
+	must(t, err)
+	_, err = Acquire(dir) // flock belongs to the open file: this is as good as another process
+	assert.ErrorContains(t, err, "pid "+strconv.Itoa(os.Getpid()))
+	must(t, lock.Close())
+	link := dir + "-link"
+	must(t, errors.Join(os.Chmod(dir, 0o777), os.Symlink(dir, link)))
+	for name, want := range map[string]string{
+		dir: "can be written to by others", link: "is a symbolic link",
+	} {
+		_, err = Acquire(name)
+		assert.ErrorContains(t, err, want)
+	}
+}
+
+// must fails the test on an error.
+var must = require.NoError

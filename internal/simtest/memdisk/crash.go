@@ -194,6 +194,13 @@ func (m *Disk) Put(name string, data []byte) {
 	m.names[clean(name)], m.durable[clean(name)] = n, n
 }
 
+// Flip flips bits of one byte of a file, which may be open, without counting as an operation.
+func (m *Disk) Flip(name string, at int, bits byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.names[clean(name)].data[at] ^= bits
+}
+
 // Get returns a copy of a file's bytes, or nil.
 func (m *Disk) Get(name string) []byte {
 	m.mu.Lock()

@@ -24,7 +24,6 @@ import (
 
 // attack is something done to a data directory by somebody who may write all its files.
 type attack struct {
-	kind string // flip, cut, swap, rewrite
 	name string
 	do   func(v *victim)
 	// onlyHeads: nothing in the directory itself can tell, for it is what an
@@ -39,7 +38,6 @@ type victim struct {
 	foreign string // another cluster's directory
 	blocks  []*event.Block
 	ends    map[uint64]end
-	flipped string // the file's name
 }
 
 // end is where a block ends in the log's files.
@@ -168,50 +166,17 @@ func (v *victim) rewriteContent(blob []byte) {
 	v.t.Fatal("no such content")
 }
 
-// attacks is the table.
+// attacks is the table. That bytes in place are found is tested in log and log/checkpoint.
 func attacks(blocks []*event.Block, segments int) (all []attack) {
-	add := func(kind, name string, onlyHeads bool, do func(*victim)) {
-		all = append(all, attack{kind, name, do, onlyHeads})
-	}
-	// Flips: single bits, bytes, sectors, in every kind of file, spread evenly.
-	for _, pattern := range []string{"log/*.seg", "log/*.idx", "checkpoints/*"} {
-		for i := range 12 {
-			add("flip", fmt.Sprintf("bit %d of %s at %d/12", i%8, pattern, i), false,
-				func(v *victim) {
-					names := v.files(pattern)
-					name := names[i%len(names)]
-					v.flipped = filepath.Base(name)
-					v.edit(name, func(b []byte) []byte {
-						b[len(b)*i/12] ^= 1 << (i % 8)
-						return b
-					})
-				})
-		}
-	}
-	for i := range 16 {
-		add("flip", fmt.Sprintf("segment header byte %d", i*11/2), false, func(v *victim) {
-			v.edit(v.seg(i), func(b []byte) []byte {
-				b[i*11/2] ^= 0x81
-				return b
-			})
-		})
-		add("flip", fmt.Sprintf("zeros over 64 bytes of segment %d", i%segments), false,
-			func(v *victim) {
-				v.edit(v.seg(i), func(b []byte) []byte {
-					at := 88 + (len(b)-160)*i/16
-					clear(b[at : at+64])
-					return b
-				})
-			})
+	add := func(name string, onlyHeads bool, do func(*victim)) {
+		all = append(all, attack{name, do, onlyHeads})
 	}
 	for i := range 8 {
 		b := blocks[len(blocks)*i/8]
-		for k := 0; k < len(b.Events); k++ {
-			if blob := b.Events[k].Content.Bytes; len(blob) > 4 {
-				add("flip", fmt.Sprintf("a payload at index %d with its checksum put right",
-					b.Index), false, func(v *victim) { v.rewriteContent(blob) })
-				break
-			}
+		k := slices.IndexFunc(b.Events, func(e event.Event) bool { return len(e.Content.Bytes) > 4 })
+		if k >= 0 {
+			add(fmt.Sprintf("a payload at index %d with its checksum put right", b.Index), false,
+				func(v *victim) { v.rewriteContent(b.Events[k].Content.Bytes) })
 		}
 	}
 
@@ -225,44 +190,44 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 				v.removeSegments(v.files("log/*.seg")[:i+1]...)
 			},
 		} {
-			add("cut", fmt.Sprintf("segment %d %s", i, what), false, do)
+			add(fmt.Sprintf("segment %d %s", i, what), false, do)
 		}
 	}
 	for i := range 12 {
 		index := blocks[(len(blocks)-1)*i/12].Index
-		add("cut", fmt.Sprintf("tail behind index %d, with its checkpoints", index), true,
+		add(fmt.Sprintf("tail behind index %d, with its checkpoints", index), true,
 			func(v *victim) { v.cutAfter(index) })
 	}
-	add("cut", "all but the card", true, func(v *victim) {
+	add("all but the card", true, func(v *victim) {
 		v.remove(v.files("log/*")...)
 		v.remove(v.files("checkpoints/*")...)
 	})
 
 	// Swaps.
 	for i := range segments - 1 {
-		add("swap", fmt.Sprintf("segments %d and %d", i, i+1), false,
+		add(fmt.Sprintf("segments %d and %d", i, i+1), false,
 			func(v *victim) { v.swap(v.seg(i), v.seg(i+1)) })
-		add("swap", fmt.Sprintf("segment %d with another cluster's", i), false, func(v *victim) {
+		add(fmt.Sprintf("segment %d with another cluster's", i), false, func(v *victim) {
 			names, _ := filepath.Glob(filepath.Join(v.foreign, "log/*.seg"))
 			v.write(v.seg(i), v.read(names[i%len(names)]))
 		})
 		if i < segments-2 {
-			add("swap", fmt.Sprintf("side files %d and %d", i, i+1), false,
+			add(fmt.Sprintf("side files %d and %d", i, i+1), false,
 				func(v *victim) { v.swap(side(v.seg(i)), side(v.seg(i+1))) })
 		}
 	}
-	add("swap", "two checkpoints", false, func(v *victim) {
+	add("two checkpoints", false, func(v *victim) {
 		names := v.files("checkpoints/*")
 		v.swap(names[0], names[1])
 	})
-	add("swap", "a checkpoint with another cluster's", false, func(v *victim) {
+	add("a checkpoint with another cluster's", false, func(v *victim) {
 		names, _ := filepath.Glob(filepath.Join(v.foreign, "checkpoints/*"))
 		v.write(v.files("checkpoints/*")[0], v.read(names[0]))
 	})
 	for i := range 12 {
 		// Three neighbours in one segment: the two behind the first are exchanged.
 		k := (len(blocks) - 4) * i / 12
-		add("swap", fmt.Sprintf("blocks %d and %d", blocks[k+1].Index, blocks[k+2].Index), false,
+		add(fmt.Sprintf("blocks %d and %d", blocks[k+1].Index, blocks[k+2].Index), false,
 			func(v *victim) {
 				for ; ; k++ {
 					a, b, c := v.ends[blocks[k].Index], v.ends[blocks[k+1].Index], v.ends[blocks[k+2].Index]
@@ -276,7 +241,7 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 				}
 			})
 	}
-	add("swap", "all of the log with another cluster's", true, func(v *victim) {
+	add("all of the log with another cluster's", true, func(v *victim) {
 		for _, dir := range []string{"log", "checkpoints"} {
 			require.NoError(v.t, errors.Join(os.RemoveAll(filepath.Join(v.dir, dir)),
 				os.CopyFS(filepath.Join(v.dir, dir), os.DirFS(filepath.Join(v.foreign, dir)))))
@@ -284,17 +249,8 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	})
 
 	// Rewrites: by somebody who has qlogd's own code, and leaves no checkpoint that contradicts.
-	find := func(from int, is func(*event.Event) bool) (int, int) {
-		for n := range blocks {
-			i := (from + n) % len(blocks)
-			if k := slices.IndexFunc(blocks[i].Events, func(e event.Event) bool { return is(&e) }); k >= 0 {
-				return i, k
-			}
-		}
-		panic("there is no such event")
-	}
 	forgery := func(name string, onlyHeads bool, i int, change func(b *event.Block) *event.Block) {
-		add("rewrite", name, onlyHeads, func(v *victim) {
+		add(name, onlyHeads, func(v *victim) {
 			v.forge(func(n int, b *event.Block) *event.Block {
 				if n == i {
 					return change(b)
@@ -305,27 +261,21 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 	}
 	for n := range 10 {
 		at := len(blocks) * n / 10
-		for _, f := range []struct {
-			what   string
-			is     func(*event.Event) bool
-			change func(*event.Event)
-		}{
-			{"payload", func(e *event.Event) bool { return e.Type == event.Enqueued },
-				func(e *event.Event) { e.Content = content(`"forged"`) }},
-			{"worker", func(e *event.Event) bool { return e.Type == event.Leased },
-				func(e *event.Event) { e.Worker = "somebody else" }},
-			{"actor", func(e *event.Event) bool { return e.Actor == "" },
-				func(e *event.Event) { e.Actor = "somebody else" }},
-		} {
-			i, k := find(at, f.is)
-			forgery(fmt.Sprintf("another %s at index %d", f.what, blocks[i].Index), true, i,
-				func(b *event.Block) *event.Block { f.change(&b.Events[k]); return b })
-		}
 		forgery(fmt.Sprintf("block %d left out", blocks[at].Index), false, at,
 			func(*event.Block) *event.Block { return nil })
+		for len(blocks[at].Events) == 0 {
+			at++
+		}
+		for what, change := range map[string]func(*event.Event){
+			"actor":   func(e *event.Event) { e.Actor = "somebody else" },
+			"payload": func(e *event.Event) { e.Content = content(`"forged"`) },
+		} {
+			forgery(fmt.Sprintf("another %s at index %d", what, blocks[at].Index), true, at,
+				func(b *event.Block) *event.Block { change(&b.Events[0]); return b })
+		}
 	}
 	for i := range 6 {
-		add("rewrite", fmt.Sprintf("segment %d of a forged log", i), false, func(v *victim) {
+		add(fmt.Sprintf("segment %d of a forged log", i), false, func(v *victim) {
 			was := filepath.Join(v.t.TempDir(), "was")
 			require.NoError(v.t, os.CopyFS(was, os.DirFS(v.dir)))
 			v.forge(func(n int, b *event.Block) *event.Block {
@@ -342,6 +292,18 @@ func attacks(blocks []*event.Block, segments int) (all []attack) {
 		})
 	}
 	return all
+}
+
+// blocksOf returns the blocks of a log.
+func blocksOf(t *testing.T, l *log.Log) (blocks []*event.Block) {
+	t.Helper()
+	for b, err := range l.Blocks(t.Context(), 0, math.MaxUint64) {
+		require.NoError(t, err)
+		c := *b
+		c.Events = slices.Clone(b.Events)
+		blocks = append(blocks, &c)
+	}
+	return blocks
 }
 
 // Every attack on a log is seen: by verification, or, where the directory is
@@ -363,12 +325,8 @@ func TestAttacks(t *testing.T) {
 		keep()
 	}
 	segments := len(l.log.Segments())
-	var blocks []*event.Block
-	ends := map[uint64]end{}
-	for b, err := range l.log.Blocks(t.Context(), 0, math.MaxUint64) {
-		require.NoError(t, err)
-		blocks = append(blocks, &event.Block{Index: b.Index, Time: b.Time, Chain: b.Chain,
-			Events: slices.Clone(b.Events)})
+	blocks, ends := blocksOf(t, l.log), map[uint64]end{}
+	for _, b := range blocks {
 		upTo, err := l.log.SegmentsTo(b.Index)
 		require.NoError(t, err)
 		last := upTo[len(upTo)-1]
@@ -382,50 +340,48 @@ func TestAttacks(t *testing.T) {
 		other.checkpoint()
 	}
 	require.NoError(t, other.log.Close())
-	by, _ := detect(t, l.dir, heads)
-	require.Equal(t, by, "", "the honest log")
+	require.Equal(t, detect(t, l.dir, heads), "", "the honest log")
 
 	table := attacks(blocks, segments)
-	parent := t.TempDir()
-	for i, a := range table {
-		dir := filepath.Join(parent, fmt.Sprint(i))
+	parent, step := t.TempDir(), 1
+	if testing.Short() {
+		step = 5
+	}
+	for i := 0; i < len(table); i += step {
+		a, dir := table[i], filepath.Join(parent, fmt.Sprint(i))
 		require.NoError(t, os.CopyFS(dir, os.DirFS(l.dir)))
 		v := &victim{t: t, dir: dir, foreign: other.dir, blocks: blocks, ends: ends}
 		a.do(v)
-		by, diff := detect(t, dir, heads)
-		switch {
-		case v.flipped != "" && by == "verify" && !strings.Contains(diff.Error(), v.flipped):
-			t.Errorf("%s, %s: %s is not named: %v", a.kind, a.name, v.flipped, diff)
-		case by == "":
-			t.Errorf("%s, %s: nobody noticed", a.kind, a.name)
-		case a.onlyHeads && by != "heads":
-			t.Errorf("%s, %s: %s noticed, which is more than can be", a.kind, a.name, by)
+		by := detect(t, dir, heads)
+		if a.onlyHeads {
+			assert.Equal(t, by, "heads", "%s", a.name)
+		} else {
+			assert.NotEqual(t, by, "", "%s", a.name)
 		}
 		require.NoError(t, os.RemoveAll(dir))
 	}
-	assert.True(t, len(table) >= 200, "only %d attacks", len(table))
 	t.Logf("figures: %d attacks on %d segments, %d blocks, with %d heads", len(table), segments,
 		len(blocks), len(heads))
 }
 
-// detect reports who sees that something was done to a directory, and what that says.
-func detect(t *testing.T, dir string, heads []wire.LogHead) (by string, diff *Difference) {
+// detect returns who sees that something was done to a directory.
+func detect(t *testing.T, dir string, heads []wire.LogHead) string {
 	t.Helper()
 	_, err := verifyDir(t, dir, nil)
-	if errors.As(err, &diff) {
-		return "verify", diff
+	if errors.As(err, new(*Difference)) {
+		return "verify"
 	}
 	require.NoError(t, err, "%s: not even a difference", dir)
 	d, err := Open(dir)
 	require.NoError(t, err)
 	defer d.Close()
 	r, err := compareHeads(t, d, heads)
-	if errors.As(err, &diff) {
-		return "heads", diff
+	if errors.As(err, new(*Difference)) {
+		return "heads"
 	}
 	require.True(t, err == nil && r.Equal == len(heads) && r.Newest == heads[len(heads)-1].Index,
 		"%s: %+v, %v", dir, r, err)
-	return "", nil
+	return ""
 }
 
 func compareHeads(t *testing.T, d *Dir, heads []wire.LogHead) (HeadsReport, error) {

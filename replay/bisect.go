@@ -249,7 +249,9 @@ const (
 type predicate struct {
 	program cel.Program
 	adapter types.Adapter
-	state   *projections.State // while it is asked
+	// While it is asked:
+	state *projections.State
+	lists map[string]ref.Val // of messages, by queue
 }
 
 //go:embed predicate.txt
@@ -319,8 +321,8 @@ func (costs) CallCost(_, overload string, _ []ref.Val, result ref.Val) *uint64 {
 // holds reports whether the predicate is true of a state. It does not hold if it reads a queue by
 // queues['q'] that does not exist: that is no error.
 func (p *predicate) holds(s *projections.State) (bool, error) {
-	p.state = s
-	defer func() { p.state = nil }()
+	p.state, p.lists = s, map[string]ref.Val{}
+	defer func() { p.state, p.lists = nil, nil }()
 	out, _, err := p.program.Eval(map[string]any{
 		"index":  int64(s.Index()),
 		"time":   time.UnixMilli(s.Clock()).UTC(),
@@ -387,6 +389,9 @@ func (p *predicate) message(text string) ref.Val {
 }
 
 func (p *predicate) messages(queue string) ref.Val {
+	if list := p.lists[queue]; list != nil {
+		return list
+	}
 	views, more := p.state.Messages(queue, event.MessageFilter{Limit: maxCost})
 	if more {
 		return types.NewErr("queue %s has more than %d messages, too many to look at each",
@@ -396,7 +401,8 @@ func (p *predicate) messages(queue string) ref.Val {
 	for i := range views {
 		out[i] = messageOf(&views[i])
 	}
-	return p.adapter.NativeToValue(out)
+	p.lists[queue] = p.adapter.NativeToValue(out)
+	return p.lists[queue]
 }
 
 func messageOf(m *event.MessageView) *messageFacts {

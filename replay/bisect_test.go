@@ -21,14 +21,7 @@ func acked(queues []event.QueueView, n int64) bool {
 
 // What is found is what a look at every state finds.
 func TestBisectFindsTheFirst(t *testing.T) {
-	l := startLive(t, 31, 8<<10)
-	for range 4 {
-		l.busy(50)
-		l.checkpoint()
-	}
-	l.busy(20)
-	must(t, l.log.Sync())
-	d := l.open()
+	l, d := lives(t, 31, 8<<10, 4, 50)
 	for n := int64(1); ; n++ {
 		want := uint64(0)
 		if i := slices.IndexFunc(l.history, func(h observed) bool { return acked(h.queues, n) }); i >= 0 {

@@ -53,8 +53,12 @@ func TestSalvageFromABadDisk(t *testing.T) {
 	l := startLive(t, 7, 32<<10)
 	l.busy(200)
 	l.indexed()
+	step := int64(8192)
+	if testing.Short() {
+		step = 31 << 10
+	}
 	for _, s := range l.log.Segments() {
-		for off := int64(0); off < s.Size; off += 8192 {
+		for off := int64(0); off < s.Size; off += step {
 			blocks, losses, _ := salvagedOn(t, badPage{segment: s.Name, off: off}, l.dir)
 			require.True(t, len(losses) > 0, "%s, %d: no loss", s.Name, off)
 			lost := l.lost(blocks, &s)
@@ -96,11 +100,8 @@ func salvagedOn(t *testing.T, fsys vfs.FS, dir string) (
 	must(t, err)
 	defer l.Close()
 	blocks = map[uint64]event.Block{}
-	for b, err := range l.Blocks(t.Context(), 1, ^uint64(0)) {
-		must(t, err)
-		c := *b
-		c.Events = slices.Clone(b.Events)
-		blocks[b.Index] = c
+	for _, b := range blocksOf(t, l) {
+		blocks[b.Index] = *b
 	}
 	return blocks, losses, to
 }
@@ -228,7 +229,6 @@ func TestSalvageLeavesOutWhatNeedsALostBlock(t *testing.T) {
 			assert.Equal(t, losses[0].Kept, tt.kept)
 			assert.EqualSlices(t, losses[0].Messages, tt.affected, "affected")
 			d, state := opened(t, to)
-			defer d.Close()
 			assert.Equal(t, len(d.Node.Fork.Lost) == 0, tt.kept)
 			var live []event.ID
 			views, _ := state.Messages("q", event.MessageFilter{Limit: 10})
@@ -304,8 +304,7 @@ func TestSalvageCreatesQueues(t *testing.T) {
 				}
 				_, losses, to := salvaged(t, dir)
 				require.Equal(t, len(losses), len(tt.created))
-				d, state := opened(t, to)
-				defer d.Close()
+				_, state := opened(t, to)
 				for i, loss := range losses {
 					names := []string{}
 					for _, c := range loss.Created {
@@ -355,13 +354,7 @@ func TestSalvageOfAnOrderedQueue(t *testing.T) {
 	settle(event.OpRetry, 1, 2)
 	l.now += 60_000
 	settle(event.OpAck, -1, 1)
-	must(t, l.log.Sync())
-	dir := damaged(t, l.dir, log.SegmentName(l.log.First()), block(created))
-	_, losses, to := salvaged(t, dir)
-	require.Equal(t, losses[0].LeftOut, 0)
-	d, state := opened(t, to)
-	defer d.Close()
-	q, _ := state.Queue("q")
+	q := l.salvagedWithout(created)
 	require.Equal(t, q.Stats.Messages(), 2)
 }
 
@@ -396,53 +389,8 @@ func TestSalvageWithoutSegments(t *testing.T) {
 				missing++
 			}
 		}
-		must(t, d.Close())
 	}
 	assert.True(t, missing > 0, "no content is missing")
-}
-
-// TestPastOfADamagedLog damages each segment, the newest too: every state up to the last good index
-// is as it was, a copy of it verifies, and what is later is refused with the damage.
-func TestPastOfADamagedLog(t *testing.T) {
-	l := startLive(t, 5, 8<<10)
-	l.busy(60)
-	l.indexed()
-	segments := l.log.Segments()
-	for i, seg := range segments {
-		dir := damaged(t, l.dir, seg.Name, func(b []byte) []byte {
-			b[len(b)*2/3] ^= 1
-			return b
-		})
-		card, err := ReadCard(dir)
-		must(t, err)
-		_, err = Verify(t.Context(), vfs.OS{}, dir, card, nil)
-		c, ok := errors.AsType[*log.CorruptionError](err)
-		require.True(t, ok && c.LastGood > 0, "%v", err)
-		d, err := OpenOn(vfs.OS{}, dir, card, true)
-		must(t, err)
-		defer d.Close()
-		for n, o := range l.history {
-			if n%7 != 0 && o.index != c.LastGood && (n == 0 || l.history[n-1].index != c.LastGood) {
-				continue
-			}
-			state, _, err := d.StateAt(t.Context(), at(o.index))
-			if o.index > c.LastGood {
-				require.True(t, log.IsDamage(err), "index %d: %v", o.index, err)
-				continue
-			}
-			must(t, err)
-			require.Equal(t, state.Digest(), o.digest, "%s: state at %d", seg.Name, o.index)
-		}
-		to := filepath.Join(t.TempDir(), "new")
-		_, err = d.Into(t.Context(), now, to, seedless, nil)
-		require.True(t, log.IsDamage(err), "%v", err)
-		node, err := d.Into(t.Context(), at(c.LastGood), to, seedless, nil)
-		must(t, err)
-		_, err = Verify(t.Context(), vfs.OS{}, to, node, nil)
-		must(t, err)
-		_, err = Open(dir)
-		require.Equal(t, log.IsDamage(err), i == len(segments)-1, "%v", err)
-	}
 }
 
 // TestCopyOfADamagedHeader: where only a header is damaged, a copy of the log has all of it, whole.
@@ -490,22 +438,29 @@ func TestSalvageWithoutTheEndOfALease(t *testing.T) {
 		l.do(&event.Command{Settle: settle})
 		acks = append(acks, l.index)
 	}
-	must(t, l.log.Sync())
-	dir := damaged(t, l.dir, log.SegmentName(l.log.First()), block(acks[0]))
-	_, losses, to := salvaged(t, dir)
-	require.Equal(t, losses[0].LeftOut, 0)
-	d, state := opened(t, to)
-	defer d.Close()
-	q, _ := state.Queue("q")
+	q := l.salvagedWithout(acks[0])
 	require.Equal(t, q.Stats.Ready, 3)
 	require.Equal(t, q.Stats.Acked, 2)
 }
 
-// opened opens a data directory and folds it up to now. The caller closes it.
+// salvagedWithout loses the block at an index, after which everything else is kept, and returns
+// queue q.
+func (l *world) salvagedWithout(index uint64) event.QueueView {
+	l.t.Helper()
+	must(l.t, l.log.Sync())
+	_, losses, to := salvaged(l.t, damaged(l.t, l.dir, log.SegmentName(l.log.First()), block(index)))
+	require.Equal(l.t, losses[0].LeftOut, 0)
+	_, state := opened(l.t, to)
+	q, _ := state.Queue("q")
+	return q
+}
+
+// opened opens a data directory and folds it up to now.
 func opened(t *testing.T, dir string) (*Dir, *projections.State) {
 	t.Helper()
 	d, err := Open(dir)
 	must(t, err)
+	t.Cleanup(func() { d.Close() })
 	state, _, err := d.StateAt(t.Context(), now)
 	must(t, err)
 	must(t, invariants.Check(state))

@@ -1,11 +1,7 @@
 package replay
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
-	"math"
-	"slices"
 	"testing"
 
 	"github.com/qlogd/qlogd/event"
@@ -32,10 +28,9 @@ func (w *world) queue(name string, change func(*event.Policy)) {
 	w.t.Helper()
 	p := event.DefaultPolicy()
 	change(&p)
-	if r := w.do(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p,
-		DeadLetterAuto: p.DeadLetterQueue == "auto"}}); r[0].Problem != nil {
-		w.t.Fatal(r[0].Problem)
-	}
+	r := w.do(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p,
+		DeadLetterAuto: p.DeadLetterQueue == "auto"}})
+	require.True(w.t, r[0].Problem == nil, "%v", r[0].Problem)
 }
 
 func (w *world) produce(queue string, m event.NewMessage) event.ID {
@@ -43,9 +38,7 @@ func (w *world) produce(queue string, m event.NewMessage) event.ID {
 	m.Priority, m.Size = max(m.Priority, 5), 10
 	r := w.do(&event.Command{Produce: &event.Produce{Queue: queue,
 		Messages: []event.NewMessage{m}}})
-	if r[0].Problem != nil {
-		w.t.Fatal(r[0].Problem)
-	}
+	require.True(w.t, r[0].Problem == nil, "%v", r[0].Problem)
 	return r[0].Produced[0].ID
 }
 
@@ -238,29 +231,20 @@ func (w *world) traffic(steps int) {
 
 // Under the policies that there were, everything happens as it did.
 func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
-	for seed := range uint64(12) {
+	seeds := uint64(12)
+	if testing.Short() {
+		seeds = 3
+	}
+	for seed := range seeds {
 		w := begin(t, seed)
 		w.traffic(400)
 		s, told := w.run(WhatIfOptions{})
-		if s.All.Same != s.All.Messages || s.All.Messages < 200 || len(told) > 0 {
-			t.Errorf("seed %d: %d of %d are the same", seed, s.All.Same, s.All.Messages)
-			// The first ones are the causes of the rest.
-			when := func(d *Divergence) int64 {
-				at := int64(math.MaxInt64)
-				for _, s := range []*Step{d.First.Real, d.First.WhatIf} {
-					if s != nil {
-						at = min(at, int64(s.Time))
-					}
-				}
-				return at
-			}
-			all := slices.SortedFunc(maps.Values(told),
-				func(a, b *Divergence) int { return cmp.Compare(when(a), when(b)) })
-			for _, d := range all[:min(len(all), 3)] {
-				t.Logf("%s in %s key %s at %d: %+v, %+v", d.MessageID, d.Queue, d.Key,
-					d.First.Step, d.First.Real, d.First.WhatIf)
-			}
+		for _, d := range told {
+			t.Logf("%s in %s key %s at %d: %+v, %+v", d.MessageID, d.Queue, d.Key, d.First.Step,
+				d.First.Real, d.First.WhatIf)
 		}
+		assert.True(t, s.All.Same == s.All.Messages && s.All.Messages >= 200 && len(told) == 0,
+			"seed %d: %d of %d are the same", seed, s.All.Same, s.All.Messages)
 		// And from the middle on.
 		middle := at(w.index / 2)
 		s, _ = w.run(WhatIfOptions{From: middle})
@@ -281,34 +265,26 @@ func (w *world) replay(queue string, dead event.ID) event.ID {
 	w.t.Helper()
 	r := w.do(&event.Command{Replay: &event.Replay{Queue: queue, Strict: true,
 		Items: []event.ReplayItem{{ID: dead}}}})
-	if r[0].Problem != nil || r[0].Count != 1 {
-		w.t.Fatalf("%+v", r[0])
-	}
+	require.True(w.t, r[0].Problem == nil && r[0].Count == 1, "%+v", r[0])
 	return r[0].Moved[0].To
 }
 
 func TestWhatCantBePlayedIsRefused(t *testing.T) {
 	w := begin(t, 1)
-	w.queue("jobs", func(p *event.Policy) {})
-	w.produce("jobs", event.NewMessage{})
-	_, err := WhatIf(t.Context(), w.source(), WhatIfOptions{
-		From: now, To: now,
-		Change: change("jobs", func(p *event.Policy) { p.Ordering = event.FIFO }),
-	})
-	assert.ErrorContains(t, err, "ordering can't change while the queue holds messages")
-}
-
-func TestQueuesThatNameEachOtherAreRefused(t *testing.T) {
-	w := begin(t, 1)
-	w.queue("a", func(*event.Policy) {})
-	w.queue("b", func(*event.Policy) {})
-	_, err := WhatIf(t.Context(), w.source(), WhatIfOptions{
-		To: now,
-		Change: func(queue string, p *event.Policy) (bool, error) {
+	for _, queue := range []string{"a", "b"} {
+		w.queue(queue, func(*event.Policy) {})
+		w.produce(queue, event.NewMessage{})
+	}
+	for want, o := range map[string]WhatIfOptions{
+		"ordering can't change while the queue holds messages": {From: now, To: now,
+			Change: change("a", func(p *event.Policy) { p.Ordering = event.FIFO })},
+		"cannot have its own": {To: now, Change: func(queue string, p *event.Policy) (bool, error) {
 			p.DeadLetterQueue = map[string]string{"a": "b", "b": "a"}[queue]
 			return false, nil
-		},
-	})
-	assert.ErrorIs(t, err, ErrPolicy)
-	assert.ErrorContains(t, err, "cannot have its own")
+		}},
+	} {
+		_, err := WhatIf(t.Context(), w.source(), o)
+		assert.ErrorIs(t, err, ErrPolicy)
+		assert.ErrorContains(t, err, want)
+	}
 }

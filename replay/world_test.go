@@ -148,6 +148,19 @@ func (l *world) busy(entries int) {
 	}
 }
 
+// lives begins a world with n checkpoints, entries apart, and some more, and opens its directory.
+func lives(t *testing.T, seed uint64, segmentSize int64, n, entries int) (*world, *Dir) {
+	t.Helper()
+	l := startLive(t, seed, segmentSize)
+	for range n {
+		l.busy(entries)
+		l.checkpoint()
+	}
+	l.busy(20)
+	must(t, l.log.Sync())
+	return l, l.open()
+}
+
 func (l *world) random(i int) *event.Command {
 	queue := []string{"jobs", "keyed", "jobs.dlq"}[l.rng.IntN(3)]
 	switch l.rng.IntN(8) {

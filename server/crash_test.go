@@ -16,10 +16,12 @@ import (
 	"github.com/hashicorp/raft-wal/types"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/fsm"
+	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/internal/simtest/invariants"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -248,25 +250,21 @@ func retire(s *stack, do func(*event.Command) *event.Result) {
 // verifies, whose fold is the state; and the node goes on.
 func TestCrashAnywhere(t *testing.T) {
 	whole := memdisk.New()
-	if n := len(tale(whole)); n < 30 {
-		t.Fatalf("only %d entries were acknowledged on a good disk", n)
-	}
+	n := len(tale(whole))
+	require.True(t, n >= 30, "only %d entries were acknowledged on a good disk", n)
 	ops, crashes := whole.Ops(), 0
 	defer func() { t.Logf("figures: %d crashes in %d operations of a node", crashes, ops) }()
 	step, losses := 7, 1
-	if os.Getenv("QLOGD_CRASH") == "full" {
+	if testing.Short() {
+		step = 31
+	} else if os.Getenv("QLOGD_CRASH") == "full" {
 		step, losses = 1, 4
 	}
-	for at := 1; at <= ops; at += step {
+	kinds := []memdisk.Loss{memdisk.LoseAll, memdisk.LoseRandom, memdisk.LosePrefix, memdisk.LoseNone}
+	for at := 1; at <= ops && !t.Failed(); at += step {
 		for n := range losses {
-			losses := []memdisk.Loss{
-				memdisk.LoseAll, memdisk.LoseRandom, memdisk.LosePrefix, memdisk.LoseNone,
-			}
 			crashes++
-			crashAt(t, at, losses[(at/step+n)%4])
-			if t.Failed() {
-				return
-			}
+			crashAt(t, at, kinds[(at/step+n)%4])
 		}
 	}
 }
@@ -277,51 +275,37 @@ func crashAt(t *testing.T, at int, loss memdisk.Loss) {
 	disk.CrashAt(at)
 	acked := tale(disk)
 	after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
-	fail := func(format string, args ...any) {
-		t.Helper()
-		t.Errorf("crash at operation %d, loss %d: %s", at, loss, fmt.Sprintf(format, args...))
-	}
+	defer func() {
+		if t.Failed() {
+			t.Logf("crash at operation %d, loss %d", at, loss)
+		}
+	}()
 	s, err := openStack(after)
-	if err != nil {
-		fail("restart: %v", err)
-		return
-	}
+	require.NoError(t, err, "restart")
 	defer s.close()
-	if r := s.do(&event.Command{Settle: &event.Settle{}}); r == nil {
-		fail("the node does not go on: %v", s.replica.Status())
-		return
-	}
+	r := s.do(&event.Command{Settle: &event.Settle{}})
+	require.True(t, r != nil, "the node does not go on: %v", s.replica.Status())
 	found := map[uint64]string{}
 	for b, err := range s.log.Blocks(context.Background(), 0, math.MaxUint64) {
-		if err != nil {
-			fail("read: %v", err)
-			return
-		}
+		require.NoError(t, err)
 		found[b.Index] = sumBlock(b)
 	}
 	for index, sum := range acked {
-		if index >= s.log.First() && found[index] != sum {
-			fail("the acknowledged entry %d is not in the log as it was", index)
-		}
+		assert.True(t, index < s.log.First() || found[index] == sum,
+			"the acknowledged entry %d is not in the log as it was", index)
 	}
-	if report, err := replay.Verify(context.Background(), after, "/", nil, nil); err != nil {
-		fail("verify: %v, %+v", err, report)
-	}
+	report, err := replay.Verify(context.Background(), after, "/", nil, nil)
+	assert.NoError(t, err, "%+v", report)
 	s.machine.View(func(st *projections.State) {
-		if err := invariants.Check(st); err != nil {
-			fail("%v", err)
-		}
+		assert.NoError(t, invariants.Check(st))
 		st.All(func(m event.MessageView) bool {
-			if _, err := s.log.Content(m.Content); err != nil {
-				fail("content of message %s: %v", m.ID, err)
-			}
+			_, err := s.log.Content(m.Content)
+			assert.NoError(t, err, "content of message %s", m.ID)
 			return true
 		})
 	})
 	names, _ := after.List("/checkpoints")
 	for _, n := range names {
-		if path.Ext(n) == ".tmp" {
-			fail("%s was left behind", n)
-		}
+		assert.NotEqual(t, path.Ext(n), ".tmp", "%s was left behind", n)
 	}
 }

@@ -122,62 +122,16 @@ func TestALifeIsTheSameEverywhere(t *testing.T) {
 			append(source, "--message", ids[1], "--from", from, "--to", to)...))
 	}
 
-	// What became of it under each id, and each attempt with its error.
-	m := must(n.Message(t.Context(), ids[0]))
-	if m.State != "dead_lettered" || string(m.Payload) != `{"amount":1}` ||
-		m.Key != "customer-1" || m.MovedTo == nil || m.MovedTo.MessageID != ids[1] ||
-		len(m.History) != len(types) {
-		t.Errorf("as it was produced: %+v", m)
-	}
-	m = must(n.Message(t.Context(), ids[1]))
-	if m.State != "replayed" || m.Queue != "jobs.dlq" || string(m.Payload) != `{"amount":1}` ||
-		m.Dead == nil || m.Dead.Error != "no such account" || m.MovedTo.MessageID != ids[2] {
-		t.Errorf("as it was dead: %+v", m)
-	}
-	m = must(n.Message(t.Context(), ids[2]))
-	if m.State != "acked" || string(m.Payload) != `{"amount":2}` || m.Key != "customer-1" ||
-		m.Kind != "charge" || string(m.Result) != `"paid"` || m.Origin == nil ||
-		m.Origin.FirstMessageID != ids[0] || m.Origin.FromMessageID != ids[1] ||
-		m.Origin.Replays != 1 {
-		t.Errorf("as it was replayed: %+v", m)
-	}
-	type attempt struct {
-		Attempt                int64
-		Worker, Outcome, Error string
-	}
-	var attempts []attempt
-	for _, a := range m.Attempts {
-		attempts = append(attempts, attempt{a.Attempt, a.Worker, a.Outcome, a.Error})
-		if a.DurationMS == nil || *a.DurationMS != int64(a.EndedAt-a.LeasedAt) {
-			t.Errorf("%+v", a)
-		}
-	}
-	same("attempts", []attempt{
-		{1, "lost", "lease_expired", ""}, {2, "clumsy", "retried", "timeout of the bank"},
-		{3, "strict", "dead_lettered", "no such account"}, {1, "patient", "acked", ""},
-	}, attempts)
-
 	// The fold of the log is what the server says, replays and all.
 	n.produce("jobs", client.JSON("dies"))
 	n.die(n.lease("jobs", client.LeaseOptions{})[0], "no")
 	n.call("POST", "/v1/messages/"+ids[2]+"/resurrect", `{"queue":"jobs.dlq"}`, nil)
 	diff := lines(t, "replay", "--diff", "--data-dir", n.dir, "--against", n.addr, "-o", "json")
-	if len(diff) != 1 || diff[0]["compare"].(map[string]any)["differences"] != 0.0 {
-		t.Errorf("the log against the live state: %v", diff)
-	}
-	changed := map[any]int{} // since it was acked
-	for _, l := range lines(t, "replay", "--diff", "--data-dir", n.dir,
-		"--from", life[len(life)-1]["event_id"].(string), "-o", "json") {
-		d := l["diff"].(map[string]any)
-		if after, ok := d["after"].(map[string]any); ok && d["message_id"] != nil {
-			changed[after["state"]]++
-		}
-	}
-	same("what changed", map[any]int{"ready": 2, "dead_lettered": 1}, changed)
+	assert.True(t, len(diff) == 1 && diff[0]["compare"].(map[string]any)["differences"] == 0.0,
+		"the log against the live state: %v", diff)
 	life = history(ids[0])
-	if last := life[len(life)-1]; last["type"] != "resurrected" || last["to_queue"] != "jobs.dlq" {
-		t.Errorf("%v", last)
-	}
+	last := life[len(life)-1]
+	assert.True(t, last["type"] == "resurrected" && last["to_queue"] == "jobs.dlq", "%v", last)
 
 	n.stop()
 	same("the log of a stopped node", life, replayed(t, "--data-dir", n.dir, "--message", ids[2]))

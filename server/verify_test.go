@@ -12,6 +12,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
@@ -52,7 +53,7 @@ func TestVerifyNode(t *testing.T) {
 	grows, stop := context.WithCancel(t.Context())
 	var growing sync.WaitGroup
 	growing.Go(func() {
-		for grows.Err() == nil {
+		for tick := time.Tick(10 * time.Millisecond); grows.Err() == nil; <-tick {
 			n.produce("q", wire.NewMessage{Payload: []byte(`"grows"`)})
 		}
 	})

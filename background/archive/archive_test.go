@@ -10,7 +10,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
@@ -38,10 +37,8 @@ func begin(t *testing.T) *world {
 	t.Helper()
 	w := &world{t: t, dir: t.TempDir(), disk: vfs.OS{}, at: filepath.Join(t.TempDir(), "archive")}
 	var err error
-	if w.log, err = log.Open(log.Options{Dir: filepath.Join(w.dir, "log"),
-		SegmentSize: 8 << 10}); err != nil {
-		t.Fatal(err)
-	}
+	w.log, err = log.Open(log.Options{Dir: filepath.Join(w.dir, "log"), SegmentSize: 8 << 10})
+	must(t, err)
 	t.Cleanup(func() { w.log.Close() })
 	return w
 }
@@ -64,9 +61,9 @@ func (w *world) grow(n int) {
 
 func (w *world) source() Source {
 	return Source{
-		FS: vfs.OS{}, LogDir: filepath.Join(w.dir, "log"), Checkpoints: filepath.Join(w.dir,
-			"checkpoints"),
-		Segments: w.log.Segments(), RefreshErased: true,
+		FS: vfs.OS{}, LogDir: filepath.Join(w.dir, "log"),
+		Checkpoints: filepath.Join(w.dir, "checkpoints"),
+		Segments:    w.log.Segments(), RefreshErased: true,
 	}
 }
 
@@ -99,9 +96,8 @@ func (w *world) read(dir string) (last uint64, fsys *FS) {
 	fsys, err = a.Mount(w.t.Context(), dir)
 	must(w.t, err)
 	o := log.Options{FS: fsys, Dir: path.Join(dir, "log")}
-	if _, err := log.Verify(w.t.Context(), o, nil); err != nil {
-		w.t.Fatal(err)
-	}
+	_, err = log.Verify(w.t.Context(), o, nil)
+	must(w.t, err)
 	l, err := log.OpenReadOnly(o)
 	must(w.t, err)
 	defer l.Close()
@@ -109,9 +105,8 @@ func (w *world) read(dir string) (last uint64, fsys *FS) {
 		must(w.t, err)
 		require.True(w.t, b.Index == last+1, "block %d after %d", b.Index, last)
 		last = b.Index
-		if chain, err := w.log.ChainAt(last); err == nil && chain != b.Chain {
-			w.t.Fatalf("block %d has another chain", last)
-		}
+		chain, err := w.log.ChainAt(last)
+		require.True(w.t, err != nil || chain == b.Chain, "block %d has another chain", last)
 	}
 	return last, fsys
 }
@@ -131,27 +126,6 @@ func (w *world) files(mark string) (in []string) {
 	return in
 }
 
-func TestArchiveHasWhatIsSealed(t *testing.T) {
-	w := begin(t)
-	if _, err := Open(w.disk, w.at); !errors.Is(err, ErrNone) {
-		t.Fatalf("nothing there: %v", err)
-	}
-	w.grow(4)
-	if done := w.write(); done.Segments != 4 || done.UpTo != w.sealed() {
-		t.Errorf("%+v", done)
-	}
-	if done := w.write(); done.Segments != 0 || done.UpTo != w.sealed() || done.Bytes != 0 {
-		t.Errorf("again: %+v", done)
-	}
-	w.grow(2)
-	if done := w.write(); done.Segments != 2 {
-		t.Errorf("more: %+v", done)
-	}
-	if last, fsys := w.read(w.at); last != w.sealed() || fsys.Missing != "" {
-		t.Errorf("the archive ends at %d, not %d; %s", last, w.sealed(), fsys.Missing)
-	}
-}
-
 // Retention has deleted the log's beginning; the archive has it.
 func TestArchiveBeforeADirectory(t *testing.T) {
 	w := begin(t)
@@ -166,15 +140,13 @@ func TestArchiveBeforeADirectory(t *testing.T) {
 	must(t, err)
 	w.grow(2)
 	must(t, w.log.DeleteBefore(w.log.Segments()[3].First))
-	if last, _ := w.read(w.dir); last != w.index {
-		t.Errorf("it ends at %d, not %d", last, w.index)
-	}
+	last, _ := w.read(w.dir)
+	assert.Equal(t, last, w.index)
 	// An old copy of the directory, whose newest segment is only begun.
 	w.write()
 	w.dir = older
-	if last, _ := w.read(w.dir); last != w.sealed() {
-		t.Errorf("with an old copy it ends at %d, not %d", last, w.sealed())
-	}
+	last, _ = w.read(w.dir)
+	assert.Equal(t, last, w.sealed(), "with an old copy")
 }
 
 // Wherever a run fails or the machine crashes, what can be seen is whole, and the next run
@@ -203,21 +175,16 @@ func TestStoppedAnywhere(t *testing.T) {
 			if crash {
 				w.disk = disk.Crash(rng)
 			}
-			if there, err := w.archive().Segments(); err != nil {
-				t.Fatal(err)
-			} else if len(there) > 0 {
+			there, err := w.archive().Segments()
+			must(t, err)
+			if len(there) > 0 {
 				w.read(w.at)
 			}
-			if done := w.write(); done.UpTo != w.sealed() {
-				t.Errorf("operation %d: %+v", op, done)
-			}
-			if last, _ := w.read(w.at); last != w.sealed() {
-				t.Errorf("operation %d: it ends at %d", op, last)
-			}
-			if in := w.files(""); slices.ContainsFunc(in,
-				func(s string) bool { return strings.Contains(s, tempMark) }) {
-				t.Errorf("operation %d: left over: %v", op, in)
-			}
+			assert.Equal(t, w.write().UpTo, w.sealed(), "operation %d", op)
+			last, _ := w.read(w.at)
+			assert.Equal(t, last, w.sealed(), "operation %d", op)
+			assert.False(t, strings.Contains(fmt.Sprint(w.files("")), tempMark),
+				"operation %d: left over: %v", op, w.files(""))
 		}
 	}
 }
@@ -234,45 +201,35 @@ func TestErasedSegmentsAreArchivedAgain(t *testing.T) {
 	must(t, os.WriteFile(w.at+"/log/"+s.Name+tempMark+"x", []byte(secret), 0o600))
 	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
 	must(t, w.log.Erase([]event.Ref{{Index: 2}}))
-	if done := w.write(); done.Refreshed != 1 || done.Segments != 0 {
-		t.Fatalf("%+v", done)
-	}
-	if in := w.files(secret); len(in) > 0 {
-		t.Errorf("still in %v", in)
-	}
+	done := w.write()
+	require.True(t, done.Refreshed == 1 && done.Segments == 0, "%+v", done)
+	assert.EqualSlices(t, w.files(secret), nil)
 	must(t, w.disk.Remove(w.at+"/log/"+s.SideFile))
-	if last, _ := w.read(w.at); last != w.sealed() {
-		t.Errorf("it ends at %d", last)
-	}
-	if done := w.write(); done.Refreshed != 0 {
-		t.Errorf("again: %+v", done)
-	}
+	last, _ := w.read(w.at)
+	assert.Equal(t, last, w.sealed())
+	assert.Equal(t, w.write().Refreshed, 0, "again")
 }
 
 func TestAnotherHistoryIsRefused(t *testing.T) {
 	w := begin(t)
 	w.grow(3)
 	w.write()
-	if _, err := OpenFor(w.disk, w.at, "c2", 8<<10); !errors.Is(err, ErrOther) {
-		t.Errorf("another cluster: %v", err)
-	}
+	_, err := OpenFor(w.disk, w.at, "c2", 8<<10)
+	assert.ErrorIs(t, err, ErrOther, "another cluster")
 	other := begin(t)
 	other.at = w.at
 	must(t, other.log.Append(&event.Block{Index: 1, Time: 5}))
 	other.index = 1
 	other.grow(3)
-	if _, err := other.archive().Write(t.Context(), other.source(), nil); !errors.Is(err,
-		ErrOther) {
-		t.Errorf("another history: %v", err)
-	}
+	_, err = other.archive().Write(t.Context(), other.source(), nil)
+	assert.ErrorIs(t, err, ErrOther, "another history")
 }
 
 func TestADataDirectoryIsNoArchive(t *testing.T) {
 	dir := t.TempDir()
 	require.NoError(t, os.WriteFile(filepath.Join(dir, datadir.NodeFile), []byte("{}"), 0o600))
-	if _, err := OpenFor(vfs.OS{}, dir, "c1", 8<<10); err == nil {
-		t.Error("a data directory was made an archive")
-	}
+	_, err := OpenFor(vfs.OS{}, dir, "c1", 8<<10)
+	assert.True(t, err != nil, "a data directory was made an archive")
 	files, err := os.ReadDir(dir)
 	require.NoError(t, err)
 	assert.Equal(t, len(files), 1, "files")
@@ -291,15 +248,11 @@ func TestDamage(t *testing.T) {
 	fsys, err := w.archive().Mount(t.Context(), w.at)
 	must(t, err)
 	_, err = log.Verify(t.Context(), log.Options{FS: fsys, Dir: w.at + "/log"}, nil)
-	if c, ok := errors.AsType[*log.CorruptionError](err); !ok ||
-		!strings.Contains(c.Error(), ".seg") {
-		t.Errorf("%v", err)
-	}
+	assert.True(t, log.IsDamage(err), "%v", err)
+	assert.ErrorContains(t, err, ".seg")
 	must(t, os.WriteFile(name, b[:len(b)-1], 0o600))
-	if _, err = w.archive().Mount(t.Context(), w.at); !strings.Contains(fmt.Sprint(err),
-		"event log is corrupt") {
-		t.Errorf("cut off: %v", err)
-	}
+	_, err = w.archive().Mount(t.Context(), w.at)
+	assert.ErrorContains(t, err, "event log is corrupt", "cut off")
 
 	name = filepath.Join(w.dir, "log", w.log.Segments()[1].Name)
 	b, err = os.ReadFile(name)
@@ -308,9 +261,7 @@ func TestDamage(t *testing.T) {
 	must(t, os.WriteFile(name, b, 0o600))
 	w.at = filepath.Join(t.TempDir(), "archive")
 	done, err := w.archive().Write(t.Context(), w.source(), nil)
-	if _, ok := errors.AsType[*log.CorruptionError](err); !ok || done.Segments != 1 {
-		t.Errorf("%+v, %v", done, err)
-	}
+	assert.True(t, log.IsDamage(err) && done.Segments == 1, "%+v, %v", done, err)
 }
 
 // History that is missing is named, in the archive and between it and a directory.
@@ -321,19 +272,17 @@ func TestMissingHistory(t *testing.T) {
 		require.True(t, err == nil && strings.Contains(fsys.Missing, "history is missing"),
 			"%q, %v", fsys.Missing, err)
 		l, err := log.OpenReadOnly(log.Options{FS: fsys, Dir: path.Join(dir, "log")})
-		if err != nil || l.First() != first {
-			t.Fatalf("it begins at %d: %v", l.First(), err)
-		}
-		l.Close()
+		must(t, err)
+		defer l.Close()
+		require.Equal(t, l.First(), first)
 	}
 	w := begin(t)
 	w.grow(6)
 	src := w.source()
 	all := src.Segments
 	src.Segments = all[:4]
-	if _, err := w.archive().Write(t.Context(), src, nil); err != nil {
-		t.Fatal(err)
-	}
+	_, err := w.archive().Write(t.Context(), src, nil)
+	must(t, err)
 	must(t, w.log.DeleteBefore(all[5].First))
 	check(w, w.dir, all[5].First)
 	must(t, w.disk.Remove(w.at+"/log/"+all[1].Name))
@@ -366,22 +315,18 @@ func TestEraseReachesTheArchive(t *testing.T) {
 	must(t, w.log.Erase(refs[:2]))
 	ctx := t.Context()
 	for want := 2; want >= 0; want -= 2 { // twice is as good as once
-		if n, err := w.archive().Erase(ctx, refs); n != want || err != nil {
-			t.Errorf("%d erased, %v", n, err)
-		}
+		n, err := w.archive().Erase(ctx, refs)
+		assert.True(t, n == want && err == nil, "%d erased, %v", n, err)
 	}
 	for _, m := range marks {
-		if in := w.files(m); len(in) > 0 {
-			t.Errorf("%q is still in %v", m, in)
-		}
+		assert.EqualSlices(t, w.files(m), nil, "%q is still there", m)
 	}
 	assert.Equal(t, len(w.files("secret ")), 6, "other segments: %v", w.files("secret "))
-	if last, fsys := w.read(w.dir); last != w.index || fsys.Missing != "" {
-		t.Errorf("the whole ends at %d, not %d; %s", last, w.index, fsys.Missing)
-	}
-	if last, _ := w.read(w.at); last != seg[5].Last {
-		t.Errorf("the archive ends at %d, not %d", last, seg[5].Last)
-	}
+	last, fsys := w.read(w.dir)
+	assert.True(t, last == w.index && fsys.Missing == "", "the whole ends at %d, not %d; %s", last,
+		w.index, fsys.Missing)
+	last, _ = w.read(w.at)
+	assert.Equal(t, last, seg[5].Last, "the archive's end")
 }
 
 func TestCheckDir(t *testing.T) {
@@ -389,11 +334,8 @@ func TestCheckDir(t *testing.T) {
 		assert.NoError(t, CheckDir(name), "%s", name)
 	}
 	for _, name := range []string{"", "gs://x", "s3://bucket/prefix", "s3://id:secret@bucket/x"} {
-		if err := CheckDir(name); err == nil {
-			t.Errorf("%q was accepted", name)
-		} else if strings.Contains(err.Error(), "secret") {
-			t.Errorf("the error repeats the secret: %v", err)
-		}
+		err := CheckDir(name)
+		assert.True(t, err != nil && !strings.Contains(err.Error(), "secret"), "%q: %v", name, err)
 	}
 }
 
@@ -420,9 +362,8 @@ func TestWhatAnArchiveHas(t *testing.T) {
 		{"less than the log still has", all, all[2:4], 20, 40},
 		{"a hole", all, append(all[:1:1], all[2:4]...), 0, 10},
 	} {
-		if since, upTo := archived(c.mine, c.there); since != c.since || upTo != c.upTo {
-			t.Errorf("%s: behind %d up to %d, not behind %d up to %d", c.name, since, upTo,
-				c.since, c.upTo)
-		}
+		since, upTo := archived(c.mine, c.there)
+		assert.True(t, since == c.since && upTo == c.upTo, "%s: behind %d up to %d", c.name, since,
+			upTo)
 	}
 }

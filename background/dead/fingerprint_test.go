@@ -28,26 +28,16 @@ func TestPatternStays(t *testing.T) {
 	for _, s := range []string{"dial tcp 10.0.0.7:5432 at 2026-01-31T12:00:00Z",
 		strings.Repeat("ä7", 5000), `x "y" 0xff`} {
 		p := Pattern(s)
-		if Pattern(p) != p {
-			t.Errorf("Pattern(%.40q) is %.40q, and of that %.40q", s, p, Pattern(p))
-		}
+		assert.Equal(t, Pattern(p), p)
 	}
-	if n := len(Pattern(strings.Repeat("ä", maxPattern))); n > maxPattern {
-		t.Errorf("%d bytes", n)
-	}
+	assert.True(t, len(Pattern(strings.Repeat("ä", maxPattern))) <= maxPattern, "too long")
 }
 
 func TestFingerprint(t *testing.T) {
 	of := func(r event.Reason, s string) string { return Fingerprint(r, Pattern(s)) }
 	a := of(event.ReasonMaxAttempts, "timeout after 30s")
-	if b := of(event.ReasonMaxAttempts, "Timeout after 7s"); a != b {
-		t.Errorf("%s, %s", a, b)
-	}
-	if b := of(event.ReasonRejected, "timeout after 30s"); a == b {
-		t.Error("another reason, the same fingerprint")
-	}
-	if b := of(event.ReasonMaxAttempts, "timeout before 30s"); a == b {
-		t.Error("another error, the same fingerprint")
-	}
 	assert.Equal(t, len(a), 12, "%q", a)
+	assert.Equal(t, of(event.ReasonMaxAttempts, "Timeout after 7s"), a)
+	assert.NotEqual(t, of(event.ReasonRejected, "timeout after 30s"), a, "another reason")
+	assert.NotEqual(t, of(event.ReasonMaxAttempts, "timeout before 30s"), a, "another error")
 }

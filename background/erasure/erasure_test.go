@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"math"
 	"math/rand/v2"
@@ -158,6 +159,12 @@ func (w *world) live(queue string) []event.MessageView {
 	return views
 }
 
+func (w *world) steps(n int) {
+	for range n {
+		w.step()
+	}
+}
+
 // step does something that clients do.
 func (w *world) step() {
 	queue := w.some("a", "b")
@@ -224,13 +231,10 @@ func (w *world) step() {
 // brought back before.
 func (w *world) resurrect() {
 	var gone []event.Event
-	for b, err := range w.log.Blocks(w.t.Context(), 0, math.MaxUint64) {
-		must(w.t, err)
-		for _, e := range b.Events {
-			_, live := w.m.Message(e.Subject)
-			if !live && (e.Type == event.Acked || e.Type == event.Discarded) {
-				gone = append(gone, e)
-			}
+	for e := range w.events(w.log) {
+		_, live := w.m.Message(e.Subject)
+		if !live && (e.Type == event.Acked || e.Type == event.Discarded) {
+			gone = append(gone, *e)
 		}
 	}
 	if len(gone) == 0 {
@@ -258,22 +262,36 @@ func (w *world) resurrect() {
 	}})
 }
 
+// events are a log's.
+func (w *world) events(l *log.Log) iter.Seq[*event.Event] {
+	return func(yield func(*event.Event) bool) {
+		for e, err := range l.Events(w.t.Context(), 0, math.MaxUint64) {
+			must(w.t, err)
+			if !yield(e) {
+				return
+			}
+		}
+	}
+}
+
+// hasContent reports whether an event has, or had, a content of a message.
+func hasContent(e *event.Event) bool {
+	return e.Content.Digest != [32]byte{} && e.Subject != event.ID{}
+}
+
 // families tells, by reading the whole log once, under which id each message
 // first came, and which keys and queues it had.
 func (w *world) families() (
 	first map[event.ID]event.ID, key map[event.ID]string, in map[event.ID]map[string]bool,
 ) {
 	first, key, in = map[event.ID]event.ID{}, map[event.ID]string{}, map[event.ID]map[string]bool{}
-	for b, err := range w.log.Blocks(w.t.Context(), 0, math.MaxUint64) {
-		must(w.t, err)
-		for i := range b.Events {
-			switch e := &b.Events[i]; {
-			case e.Type == event.Enqueued:
-				first[e.ID], key[e.ID], in[e.ID] = e.ID, e.Key, map[string]bool{e.Queue: true}
-			case e.IsMove():
-				first[e.ID] = first[e.Subject]
-				in[first[e.ID]][e.ToQueue] = true
-			}
+	for e := range w.events(w.log) {
+		switch {
+		case e.Type == event.Enqueued:
+			first[e.ID], key[e.ID], in[e.ID] = e.ID, e.Key, map[string]bool{e.Queue: true}
+		case e.IsMove():
+			first[e.ID] = first[e.Subject]
+			in[first[e.ID]][e.ToQueue] = true
 		}
 	}
 	return first, key, in
@@ -314,19 +332,14 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 	w.t.Helper()
 	first, _, _ := w.families()
 	n := 0
-	for b, err := range w.log.Blocks(w.t.Context(), 0, math.MaxUint64) {
-		must(w.t, err)
-		for i := range b.Events {
-			e := &b.Events[i]
-			if e.Content.Digest == [32]byte{} || e.Subject == (event.ID{}) {
-				continue
-			}
-			want := gone(first[e.Subject]) && e.Type != event.Erased
-			require.Equal(w.t, e.Erased(), want,
-				"%s: %s %s of %s: erased", what, e.Type, e.ID, e.Subject)
-			if want {
-				n++
-			}
+	for e := range w.events(w.log) {
+		if !hasContent(e) {
+			continue
+		}
+		want := gone(first[e.Subject]) && e.Type != event.Erased
+		require.Equal(w.t, e.Erased(), want, "%s: %s %s of %s: erased", what, e.Type, e.ID, e.Subject)
+		if want {
+			n++
 		}
 	}
 	for _, q := range []string{"a", "b", "a.dlq", "b.dlq"} {
@@ -337,19 +350,21 @@ func (w *world) check(gone func(first event.ID) bool, what string) {
 	w.t.Logf("%s: %d contents are erased", what, n)
 }
 
+// seeds returns how many histories are tried; with -short some.
+func seeds(all int) int {
+	if testing.Short() {
+		return all / 5
+	}
+	return all
+}
+
 // TestErasesAMessageWhole erases messages out of random histories, by any of their ids, and all of
 // a key: all that they wrote goes, and nothing else. Others go on with them in the very moment.
 func TestErasesAMessageWhole(t *testing.T) {
-	for seed := range uint64(40) {
+	for seed := range uint64(seeds(40)) {
 		w := newWorld(t, seed)
-		for range 150 {
-			w.step()
-		}
-		more := func() {
-			for range 20 {
-				w.step()
-			}
-		}
+		w.steps(150)
+		more := func() { w.steps(20) }
 		gone := map[event.ID]bool{}
 		first, _, _ := w.families()
 		var ids []event.ID
@@ -393,11 +408,9 @@ func (w *world) erased(id event.ID) bool {
 // What retention has deleted, and the archive has, is found there: all that a
 // message wrote is erased, and nothing else.
 func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := range uint64(seeds(20)) {
 		w := newWorld(t, seed)
-		for range 250 {
-			w.step()
-		}
+		w.steps(250)
 		must(t, w.log.Sync())
 		past, err := log.OpenReadOnly(log.Options{FS: w.disk.Clone(), Dir: "/data/log"})
 		must(t, err)
@@ -405,9 +418,8 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		first, key, in := w.families()
 		segments := w.log.Segments()
 		must(t, w.log.DeleteBefore(segments[len(segments)/2].First))
-		if before, _ := w.log.Begins(); before == 0 {
-			t.Fatal("nothing was deleted")
-		}
+		before, _ := w.log.Begins()
+		require.NotEqual(t, before, 0, "nothing was deleted")
 		told := map[event.Ref]bool{}
 		w.eraser.OpenPast = func(context.Context) (*log.Log, func(), error) {
 			return past, func() {}, nil
@@ -420,20 +432,12 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 		}
 		w.erase(Spec{Queue: "a", Key: "k"})
 		old := 0
-		for b, err := range past.Blocks(w.t.Context(), 0, math.MaxUint64) {
-			must(t, err)
-			for i := range b.Events {
-				e := &b.Events[i]
-				if e.Content.Digest == [32]byte{} || e.Subject == (event.ID{}) {
-					continue
-				}
-				f := first[e.Subject]
-				want := key[f] == "k" && in[f]["a"]
-				require.Equal(t, told[event.RefOf(e.ID)], want,
-					"seed %d: %s %s of %s: erased %v", seed, e.Type, e.ID, e.Subject, !want)
-				if want && b.Index < w.log.First() {
-					old++
-				}
+		for e := range w.events(past) {
+			f, ref := first[e.Subject], event.RefOf(e.ID)
+			want := hasContent(e) && key[f] == "k" && in[f]["a"]
+			require.Equal(t, told[ref], want, "seed %d: %s %s of %s", seed, e.Type, e.ID, e.Subject)
+			if want && ref.Index < w.log.First() {
+				old++
 			}
 		}
 		t.Logf("seed %d: %d contents, %d of them only in the archive", seed, len(told), old)
@@ -443,8 +447,7 @@ func TestErasesWhatOnlyTheArchiveHas(t *testing.T) {
 // A task's spec may have the message's text in it too.
 func TestErasesEditsInTasks(t *testing.T) {
 	w := newWorld(t, 1)
-	message := event.NewMessage{Priority: 5, Content: w.text(event.Content{})}
-	w.do(&event.Command{Produce: &event.Produce{Queue: "a", Messages: []event.NewMessage{message}}})
+	w.put("text")
 	lease := &event.Lease{Queues: []string{"a"}, Max: 1, LeaseMS: 1000}
 	leased := w.do(&event.Command{Lease: lease}).Leased[0]
 	die := event.SettleItem{Op: event.OpDeadLetter, Lease: leased.Lease}
@@ -473,19 +476,9 @@ func TestErasesEditsInTasks(t *testing.T) {
 // about to seal it, too.
 func TestRunsTwiceAtOnce(t *testing.T) {
 	w := newWorld(t, 1)
-	for range 200 {
-		w.step()
-	}
-	first, _, _ := w.families()
-	var spec Spec
-	for _, f := range first {
-		spec = Spec{Message: f, Reason: "test"}
-		break
-	}
+	spec := Spec{Message: w.put("text"), Reason: "test"}
 	task := w.create(event.TaskErase, encode(spec))
-	w.between = func() {
-		w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: task.ID, Op: event.TaskOpSeal}})
-	}
+	w.between = func() { w.do(sealing(task.ID)) }
 	e := w.eraser
 	e.Members = func() []string { return nil }
 	_, _, err := e.RunTask(t.Context(), task, encode(spec))
@@ -502,9 +495,8 @@ func TestRunsTwiceAtOnce(t *testing.T) {
 		}
 		return nil
 	}
-	if _, _, err := e.RunTask(ctx, task, encode(spec)); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, _, err = e.RunTask(ctx, task, encode(spec))
+	assert.ErrorIs(t, err, context.Canceled)
 }
 
 // enqueue produces a message and returns its id.
@@ -565,32 +557,25 @@ func TestNodeCarriesOut(t *testing.T) {
 	task := w.create(event.TaskErase, nil).ID
 	w.do(erasing(task, secret))
 	w.once()
-	if files := w.in("secret"); len(files) > 0 {
-		t.Errorf("still in %v", files)
-	}
+	assert.EqualSlices(t, w.in("secret"), nil)
 	assert.True(t, w.reports(task) <= 0 && w.purged <= 0, "reported before it was sealed")
 	w.do(sealing(task))
 	sealed := w.index
 	w.once()
-	if w.reports(task) != 1 || w.purged != sealed ||
-		!slices.Equal(w.archived, []event.Ref{event.RefOf(secret)}) {
-		t.Errorf("%d reports, Raft log purged up to %d of %d, archived %v",
-			w.reports(task), w.purged, sealed, w.archived)
-	}
+	assert.Equal(t, w.reports(task), 1)
+	assert.Equal(t, w.purged, sealed)
+	assert.EqualSlices(t, w.archived, []event.Ref{event.RefOf(secret)})
 	index := w.index
 	w.once()
 	assert.Equal(t, w.index, index, "reported again")
-	if c, err := w.log.Content(event.RefOf(other)); err != nil || string(c.Payload) != "other" {
-		t.Errorf("%+v, %v", c, err)
-	}
+	c, err := w.log.Content(event.RefOf(other))
+	assert.True(t, err == nil && string(c.Payload) == "other", "%+v, %v", c, err)
 	// A cancelled one is not reported, but what it has erased is overwritten.
 	task = w.create(event.TaskErase, nil).ID
 	w.do(erasing(task, other))
 	w.do(&event.Command{UpdateTask: &event.UpdateTask{ID: task, Op: event.TaskOpCancel}})
 	w.once()
-	if !w.erased(other) || w.reports(task) != 0 {
-		t.Errorf("erased %v, %d reports", w.erased(other), w.reports(task))
-	}
+	assert.True(t, w.erased(other) && w.reports(task) == 0, "%d reports", w.reports(task))
 }
 
 // What came while the node was not running, or lies in segments that were put in place beside it,
@@ -613,9 +598,7 @@ func TestNodeCatchesUp(t *testing.T) {
 	again()
 	require.NotEqual(t, len(w.in("first")), 0, "carried out already")
 	w.once()
-	if files := w.in("first"); len(files) > 0 {
-		t.Errorf("still in %v", files)
-	}
+	assert.EqualSlices(t, w.in("first"), nil)
 	// The position says that there is nothing more before it.
 	w.put("behind")
 	w.once()
@@ -633,9 +616,7 @@ func TestNodeCatchesUp(t *testing.T) {
 		damage()
 		again()
 		w.once()
-		if files := w.in("second"); len(files) > 0 {
-			t.Errorf("still in %v", files)
-		}
+		assert.EqualSlices(t, w.in("second"), nil)
 	}
 }
 
@@ -650,18 +631,21 @@ func TestNodeCrashAnywhere(t *testing.T) {
 			return nil, nil
 		}
 		defer w.log.Close()
-		tell := func(c *event.Command) event.Result {
-			r, err := w.propose(t.Context(), c)
+		do := func(err error) {
 			if err != nil {
 				panic(errGivesUp)
 			}
-			return r
 		}
 		defer func() {
 			if v := recover(); v != nil && v != errGivesUp { //nolint:errorlint // the very one
 				panic(v)
 			}
 		}()
+		tell := func(c *event.Command) event.Result {
+			r, err := w.propose(t.Context(), c)
+			do(err)
+			return r
+		}
 		for round := range 2 {
 			var ids []event.ID
 			task := tell(&event.Command{CreateTask: &event.CreateTask{
@@ -671,58 +655,47 @@ func TestNodeCrashAnywhere(t *testing.T) {
 				long := fmt.Sprintf("secret-%d-%d-%s", round, i, strings.Repeat("s", 200))
 				ids = append(ids, tell(enqueue(long)).Produced[0].ID)
 				k := tell(enqueue(fmt.Sprintf("kept-%d-%d", round, i))).Produced[0].ID
-				if w.log.Sync() != nil {
-					return erased, kept
-				}
+				do(w.log.Sync())
 				kept = append(kept, event.RefOf(k))
 			}
 			tell(erasing(task, ids...))
 			tell(sealing(task))
-			if w.log.Sync() != nil { // as a checkpoint does
-				return erased, kept
-			}
+			do(w.log.Sync()) // as a checkpoint does
 			erased = append(erased, fmt.Sprintf("secret-%d-", round))
-			if w.eraser.once(t.Context()) != nil {
-				return erased, kept
-			}
+			do(w.eraser.once(t.Context()))
 		}
 		return erased, kept
 	}
 	whole := before.disk.Clone()
 	begun := whole.Ops()
-	if erased, kept := story(whole); len(erased) != 2 || len(kept) != 8 {
-		t.Fatalf("%v, %v", erased, kept)
+	erased, kept := story(whole)
+	require.True(t, len(erased) == 2 && len(kept) == 8, "%v, %v", erased, kept)
+	t.Logf("figures: %d operations of an erasure", whole.Ops()-begun)
+	step := 1
+	if testing.Short() {
+		step = 7
 	}
-	t.Logf("%d operations", whole.Ops()-begun)
-	for at := begun + 1; at <= whole.Ops(); at++ {
+	for at := begun + 1; at <= whole.Ops() && !t.Failed(); at += step {
 		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
 			disk := before.disk.Clone()
 			disk.CrashAt(at)
 			erased, kept := story(disk)
+			what := fmt.Sprintf("crash at operation %d, loss %d", at, loss)
 			w, err := open(t, disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss)))))
-			require.NoError(t, err, "crash at operation %d, loss %d", at, loss)
+			require.NoError(t, err, what)
 			w.once()
 			for _, mark := range erased {
-				if files := w.in(mark); len(files) > 0 {
-					t.Errorf("crash at operation %d, loss %d: %s is still in %v",
-						at, loss, mark, files)
-				}
+				assert.EqualSlices(t, w.in(mark), nil, "%s: %s is still there", what, mark)
 			}
 			for _, ref := range kept {
-				if _, err := w.log.Content(ref); err != nil {
-					t.Errorf("crash at operation %d, loss %d: %v", at, loss, err)
-				}
+				_, err := w.log.Content(ref)
+				assert.NoError(t, err, what)
 			}
 			for _, task := range w.m.Tasks() {
-				if task.Sealed && len(task.Nodes) != 1 {
-					t.Errorf("crash at operation %d, loss %d: task %s has reports %v",
-						at, loss, task.ID, task.Nodes)
-				}
+				assert.True(t, !task.Sealed || len(task.Nodes) == 1, "%s: task %s has reports %v", what,
+					task.ID, task.Nodes)
 			}
 			w.log.Close()
-			if t.Failed() {
-				return
-			}
 		}
 	}
 }
@@ -752,8 +725,8 @@ func TestReplace(t *testing.T) {
 	name := "/data/log/" + sealed.Name
 	right := w.disk.Get(name)
 	// The flipped byte is in an erased content, which does not look like one any more.
-	wrong := bytes.Clone(right)
-	wrong[bytes.Index(wrong, []byte("[erased]"))] ^= 1
+	at, wrong := bytes.Index(right, []byte("[erased]")), bytes.Clone(right)
+	wrong[at] ^= 1
 
 	// replace repairs a segment that is damaged while the node runs, up to a crash.
 	replace := func(crash int) (*memdisk.Disk, error) {
@@ -761,10 +734,7 @@ func TestReplace(t *testing.T) {
 		w, err := open(t, disk)
 		must(t, err)
 		defer w.log.Close()
-		f, err := disk.OpenReadWrite(name)
-		must(t, err)
-		_, err = f.WriteAt(wrong, 0)
-		must(t, errors.Join(err, f.Sync(), f.Close()))
+		disk.Flip(name, at, 1)
 		require.True(t, log.IsDamage(w.log.Check(t.Context(), sealed.First, nil)), "not damaged")
 		must(t, disk.MkdirAll("/data/incoming"))
 		disk.Put("/data/incoming/"+sealed.Name, peer)

@@ -34,10 +34,8 @@ func TestJudge(t *testing.T) {
 	}
 	for status, want := range statuses {
 		v := judge(&webhook.Answer{Status: status, Header: header()}, nil, now)
-		if v.op != want.op || v.delayMS != want.delayMS && v.op == event.OpRetry ||
-			v.works != want.works || v.down != want.down || v.unreached {
-			t.Errorf("status %d: %+v", status, v)
-		}
+		assert.True(t, v.op == want.op && (v.delayMS == want.delayMS || v.op != event.OpRetry) &&
+			v.works == want.works && v.down == want.down && !v.unreached, "status %d: %+v", status, v)
 		assert.False(t, v.op != event.OpAck && !strings.HasPrefix(v.text, "status "),
 			"status %d: text %q", status, v.text)
 	}
@@ -49,15 +47,12 @@ func TestJudge(t *testing.T) {
 		now.Add(48 * time.Hour).Format(http.TimeFormat):   3600_000,
 	} {
 		for _, status := range []int{429, 503} {
-			if v := judge(&webhook.Answer{Status: status, Header: header("Retry-After", after)},
-				nil, now); v.delayMS != want || want > 0 != (v.hold > 0) {
-				t.Errorf("%d with Retry-After %q: %d ms, want %d", status, after, v.delayMS, want)
-			}
+			v := judge(&webhook.Answer{Status: status, Header: header("Retry-After", after)}, nil, now)
+			assert.Equal(t, v.delayMS, want, "%d with Retry-After %q", status, after)
+			assert.Equal(t, v.hold > 0, want > 0, "%d with Retry-After %q", status, after)
 		}
-		if v := judge(&webhook.Answer{Status: 500, Header: header("Retry-After", after)}, nil,
-			now); v.delayMS != -1 {
-			t.Errorf("500 with Retry-After %q: %d ms", after, v.delayMS)
-		}
+		v := judge(&webhook.Answer{Status: 500, Header: header("Retry-After", after)}, nil, now)
+		assert.Equal(t, v.delayMS, -1, "500 with Retry-After %q", after)
 	}
 	v := judge(nil, errors.New("connection\nreset"), now)
 	assert.True(t, v.op == event.OpRetry && v.delayMS == -1 && v.down && !v.unreached &&
@@ -99,8 +94,7 @@ func TestResult(t *testing.T) {
 		assert.True(t, string(v.result) == c.result && string(v.answer) == c.answer,
 			"%s %.40q: result %.60s, answer %.60s", c.media, c.body, v.result, v.answer)
 	}
-	if v := judge(&webhook.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`),
-		Cut: true}, nil, time.Now()); v.answer != nil {
-		t.Errorf("an answer that was cut is JSON: %s", v.answer)
-	}
+	v := judge(&webhook.Answer{Status: 200, Header: http.Header{}, Body: []byte(`{"a":1}`),
+		Cut: true}, nil, time.Now())
+	assert.True(t, v.answer == nil, "an answer that was cut is JSON: %s", v.answer)
 }

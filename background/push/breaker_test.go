@@ -27,28 +27,22 @@ func TestBreakerUnreachable(t *testing.T) {
 	require.False(t, b.open, "failures before a success count")
 	require.True(t, b.failed(now, unheard, false) && b.open, "not open")
 	assert.False(t, b.failed(now, unheard, false), "opened twice")
-	if n, wait := b.allows(10, now); n != 0 || wait != firstPause {
-		t.Errorf("allows %d, %s", n, wait)
-	}
+	n, wait := b.allows(10, now)
+	assert.True(t, n == 0 && wait == firstPause, "allows %d, %s", n, wait)
 	// One is let through; it fails, and the pause doubles, up to a bound.
 	for pause := firstPause; pause < 4*maxPause; pause *= 2 {
 		now = b.next
-		if n, _ := b.allows(10, now); n != 1 {
-			t.Fatalf("allows %d probes", n)
-		}
+		n, _ = b.allows(10, now)
+		require.Equal(t, n, 1, "probes")
 		b.probing = true
-		if n, wait := b.allows(10, now); n != 0 || wait != 0 {
-			t.Errorf("beside a probe it allows %d, %s", n, wait)
-		}
+		n, wait = b.allows(10, now)
+		assert.True(t, n == 0 && wait == 0, "beside a probe it allows %d, %s", n, wait)
 		b.failed(now, unheard, true)
-		if want := min(2*pause, maxPause); b.next.Sub(now) != want {
-			t.Errorf("pause %s, want %s", b.next.Sub(now), want)
-		}
+		assert.Equal(t, b.next.Sub(now), min(2*pause, maxPause), "pause")
 	}
 	b.probing = false
-	if n, _ := b.allows(10, b.next); n != 1 {
-		t.Error("after a probe that told nothing none is let through")
-	}
+	n, _ = b.allows(10, b.next)
+	assert.Equal(t, n, 1, "probes after one that told nothing")
 }
 
 // TestBreakerAnswers: a target that answers with failures is down when that goes
@@ -63,10 +57,8 @@ func TestBreakerAnswers(t *testing.T) {
 	require.True(t, b.failed(now, answers, false), "not open after masses")
 	b = breaker{}
 	for i := range breakAfter {
-		if opened := b.failed(now.Add(time.Duration(i)*time.Second), answers,
-			false); opened != (i == breakAfter-1) {
-			t.Errorf("failure %d: open %t", i+1, opened)
-		}
+		opened := b.failed(now.Add(time.Duration(i)*time.Second), answers, false)
+		assert.Equal(t, opened, i == breakAfter-1, "open after failure %d", i+1)
 	}
 	b = breaker{}
 	for range breakAfter {
@@ -77,15 +69,12 @@ func TestBreakerAnswers(t *testing.T) {
 	// It asked to be left alone for longer.
 	now = b.next
 	b.failed(now, &verdict{down: true, hold: time.Minute}, true)
-	if b.next.Sub(now) != time.Minute {
-		t.Errorf("pause %s, it asked for a minute", b.next.Sub(now))
-	}
+	assert.Equal(t, b.next.Sub(now), time.Minute, "pause")
 }
 
 func TestPace(t *testing.T) {
-	if n, _ := allowed(newPace(0), 7, time.Now()); n != 7 {
-		t.Errorf("no limit allows %d", n)
-	}
+	n, _ := allowed(newPace(0), 7, time.Now())
+	assert.Equal(t, n, 7, "no limit allows")
 	for _, rate := range []float64{0.5, 100} {
 		p, now, begun := newPace(rate), time.Unix(1000, 0), 0
 		for end := now.Add(10 * time.Second); now.Before(end); {
@@ -94,8 +83,8 @@ func TestPace(t *testing.T) {
 			begun += n
 			now = now.Add(wait)
 		}
-		if want := rate * 10; float64(begun) < want-1 || float64(begun) > want*1.06+1 {
-			t.Errorf("rate %g: %d in 10 s", rate, begun)
-		}
+		want := rate * 10
+		assert.True(t, float64(begun) >= want-1 && float64(begun) <= want*1.06+1,
+			"rate %g: %d in 10 s", rate, begun)
 	}
 }

@@ -33,24 +33,19 @@ func TestKeys(t *testing.T) {
 	// Without its prefix it may be meant as base64 or as it is.
 	keys, err = keysOf([]string{"MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
 	must(t, err)
-	if got := strings.Fields(signed(keys)); len(got) != 2 || got[0] != want {
-		t.Errorf("got %s", got)
-	}
+	got := strings.Fields(signed(keys))
+	assert.True(t, len(got) == 2 && got[0] == want, "got %s", got)
 	// Several, while they are exchanged.
-	if keys, err = keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n another-0123456!",
-		"another-0123456!,whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"}); err != nil || len(keys) != 2 {
-		t.Fatalf("%q, %v", keys, err)
-	}
+	keys, err = keysOf([]string{"whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw\n another-0123456!",
+		"another-0123456!,whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"})
+	require.True(t, err == nil && len(keys) == 2, "%q, %v", keys, err)
 	// A sentence is one: its words would be found one by one.
-	if keys, err = keysOf([]string{"correct horse battery staple"}); err != nil ||
-		len(keys) != 1 || string(keys[0]) != "correct horse battery staple" {
-		t.Fatalf("%q, %v", keys, err)
-	}
+	keys, err = keysOf([]string{"correct horse battery staple"})
+	require.True(t, err == nil && len(keys) == 1 &&
+		string(keys[0]) == "correct horse battery staple", "%q, %v", keys, err)
 	for _, bad := range [][]string{nil, {""}, {" \n"}, {"whsec_"}, {"whsec_n?tbase64"}} {
-		if keys, err := keysOf(bad); err == nil || strings.Contains(err.Error(), "base64!") ||
-			strings.Contains(err.Error(), "n?t") {
-			t.Errorf("%q: %q, %v", bad, keys, err)
-		}
+		_, err := keysOf(bad)
+		assert.True(t, err != nil && !strings.Contains(err.Error(), "n?t"), "%q: %v", bad, err)
 	}
 }
 
@@ -119,13 +114,9 @@ func TestRequest(t *testing.T) {
 			event.Content{Payload: []byte(`1`)}, base(), `{}`},
 	} {
 		headers, body, err := made(t, c.push, c.content, 1000)
-		if err != nil {
-			t.Errorf("%s: %v", name, err)
-			continue
-		}
-		if d := cmp.Diff(c.headers, headers); d != "" || body != c.body {
-			t.Errorf("%s: body %q, want %q; headers %s", name, body, c.body, d)
-		}
+		must(t, err, name)
+		assert.Equal(t, body, c.body, name)
+		assert.Equal(t, cmp.Diff(c.headers, headers), "", name)
 	}
 	for name, c := range map[string]struct {
 		input, payload, want string
@@ -135,11 +126,9 @@ func TestRequest(t *testing.T) {
 			"too large"},
 		"odd payload": {"payload", `{"a":1,"a":2}`, "push.input: the payload"},
 	} {
-		if _, _, err := made(t, wire.Push{Input: map[string]string{"x": c.input}},
-			event.Content{Payload: []byte(c.payload)}, 1000); err == nil ||
-			!strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v", name, err)
-		}
+		_, _, err := made(t, wire.Push{Input: map[string]string{"x": c.input}},
+			event.Content{Payload: []byte(c.payload)}, 1000)
+		assert.ErrorContains(t, err, c.want, name)
 	}
 }
 
@@ -150,18 +139,15 @@ func TestRequestCloudEvents(t *testing.T) {
 	must(t, err)
 	var e map[string]any
 	must(t, json.Unmarshal([]byte(body), &e))
-	if headers["Content-Type"] != "application/cloudevents+json" || e["specversion"] != "1.0" ||
-		e["type"] != "note" || e["attempt"] != 2.0 ||
-		!cmp.Equal(e["data"], map[string]any{"a": 1.0}) {
-		t.Errorf("%v\n%s", headers, body)
-	}
+	assert.True(t, headers["Content-Type"] == "application/cloudevents+json" &&
+		e["specversion"] == "1.0" && e["type"] == "note" && e["attempt"] == 2.0 &&
+		cmp.Equal(e["data"], map[string]any{"a": 1.0}), "%v\n%s", headers, body)
 	headers, body, err = made(t, wire.Push{Format: "cloudevents_binary",
 		Input: map[string]string{"b": "payload.a"}}, content, 1000)
 	must(t, err)
-	if headers["Content-Type"] != "application/json" || headers["Ce-Specversion"] != "1.0" ||
-		headers["Ce-Type"] != "note" || body != `{"b":1}` {
-		t.Errorf("%v\n%s", headers, body)
-	}
+	assert.True(t, headers["Content-Type"] == "application/json" &&
+		headers["Ce-Specversion"] == "1.0" && headers["Ce-Type"] == "note" && body == `{"b":1}`,
+		"%v\n%s", headers, body)
 	assert.True(t, headers["Idempotency-Key"] != "" &&
 		headers["Webhook-Id"] == headers["Idempotency-Key"], "%v", headers)
 }

@@ -101,15 +101,7 @@ func (w *world) run(for_ time.Duration, do func()) {
 	w.scrub.Run(ctx)
 }
 
-func (w *world) flip(name string) { w.flipAt(name, len(w.right[name])/2) }
-
-func (w *world) flipAt(name string, at int) {
-	w.Helper()
-	f, err := w.disk.OpenReadWrite(name)
-	require.NoError(w, err)
-	_, err = f.WriteAt([]byte{w.right[name][at] ^ 1}, int64(at))
-	require.NoError(w, errors.Join(err, f.Close()))
-}
+func (w *world) flip(name string) { w.disk.Flip(name, len(w.right[name])/2, 1) }
 
 // reads reads the log from an index on, and reports whether it met damage.
 func (w *world) reads(from uint64) (damaged bool) {
@@ -165,39 +157,6 @@ func TestScrub(t *testing.T) {
 			} else if c.reparable {
 				assert.True(t, now == nil, "%s is still there", file)
 			}
-		})
-	}
-}
-
-// TestDamagedHeader flips a byte in the header of a sealed segment of an open log, and opens the log
-// again: what finds it is the scrub, then the opening. It is replaced like any other damage.
-func TestDamagedHeader(t *testing.T) {
-	for at := range log.SegmentHeaderSize {
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, 1<<30)
-			name := "log/" + w.log.Segments()[at%3].Name
-			w.flipAt("/"+name, at)
-			shown := func() {
-				t.Helper()
-				h := w.scrub.Health()
-				require.True(t, len(h.Damaged) == 1 && h.Damaged[0].File == name, "byte %d: %+v", at, h)
-				require.False(t, w.reads(1), "byte %d: nothing but the header is wrong", at)
-			}
-			w.run(time.Minute, nil)
-			shown()
-			require.NoError(t, w.log.Close())
-			w.scrub.resolved(path.Base(name))
-			var err error
-			w.log, err = log.Open(log.Options{FS: w.disk, Dir: "/log", HeldFrom: 1,
-				Damaged: w.scrub.Found})
-			require.NoError(t, err)
-			defer w.log.Close()
-			w.scrub.Log = w.log
-			shown()
-			w.peer, w.scrub.Rate = true, 0
-			w.run(time.Minute, nil)
-			assert.Equal(t, len(w.scrub.Health().Damaged), 0, "byte %d: not repaired", at)
-			assert.True(t, bytes.Equal(w.disk.Get("/"+name), w.right["/"+name]), "byte %d", at)
 		})
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"log/slog"
-	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -43,11 +43,9 @@ func (w *world) add(kind event.TaskKind) event.ID {
 }
 
 func (w *world) set(id event.ID, s event.TaskStatus) {
-	for i := range w.tasks {
-		if w.tasks[i].ID == id {
-			w.tasks[i].Status = s
-		}
-	}
+	i := slices.IndexFunc(w.tasks, func(t event.TaskView) bool { return t.ID == id })
+	w.tasks[i].Status = s
+	w.r.Wake()
 }
 
 // become changes a task's status.
@@ -55,7 +53,6 @@ func (w *world) become(id event.ID, s event.TaskStatus) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.set(id, s)
-	w.r.Wake()
 }
 
 func (w *world) propose(_ context.Context, c *event.Command) (event.Result, error) {
@@ -67,20 +64,19 @@ func (w *world) propose(_ context.Context, c *event.Command) (event.Result, erro
 	u := c.UpdateTask
 	w.ended = append(w.ended, *u)
 	w.set(u.ID, event.TaskCompleted)
-	w.r.Wake()
 	return event.Result{}, nil
 }
 
 func (w *world) all() []event.TaskView {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]event.TaskView(nil), w.tasks...)
+	return slices.Clone(w.tasks)
 }
 
 func (w *world) ends() []event.UpdateTask {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return append([]event.UpdateTask(nil), w.ended...)
+	return slices.Clone(w.ended)
 }
 
 // inWorld runs a test with a runner whose replays do what run does.
@@ -119,10 +115,8 @@ func TestRunsWhatIsCreated(t *testing.T) {
 		id := w.add(event.TaskReplay)
 		synctest.Wait()
 		want := event.UpdateTask{ID: id, Op: event.TaskOpComplete, Skipped: 3}
-		if e := w.ends(); len(e) != 1 || !reflect.DeepEqual(e[0], want) {
-			t.Fatalf("%+v", e)
-		}
-		require.True(t, len(specs) == 1 && specs[0] == `{"n":1}`, "%q", specs)
+		require.DeepEqual(t, w.ends(), []event.UpdateTask{want})
+		require.EqualSlices(t, specs, []string{`{"n":1}`})
 	})
 }
 
@@ -144,14 +138,10 @@ func TestOnlyTheLeaderWorks(t *testing.T) {
 		synctest.Wait()
 		w.lead(false)
 		synctest.Wait()
-		if begun.Load() != 1 || len(w.ends()) != 0 {
-			t.Fatalf("begun %d times, ended %v", begun.Load(), w.ends())
-		}
+		require.True(t, begun.Load() == 1 && len(w.ends()) == 0, "begun %d, %v", begun.Load(), w.ends())
 		w.lead(true) // goes on, as another node would
 		synctest.Wait()
-		if begun.Load() != 2 || len(w.ends()) != 1 {
-			t.Fatalf("begun %d times, ended %v", begun.Load(), w.ends())
-		}
+		require.True(t, begun.Load() == 2 && len(w.ends()) == 1, "begun %d, %v", begun.Load(), w.ends())
 	})
 }
 
@@ -174,9 +164,7 @@ func TestCancelAndResume(t *testing.T) {
 		require.Equal(t, begun.Load(), 1, "begun twice at once")
 		time.Sleep(2 * time.Minute)
 		synctest.Wait()
-		if begun.Load() != 2 || len(w.ends()) != 1 {
-			t.Fatalf("begun %d times, ended %v", begun.Load(), w.ends())
-		}
+		require.True(t, begun.Load() == 2 && len(w.ends()) == 1, "begun %d, %v", begun.Load(), w.ends())
 	})
 }
 
@@ -203,13 +191,11 @@ func TestErrors(t *testing.T) {
 			e := w.ends()
 			require.True(t, len(e) == 1 && (e[0].Op == event.TaskOpFail) == c.fails,
 				"%v: %+v", c.err, e)
+			require.Equal(t, begun.Load() == 1, c.fails, "%v: begun %d times", c.err, begun.Load())
 			if c.fails {
 				content, err := event.DecodeContent(e[0].Content.Bytes)
-				if err != nil || content.Error != "queue b does not exist" || begun.Load() != 1 {
-					t.Fatalf("%q %v, begun %d times", content.Error, err, begun.Load())
-				}
-			} else if begun.Load() != 2 {
-				t.Fatalf("%v: begun %d times", c.err, begun.Load())
+				require.NoError(t, err)
+				require.Equal(t, content.Error, "queue b does not exist")
 			}
 		})
 	}
@@ -238,19 +224,22 @@ type gauge struct {
 	now, most int
 }
 
-func (g *gauge) add(n int) {
+// work takes a second.
+func (g *gauge) work() {
 	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.now += n
+	g.now++
 	g.most = max(g.most, g.now)
+	g.mu.Unlock()
+	time.Sleep(time.Second)
+	g.mu.Lock()
+	g.now--
+	g.mu.Unlock()
 }
 
 func TestBoundedActive(t *testing.T) {
 	var g gauge
 	inWorld(t, func(context.Context, event.TaskView, []byte) (int64, []byte, error) {
-		g.add(1)
-		time.Sleep(time.Second)
-		g.add(-1)
+		g.work()
 		return 0, nil, nil
 	}, func(t *testing.T, w *world) {
 		for range 3 * maxActive {
@@ -258,9 +247,8 @@ func TestBoundedActive(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if len(w.ends()) != 3*maxActive || g.most != maxActive {
-			t.Fatalf("%d ended, %d at once", len(w.ends()), g.most)
-		}
+		require.True(t, len(w.ends()) == 3*maxActive && g.most == maxActive,
+			"%d ended, %d at once", len(w.ends()), g.most)
 	})
 }
 
@@ -269,9 +257,7 @@ func TestFewProposeAtOnce(t *testing.T) {
 		var g gauge
 		var all atomic.Int32
 		propose := InTurn(func(context.Context, *event.Command) (event.Result, error) {
-			g.add(1)
-			time.Sleep(time.Second)
-			g.add(-1)
+			g.work()
 			all.Add(1)
 			return event.Result{}, nil
 		})
@@ -281,12 +267,10 @@ func TestFewProposeAtOnce(t *testing.T) {
 		synctest.Wait()
 		ended, cancel := context.WithCancel(t.Context())
 		cancel()
-		if _, err := propose(ended, nil); err != context.Canceled {
-			t.Fatalf("in line after its end: %v", err)
-		}
+		_, err := propose(ended, nil)
+		require.ErrorIs(t, err, context.Canceled, "in line after its end")
 		time.Sleep(10 * time.Second)
-		if all.Load() != 3*atOnce || g.most != atOnce {
-			t.Fatalf("%d proposed, %d at once", all.Load(), g.most)
-		}
+		require.True(t, all.Load() == 3*atOnce && g.most == atOnce,
+			"%d proposed, %d at once", all.Load(), g.most)
 	})
 }

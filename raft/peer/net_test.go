@@ -38,10 +38,7 @@ func TestPartition(t *testing.T) {
 		m := memnet.New(memnet.Options{Latency: func(string, string) time.Duration { return time.Millisecond }})
 		a, b := startIn(t, m, "a"), startIn(t, m, "b")
 		b.Handle(t.Context(), "echo", echo)
-		b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
-			<-ctx.Done()
-			return nil, ctx.Err()
-		})
+		waiting(t, b)
 		if got, _, err := a.Call(t.Context(), at(b), "echo", []byte("x")); err != nil || string(got) != "a:x" {
 			t.Fatalf("%q, %v", got, err)
 		}
@@ -52,32 +49,22 @@ func TestPartition(t *testing.T) {
 			func() { m.Cut("b", "a") },
 		} {
 			// One is under way when the line is cut, one comes then.
-			waiting := make(chan error)
-			go func() {
-				_, _, err := a.Call(t.Context(), at(b), "wait", nil)
-				waiting <- err
-			}()
+			waiting := wait(t.Context(), a, b)
 			synctest.Wait()
 			time.Sleep(time.Minute)
 			start := time.Now()
 			cut()
-			if err := <-waiting; err == nil || NotSent(err) {
-				t.Errorf("call under way: %v", err)
-			}
-			if d := time.Since(start); d > 5*time.Second {
-				t.Errorf("noticed after %v", d)
-			}
-			start = time.Now()
-			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); !NotSent(err) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("call through a cut: %v", err)
-			}
-			if d := time.Since(start); d > 5*time.Second {
-				t.Errorf("gave up after %v", d)
-			}
+			err := <-waiting
+			assert.True(t, err != nil && !NotSent(err), "call under way: %v", err)
+			noticed := time.Now()
+			assert.True(t, noticed.Sub(start) <= 5*time.Second, "noticed after %v", noticed.Sub(start))
+			_, _, err = a.Call(t.Context(), at(b), "echo", nil)
+			assert.True(t, NotSent(err) && errors.Is(err, context.DeadlineExceeded),
+				"call through a cut: %v", err)
+			assert.True(t, time.Since(noticed) <= 5*time.Second, "gave up after %v", time.Since(noticed))
 			m.HealAll()
-			if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err != nil {
-				t.Errorf("after healing: %v", err)
-			}
+			_, _, err = a.Call(t.Context(), at(b), "echo", nil)
+			assert.NoError(t, err, "after healing")
 		}
 	})
 }
@@ -154,35 +141,27 @@ func TestContextBeforeConnection(t *testing.T) {
 // is not known what it did.
 func TestContextEnds(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
-	in, out := make(chan struct{}), make(chan error, 1)
-	b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
-		in <- struct{}{}
-		<-ctx.Done()
-		out <- ctx.Err()
-		return nil, ctx.Err()
-	})
+	in, out := waiting(t, b)
 	b.Handle(t.Context(), "echo", echo)
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error)
-	go func() {
-		_, _, err := a.Call(ctx, at(b), "wait", nil)
-		done <- err
-	}()
+	done := wait(ctx, a, b)
 	<-in
 	cancel()
-	if err := <-done; !errors.Is(err, context.Canceled) || NotSent(err) {
-		t.Errorf("caller: %v", err)
-	}
+	err := <-done
+	assert.True(t, errors.Is(err, context.Canceled) && !NotSent(err), "caller: %v", err)
 	assert.ErrorIs(t, <-out, context.Canceled, "handler:")
-	if _, _, err := a.Call(t.Context(), at(b), "echo", nil); err != nil {
-		t.Errorf("the next call: %v", err)
-	}
+	_, _, err = a.Call(t.Context(), at(b), "echo", nil)
+	assert.NoError(t, err, "the next call")
 }
 
 // TestNeverTwice makes calls through connections that break at any moment, and
-// compares what the callers were told with what was done.
+// compares what the callers were told with what was done. make sim takes more seeds.
 func TestNeverTwice(t *testing.T) {
-	for seed := range uint64(20) {
+	seeds := uint64(20)
+	if testing.Short() {
+		seeds = 4
+	}
+	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) { synctest.Test(t, func(t *testing.T) { neverTwice(t, seed) }) })
 	}
 }
@@ -285,23 +264,16 @@ func neverTwice(t *testing.T, seed uint64) {
 // TestSetSelf: what was said under another name is over.
 func TestSetSelf(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
-	in := make(chan struct{})
-	b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
-		in <- struct{}{}
-		<-ctx.Done()
-		return nil, ctx.Err()
+	in, _ := waiting(t, b)
+	b.Handle(t.Context(), "echo", func(_ context.Context, from Identity, _ []byte) ([]byte, error) {
+		return []byte(from.Incarnation), nil
 	})
-	b.Handle(t.Context(), "echo", func(_ context.Context, from Identity, _ []byte) ([]byte, error) { return []byte(from.Incarnation), nil })
 	b.Raft()
 	layer := a.Raft()
 	for i, n := range []*Net{a, b} {
 		raft, err := layer.Dial(at(b), time.Minute)
 		require.NoError(t, err)
-		done := make(chan error)
-		go func() {
-			_, _, err := a.Call(t.Context(), at(b), "wait", nil)
-			done <- err
-		}()
+		done := wait(t.Context(), a, b)
 		<-in
 		self := n.Self()
 		n.SetSelf(self) // the same: nothing happens
@@ -324,43 +296,34 @@ func TestSetSelf(t *testing.T) {
 			"%d: %q, %+v, %v", i, got, from, err)
 	}
 	// The connection that is open leads to who is looked for, or is not used.
-	_, _, err := a.Call(t.Context(), Target{Addr: b.Addr(), Node: "b", Incarnation: "i-b"}, "echo", nil)
+	to := Target{Addr: b.Addr(), Node: "b", Incarnation: "i-b"}
+	_, _, err := a.Call(t.Context(), to, "echo", nil)
 	assert.True(t, NotSent(err) && strings.Contains(err.Error(), "another data directory"),
 		"the incarnation before: %v", err)
-	if _, _, err := a.Call(t.Context(), Target{Addr: b.Addr(), Node: "b", Incarnation: "new-b"}, "echo", nil); err != nil {
-		t.Errorf("the one now: %v", err)
-	}
+	to.Incarnation = "new-b"
+	_, _, err = a.Call(t.Context(), to, "echo", nil)
+	assert.NoError(t, err, "the one now")
 }
 
 // TestClose: everything ends, and Close waits for it.
 func TestClose(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
-	var running sync.WaitGroup
-	in := make(chan struct{})
-	ended := false
-	b.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
-		in <- struct{}{}
-		<-ctx.Done()
-		ended = true
-		return nil, ctx.Err()
-	})
-	running.Go(func() { a.Call(t.Context(), at(b), "wait", nil) })
+	in, out := waiting(t, b)
+	called := wait(t.Context(), a, b)
 	<-in
-	layer := b.Raft()
-	running.Go(func() {
-		if c, err := layer.Accept(); err == nil {
-			t.Errorf("accepted %v", c.RemoteAddr())
-		}
-	})
+	layer, accepted := b.Raft(), make(chan error)
+	go func() {
+		_, err := layer.Accept()
+		accepted <- err
+	}()
 	silent, err := net.Dial("tcp", b.Addr())
 	require.NoError(t, err)
 	defer silent.Close()
 	require.NoError(t, b.Close())
-	assert.True(t, ended, "a handler is still running")
-	running.Wait()
-	if _, err := silent.Read(make([]byte, 1)); err == nil {
-		t.Error("a stranger is still in")
-	}
+	assert.Equal(t, len(out), 1, "handlers that have ended")
+	assert.True(t, <-called != nil && <-accepted != nil, "a call, or Accept, has succeeded")
+	_, err = silent.Read(make([]byte, 1))
+	assert.True(t, err != nil, "a stranger is still in")
 	assert.NoError(t, b.Close(), "again")
 	for what, f := range map[string]func() error{
 		"call":   func() error { _, _, err := b.Call(t.Context(), at(a), "x", nil); return err },
@@ -370,9 +333,8 @@ func TestClose(t *testing.T) {
 	} {
 		assert.ErrorIs(t, f(), net.ErrClosed, "%s after Close:", what)
 	}
-	if _, _, err := a.Call(t.Context(), at(b), "wait", nil); !NotSent(err) {
-		t.Errorf("call to who is closed: %v", err)
-	}
+	err = <-wait(t.Context(), a, b)
+	assert.True(t, NotSent(err), "call to who is closed: %v", err)
 }
 
 // TestRaftLayers: there is one at a time, and its connections end with it.
@@ -466,7 +428,8 @@ func TestSlowStrangers(t *testing.T) {
 
 func testSlowStrangers(t *testing.T, half string) {
 	m := memnet.New(memnet.Options{})
-	n, b := startIn(t, m, "a"), startIn(t, m, "b")
+	n := startIn(t, m, "a", func(o *Options) { o.MaxConns = 20 })
+	b := startIn(t, m, "b")
 	n.Handle(t.Context(), "echo", echo)
 	begin := time.Now()
 	ended := make(chan time.Duration, n.o.MaxConns+10)
@@ -549,10 +512,11 @@ func TestRefused(t *testing.T) {
 	is := func(f func(i *Identity)) func(*Options) { return func(o *Options) { f(&o.Self) } }
 	cluster := func(c string) func(*Options) { return is(func(i *Identity) { i.Cluster = c }) }
 	for _, c := range []struct {
-		name             string
-		from, to         func(*Options)
-		target           Target
-		rpc, raft, hello string // what is said, "" is success
+		name      string
+		from, to  func(*Options)
+		target    Target
+		bare      bool   // no replica runs there
+		rpc, raft string // what is said, "" is success
 	}{
 		{name: "same cluster"},
 		{name: "by name", target: Target{Node: "b", Incarnation: "i-b"}},
@@ -561,19 +525,16 @@ func TestRefused(t *testing.T) {
 		{name: "to none", to: cluster(""), raft: "do not both belong"},
 		{name: "both none", from: cluster(""), to: cluster(""), raft: "do not both belong"},
 		{name: "other node", target: Target{Node: "x"}, rpc: `this is node "b", not "x"`, raft: `this is node "b"`},
-		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"}, rpc: `"i-b", not "i-x"`, raft: "another data directory"},
+		{name: "other incarnation", target: Target{Node: "b", Incarnation: "i-x"},
+			rpc: `"i-b", not "i-x"`, raft: "another data directory"},
+		{name: "no replica", bare: true, raft: "no replica"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var a, b *Net
-			if c.from == nil {
-				c.from = func(*Options) {}
-			}
-			if c.to == nil {
-				c.to = func(*Options) {}
-			}
-			a, b = start(t, "a", c.from), start(t, "b", c.to)
+			a, b := start(t, "a", c.from), start(t, "b", c.to)
 			b.Handle(t.Context(), "echo", echo)
-			b.Raft()
+			if !c.bare {
+				b.Raft()
+			}
 			c.target.Addr = b.Addr()
 			check := func(what, want string, err error) {
 				t.Helper()
@@ -597,10 +558,4 @@ func TestRefused(t *testing.T) {
 			assert.Equal(t, id, b.Self(), "hello")
 		})
 	}
-	t.Run("no replica", func(t *testing.T) {
-		a, b := start(t, "a"), start(t, "b")
-		if _, err := a.Raft().Dial(at(b), time.Minute); !NotSent(err) || !strings.Contains(err.Error(), "no replica") {
-			t.Error(err)
-		}
-	})
 }

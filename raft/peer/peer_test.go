@@ -32,7 +32,9 @@ func startOn(t testing.TB, l net.Listener, node string, set ...func(*Options)) *
 		Logger:   slog.New(slog.NewTextHandler(t.Output(), nil)),
 	}
 	for _, f := range set {
-		f(&o)
+		if f != nil {
+			f(&o)
+		}
 	}
 	n, err := New(o)
 	require.NoError(t, err)
@@ -48,6 +50,29 @@ func echo(_ context.Context, from Identity, body []byte) ([]byte, error) {
 	return append([]byte(from.Node+":"), body...), nil
 }
 
+// waiting makes a node serve a call that lasts until nobody waits for the answer: in receives when
+// it begins, out why it ends.
+func waiting(t *testing.T, n *Net) (in chan struct{}, out chan error) {
+	in, out = make(chan struct{}, 9), make(chan error, 9)
+	n.Handle(t.Context(), "wait", func(ctx context.Context, _ Identity, _ []byte) ([]byte, error) {
+		in <- struct{}{}
+		<-ctx.Done()
+		out <- ctx.Err()
+		return nil, ctx.Err()
+	})
+	return in, out
+}
+
+// wait makes that call, and returns where its error will be.
+func wait(ctx context.Context, from, to *Net) <-chan error {
+	done := make(chan error, 1)
+	go func() {
+		_, _, err := from.Call(ctx, at(to), "wait", nil)
+		done <- err
+	}()
+	return done
+}
+
 func TestCall(t *testing.T) {
 	a, b := start(t, "a"), start(t, "b")
 	b.Handle(t.Context(), "echo", echo)
@@ -60,26 +85,13 @@ func TestCall(t *testing.T) {
 		require.True(t, err == nil && string(got) == "a:"+body && from == b.Self(),
 			"echo of %d bytes: %d bytes, %v, %v", len(body), len(got), from, err)
 	}
-	var e *Error
-	if _, _, err := a.Call(t.Context(), at(b), "fail", nil); !errors.As(err, &e) || e.Code != "no" || e.Detail != "because" || NotSent(err) {
-		t.Errorf("fail: %v", err)
-	}
-	if _, _, err := a.Call(t.Context(), at(b), "plain", nil); !errors.As(err, &e) || e.Code != "internal" || e.Detail != "plain" {
-		t.Errorf("plain: %v", err)
-	}
-	if _, _, err := a.Call(t.Context(), at(b), "what", nil); !errors.As(err, &e) || e.Code != "unknown_call" || !NotSent(err) {
-		t.Errorf("what: %v", err)
-	}
-}
-
-func BenchmarkCall(b *testing.B) {
-	from, to := start(b, "a"), start(b, "b")
-	to.Handle(b.Context(), "echo", echo)
-	b.ReportAllocs()
-	for b.Loop() {
-		if _, _, err := from.Call(b.Context(), at(to), "echo", make([]byte, 1<<10)); err != nil {
-			b.Fatal(err)
-		}
+	for name, want := range map[string]string{
+		"fail": "no: because", "plain": "internal: plain", "what": `unknown_call: no handler for "what"`,
+	} {
+		_, _, err := a.Call(t.Context(), at(b), name, nil)
+		e, ok := errors.AsType[*Error](err)
+		assert.True(t, ok && e.Error() == want && NotSent(err) == (name == "what"),
+			"%s: %v, want %s", name, err, want)
 	}
 }
 

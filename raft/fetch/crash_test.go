@@ -29,6 +29,10 @@ type lagging struct {
 	peer *node
 	meta checkpoint.Meta
 	disk *memdisk.Disk // never written to: clones are
+	// old and fresh are the files before and after, ops and sent what it takes.
+	old, fresh map[string]string
+	ops        int
+	sent       int64
 }
 
 // laggings are the ways to lack something.
@@ -57,6 +61,12 @@ func laggings(t testing.TB) []*lagging {
 		l := &lagging{name: name, net: newNet(), peer: n, disk: disk, meta: n.checkpoint()}
 		n.grow(2)
 		n.serve(l.net, "a")
+		whole := disk.Clone()
+		must(t, l.bring(whole))
+		must(t, sameAsSource(t, whole, n, l.meta))
+		l.old, l.fresh = snapshot(t, disk), snapshot(t, whole)
+		require.False(t, maps.Equal(l.old, l.fresh), "nothing was brought")
+		l.ops, l.sent = whole.Ops(), l.net.sent
 		out = append(out, l)
 	}
 	return out
@@ -94,48 +104,58 @@ func snapshot(t testing.TB, disk *memdisk.Disk) map[string]string {
 	return out
 }
 
+// every is how far apart the cases of a walk are: 1 in a whole campaign, as given in its sample
+// (make crashwalk QLOGD_CRASH=, make flips) and in make test.
+func every(sample, short int) int {
+	switch {
+	case os.Getenv("QLOGD_CRASH") == "full":
+		return 1
+	case testing.Short():
+		return short
+	}
+	return sample
+}
+
+// losses are all kinds in a campaign, and one in make test.
+func losses(at int) []memdisk.Loss {
+	if testing.Short() {
+		return []memdisk.Loss{memdisk.Loss(at % 4)}
+	}
+	return []memdisk.Loss{memdisk.LoseAll, memdisk.LoseNone, memdisk.LosePrefix, memdisk.LoseRandom}
+}
+
 // A crash in each write, sync, creation, rename and removal of Fetch and of
 // Install leaves, after the Install of the next start, the old directory or the
 // new one; and in the end it is the new one.
 func TestCrashAnywhere(t *testing.T) {
-	step := 3
-	if os.Getenv("QLOGD_CRASH") == "full" {
-		step = 1
-	}
 	for _, l := range laggings(t) {
 		t.Run(l.name, func(t *testing.T) {
-			old := snapshot(t, l.disk)
-			whole := l.disk.Clone()
-			must(t, l.bring(whole))
-			must(t, sameAsSource(t, whole, l.peer, l.meta))
-			fresh := snapshot(t, whole)
-			require.False(t, maps.Equal(old, fresh), "nothing was brought")
 			crashes := 0
-			for at := 1; at <= whole.Ops(); at += step {
-				for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
+			for at := 1; at <= l.ops; at += every(3, 3) {
+				for _, loss := range losses(at) {
 					crashes++
 					disk := l.disk.Clone()
 					disk.CrashAt(at)
 					err := l.bring(disk)
 					require.True(t, disk.Crashed(), "operation %d did not come", at)
-					require.False(t, err == nil && at < whole.Ops(),
+					require.False(t, err == nil && at < l.ops,
 						"operation %d: the crash was not told", at)
 					after := disk.CrashWith(loss, rand.New(rand.NewPCG(uint64(at), uint64(loss))))
-					require.NoError(t, l.afterCrash(t, after, old, fresh),
+					require.NoError(t, l.afterCrash(t, after),
 						"crash at operation %d, loss %d", at, loss)
 				}
 			}
-			t.Logf("figures: %d crashes in %d operations of a catch-up", crashes, whole.Ops())
+			t.Logf("figures: %d crashes in %d operations of a catch-up", crashes, l.ops)
 		})
 	}
 }
 
-func (l *lagging) afterCrash(t *testing.T, after *memdisk.Disk, old, fresh map[string]string) error {
+func (l *lagging) afterCrash(t *testing.T, after *memdisk.Disk) error {
 	if _, err := Install(after, "/", nil, silent); err != nil {
 		return fmt.Errorf("install: %w", err)
 	}
 	now := snapshot(t, after)
-	if !maps.Equal(now, old) && !maps.Equal(now, fresh) {
+	if !maps.Equal(now, l.old) && !maps.Equal(now, l.fresh) {
 		return fmt.Errorf("neither the old nor the new directory: %v", names(now))
 	}
 	if len(files(t, after, "/log", ".seg")) > 0 {
@@ -146,7 +166,7 @@ func (l *lagging) afterCrash(t *testing.T, after *memdisk.Disk, old, fresh map[s
 	if err := l.bring(after); err != nil {
 		return fmt.Errorf("again: %w", err)
 	}
-	if now := snapshot(t, after); !maps.Equal(now, fresh) {
+	if now := snapshot(t, after); !maps.Equal(now, l.fresh) {
 		return fmt.Errorf("not the new directory in the end: %v", names(now))
 	}
 	if names, err := after.List("/incoming"); !errors.Is(err, fs.ErrNotExist) && len(names) > 0 {
@@ -166,17 +186,14 @@ func names(files map[string]string) (out []string) {
 // of these: the node goes on, and what has come stays.
 func TestFailAnywhere(t *testing.T) {
 	for _, l := range laggings(t) {
-		whole := l.disk.Clone()
-		must(t, l.bring(whole))
-		fresh := snapshot(t, whole)
-		for at := 1; at <= whole.Ops(); at++ {
+		for at := 1; at <= l.ops; at += every(1, 5) {
 			disk := l.disk.Clone()
 			disk.FailAt(at, syscall.ENOSPC)
 			err := l.bring(disk)
 			require.False(t, err != nil && !errors.Is(err, syscall.ENOSPC),
 				"%s: operation %d: %v", l.name, at, err)
 			require.NoError(t, l.bring(disk), "%s: operation %d, again", l.name, at)
-			if now := snapshot(t, disk); !maps.Equal(now, fresh) {
+			if now := snapshot(t, disk); !maps.Equal(now, l.fresh) {
 				t.Fatalf("%s: operation %d: not the new directory in the end: %v", l.name, at, names(now))
 			}
 		}
@@ -186,18 +203,11 @@ func TestFailAnywhere(t *testing.T) {
 // A byte that is flipped on its way is found, wherever it is: its source is
 // dropped, and another brings the rest.
 func TestFlippedByte(t *testing.T) {
-	step := int64(211)
-	if os.Getenv("QLOGD_CRASH") == "full" {
-		step = 1
-	}
 	for _, l := range laggings(t) {
 		l.peer.serve(l.net, "b")
 		l.peer.stop = nil
 		l.peer.serve(l.net, "a")
-		disk := l.disk.Clone()
-		must(t, l.bring(disk))
-		total, fresh := l.net.sent, snapshot(t, disk)
-		for at := int64(0); at < total; at += step {
+		for at := int64(0); at < l.sent; at += int64(every(211, 1055)) {
 			seen := int64(0)
 			l.net.bend = func(s answer) answer {
 				if s.name == callList || s.addr != "a" {
@@ -217,7 +227,7 @@ func TestFlippedByte(t *testing.T) {
 			seen = 0
 			disk := l.disk.Clone()
 			p := mustFetch(t, l.net, disk, l.meta, "a", "b")
-			require.True(t, install(t, disk, p) && maps.Equal(snapshot(t, disk), fresh),
+			require.True(t, install(t, disk, p) && maps.Equal(snapshot(t, disk), l.fresh),
 				"%s: byte %d: not the new directory", l.name, at)
 		}
 		l.net.bend = nil
@@ -227,16 +237,13 @@ func TestFlippedByte(t *testing.T) {
 // A wrong list of segments never leads to a wrong directory.
 func TestFlippedList(t *testing.T) {
 	for _, l := range laggings(t) {
-		disk := l.disk.Clone()
-		must(t, l.bring(disk))
-		old, fresh := snapshot(t, l.disk), snapshot(t, disk)
-		for at, end := 0, false; !end; at += 3 {
+		for at, end := 0, false; !end; at += every(3, 15) {
 			end = true // where no list is asked for
 			l.net.bend = func(s answer) answer {
 				if s.name == callList {
 					if end = at >= len(s.b); !end {
 						s.b = bytes.Clone(s.b)
-						s.b[at] ^= 1 << (at % 3)
+						s.b[at] ^= 1 << (at / 3 % 3)
 					}
 				}
 				return s
@@ -246,7 +253,7 @@ func TestFlippedList(t *testing.T) {
 			if done := install(t, disk, p); done != (err == nil) {
 				t.Fatalf("%s: byte %d: installed: %v, %v", l.name, at, done, err)
 			}
-			if now := snapshot(t, disk); !maps.Equal(now, fresh) && !maps.Equal(now, old) {
+			if now := snapshot(t, disk); !maps.Equal(now, l.fresh) && !maps.Equal(now, l.old) {
 				t.Fatalf("%s: byte %d: neither the old nor the new directory", l.name, at)
 			}
 		}
@@ -257,9 +264,6 @@ func TestFlippedList(t *testing.T) {
 // Answers that end too early: what came whole stays, and the next Fetch goes on after it.
 func TestCutShort(t *testing.T) {
 	for _, l := range laggings(t) {
-		disk := l.disk.Clone()
-		must(t, l.bring(disk))
-		fresh := snapshot(t, disk)
 		rng := rand.New(rand.NewPCG(3, 4))
 		whole := map[string]int{}
 		l.net.bend = func(s answer) answer {
@@ -270,12 +274,12 @@ func TestCutShort(t *testing.T) {
 			}
 			return s
 		}
-		disk = l.disk.Clone()
+		disk := l.disk.Clone()
 		p, err := fetch(t, l.net, disk, l.meta, "a")
 		for err != nil {
 			p, err = fetch(t, l.net, disk, l.meta, "a")
 		}
-		require.True(t, install(t, disk, p) && maps.Equal(snapshot(t, disk), fresh),
+		require.True(t, install(t, disk, p) && maps.Equal(snapshot(t, disk), l.fresh),
 			"%s: not the new directory", l.name)
 		delete(whole, callList)
 		for name, n := range whole {
@@ -324,7 +328,7 @@ func TestSegmentCrashAnywhere(t *testing.T) {
 	must(t, repair(whole))
 	must(t, verify(t, whole))
 	for at := 1; at <= whole.Ops(); at++ {
-		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
+		for _, loss := range losses(at) {
 			disk := disk.Clone()
 			disk.CrashAt(at)
 			_ = repair(disk) // the crash may come when the segment is in place already

@@ -2,6 +2,7 @@ package peer
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -42,66 +43,103 @@ func with(t *testing.T, secret string) func(*Options) {
 
 const ours, theirs = "correct horse battery", "incorrect horse battery"
 
-// TestSecret: nodes connect, for calls and for Raft, if both have the same secret or none, and each
-// side says why they do not.
-func TestSecret(t *testing.T) {
-	none := func(*Options) {}
-	closed := func(o *Options) { o.Closed = "it needs a secret" }
+// TestHandshake: nodes connect, for calls and for Raft, if they are those that are looked for, of
+// one cluster, with certificates of one authority for their hosts, or none, and with the same
+// secret, or none. Else each side says why not.
+func TestHandshake(t *testing.T) {
+	type set = []func(*Options)
+	cluster := func(c string) set { return set{func(o *Options) { o.Self.Cluster = c }} }
+	closed := set{func(o *Options) { o.Closed = "it needs a secret" }}
 	elsewhere := func(o *Options) { o.Self.Raft = "10.0.0.1:7071" }
-	ca := newAuthority(t)
-	for _, c := range []struct {
-		name     string
-		from, to []func(*Options)
-		want     string // "": they connect
-		here     bool   // the other side hears nothing of it
+	us, them := with(t, ours), with(t, theirs)
+	ca, other := newAuthority(t), newAuthority(t)
+	certified, host := ca.with(t, ca, "x"), ca.with(t, ca, "localhost", "127.0.0.1")
+	for name, c := range map[string]struct {
+		from, to set
+		target   Target // its Addr is a host, "" the right one
+		bare     bool   // no replica runs there
+		want     string // why they do not connect; "": they do
+		raft     string // why not for Raft, if else they do
+		known    bool   // it is known who is there, all the same
+		here     bool   // the other side says something else, or nothing
 	}{
-		{"the same", []func(*Options){with(t, ours)}, []func(*Options){with(t, ours)}, "", false},
-		{"another", []func(*Options){with(t, theirs)}, []func(*Options){with(t, ours)},
-			"the connecting node's shared secret differs from this node's", false},
-		{"none here", nil, []func(*Options){with(t, ours)},
-			"this node requires a shared secret, the connecting node has none", false},
-		{"none there", []func(*Options){with(t, ours)}, nil,
-			"the connecting node uses a shared secret, this node has none", false},
-		{"closed there", nil, []func(*Options){closed}, "it needs a secret", false},
-		{"closed here", []func(*Options){closed}, nil, "it needs a secret", true},
+		"same cluster":    {},
+		"by name":         {target: Target{Node: "b", Incarnation: "i-b"}},
+		"another cluster": {from: cluster("d"), want: `belongs to cluster "c"`, known: true},
+		"from none":       {from: cluster(""), raft: "do not both belong"},
+		"to none":         {to: cluster(""), raft: "do not both belong"},
+		"both none":       {from: cluster(""), to: cluster(""), raft: "do not both belong"},
+		"another node":    {target: Target{Node: "x"}, want: `"b", not "x"`, known: true},
+		"another incarnation": {target: Target{Node: "b", Incarnation: "i-x"},
+			want: `another data directory: incarnation "i-b", not "i-x"`, known: true},
+		"no replica":   {bare: true, raft: "no replica"},
+		"closed there": {to: closed, want: "it needs a secret", known: true},
+		"closed here":  {from: closed, want: "it needs a secret", here: true},
+
+		"the same secret": {from: set{us}, to: set{us}},
+		"another secret": {from: set{them}, to: set{us},
+			want: "the connecting node's shared secret differs from this node's"},
+		"no secret here": {to: set{us},
+			want: "this node requires a shared secret, the connecting node has none", known: true},
+		"no secret there": {from: set{us},
+			want: "the connecting node uses a shared secret, this node has none"},
 		// Who listens where a node is expected, and passes everything on to another one.
-		{"passed on", []func(*Options){with(t, ours)}, []func(*Options){with(t, ours), elsewhere},
-			"advertises 10.0.0.1:7071", false},
-		{"under TLS", []func(*Options){with(t, ours), ca.with(t, ca, "x")},
-			[]func(*Options){with(t, ours), ca.with(t, ca, "127.0.0.1"), elsewhere}, "", false},
-		{"another under TLS", []func(*Options){with(t, theirs), ca.with(t, ca, "x")},
-			[]func(*Options){with(t, ours), ca.with(t, ca, "127.0.0.1")},
-			"shared secret differs", false},
+		"passed on": {from: set{us}, to: set{us, elsewhere}, want: "advertises 10.0.0.1:7071",
+			known: true},
+		"a secret under TLS": {from: set{us, certified}, to: set{us, host, elsewhere}},
+		"another secret under TLS": {from: set{them, certified}, to: set{us, host},
+			want: "shared secret differs"},
+
+		"TLS":         {from: set{certified}, to: set{host}},
+		"TLS by name": {from: set{certified}, to: set{host}, target: Target{Addr: "localhost"}},
+		"TLS of another host": {from: set{certified}, to: set{host},
+			target: Target{Addr: "127.0.0.2"}, want: "127.0.0.2", here: true},
+		"another authority here": {from: set{other.with(t, ca, "127.0.0.1")}, to: set{host},
+			want: "unknown certificate authority", here: true},
+		"another authority there": {from: set{ca.with(t, other, "127.0.0.1")}, to: set{host},
+			want: "unknown authority", here: true},
+		"no TLS here": {to: set{host}, want: "not a node of qlogd", here: true},
 	} {
-		t.Run(c.name, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			var logged lockedBuffer
-			a := start(t, "a", append(c.from, none)...)
 			b := start(t, "b", append(c.to, func(o *Options) {
 				o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 			})...)
-			b.Handle(t.Context(), "echo", echo)
-			b.Raft()
-			check := func(what string, err error) {
-				t.Helper()
-				if c.want == "" {
-					assert.NoError(t, err, "%s", what)
-				} else if !NotSent(err) || !strings.Contains(err.Error(), c.want) {
-					t.Errorf("%s: %v; want %q", what, err, c.want)
+			a := start(t, "a", append(c.from, func(o *Options) {
+				o.Dial = func(ctx context.Context, _ string) (net.Conn, error) {
+					return new(net.Dialer).DialContext(ctx, "tcp", b.Addr())
 				}
+			})...)
+			b.Handle(t.Context(), "echo", echo)
+			if !c.bare {
+				b.Raft()
+			}
+			is, port, err := net.SplitHostPort(b.Addr())
+			require.NoError(t, err)
+			c.target.Addr = net.JoinHostPort(cmp.Or(c.target.Addr, is), port)
+			check := func(what, want string, err error) {
+				t.Helper()
+				e, ok := errors.AsType[*Error](err)
+				assert.True(t, want == "" && err == nil || want != "" && NotSent(err) &&
+					strings.Contains(err.Error(), want) && (c.here || ok && e.Code == "refused"),
+					"%s: %v; want %q", what, err, want)
 			}
 			for _, size := range []int{0, 1 << 20} {
-				_, _, err := a.Call(t.Context(), at(b), "echo", make([]byte, size))
-				check("call", err)
+				_, _, err := a.Call(t.Context(), c.target, "echo", make([]byte, size))
+				check("call", c.want, err)
 			}
-			stream, err := a.Raft().Dial(at(b), time.Minute)
-			check("raft", err)
+			why := cmp.Or(c.want, c.raft)
+			stream, err := a.Raft().Dial(c.target, time.Minute)
+			check("raft", why, err)
 			if err == nil {
 				stream.Close()
 			}
+			id, err := a.Hello(t.Context(), c.target.Addr)
+			assert.Equal(t, err == nil, c.want == "" || c.known, "hello: %v", err)
+			assert.Equal(t, id == b.Self(), err == nil, "hello of %+v", id)
 			said := strings.ReplaceAll(logged.String(), `\"`, `"`)
-			if c.want != "" && strings.Contains(said, c.want) == c.here {
-				t.Errorf("the other side logs %s", said)
-			}
+			assert.True(t, why == "" || strings.Contains(said, why) != c.here,
+				"the other side logs %s", said)
 		})
 	}
 }

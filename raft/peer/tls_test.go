@@ -1,7 +1,6 @@
 package peer
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -13,7 +12,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -68,56 +66,8 @@ func (a *authority) with(t *testing.T, trust *authority, names ...string) func(*
 			os.WriteFile(name, pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der}), 0o600))
 		return name
 	}
-	k, err := certs.Load(put("cert", "CERTIFICATE", der), put("key", "PRIVATE KEY", keyDER), put("ca", "CERTIFICATE", trust.cert.Raw), slog.New(slog.DiscardHandler))
+	k, err := certs.Load(put("cert", "CERTIFICATE", der), put("key", "PRIVATE KEY", keyDER),
+		put("ca", "CERTIFICATE", trust.cert.Raw), slog.New(slog.DiscardHandler))
 	require.NoError(t, err)
 	return func(o *Options) { o.TLS = k }
-}
-
-// TestTLS: everything goes as without, but only among those that have
-// certificates of the same authority for the hosts that they are.
-func TestTLS(t *testing.T) {
-	ca, other := newAuthority(t), newAuthority(t)
-	b := start(t, "b", ca.with(t, ca, "localhost", "127.0.0.1"))
-	b.Handle(t.Context(), "echo", echo)
-	b.Raft()
-	_, port, err := net.SplitHostPort(b.Addr())
-	require.NoError(t, err)
-	for _, c := range []struct {
-		name string
-		with func(*Options)
-		addr string
-		want string
-	}{
-		{"by address", ca.with(t, ca, "x"), b.Addr(), ""},
-		{"by name", ca.with(t, ca, "x"), "localhost:" + port, ""},
-		{"another host", ca.with(t, ca, "x"), "127.0.0.2:" + port, "127.0.0.2"},
-		{"another authority here", other.with(t, ca, "127.0.0.1"), b.Addr(), "unknown certificate authority"},
-		{"another authority there", ca.with(t, other, "127.0.0.1"), b.Addr(), "unknown authority"},
-		{"no TLS", func(*Options) {}, b.Addr(), ""},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			a := start(t, "a", c.with, func(o *Options) {
-				o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
-					return (&net.Dialer{}).DialContext(ctx, "tcp", b.Addr())
-				}
-			})
-			to := Target{Addr: c.addr, Node: "b"}
-			bad := c.want != "" || c.name == "no TLS"
-			check := func(what string, err error) {
-				t.Helper()
-				if (err != nil) != bad || bad && (!NotSent(err) || !strings.Contains(err.Error(), c.want)) {
-					t.Errorf("%s: %v; want %q", what, err, c.want)
-				}
-			}
-			_, _, err := a.Call(t.Context(), to, "echo", make([]byte, 1<<20))
-			check("call", err)
-			_, err = a.Hello(t.Context(), c.addr)
-			check("hello", err)
-			raft, err := a.Raft().Dial(to, time.Minute)
-			check("raft", err)
-			if err == nil {
-				raft.Close()
-			}
-		})
-	}
 }

@@ -205,8 +205,6 @@ func TestFailAnywhere(t *testing.T) {
 func TestFlippedByte(t *testing.T) {
 	for _, l := range laggings(t) {
 		l.peer.serve(l.net, "b")
-		l.peer.stop = nil
-		l.peer.serve(l.net, "a")
 		for at := int64(0); at < l.sent; at += int64(every(211, 1055)) {
 			seen := int64(0)
 			l.net.bend = func(s answer) answer {
@@ -292,9 +290,7 @@ func TestCutShort(t *testing.T) {
 // TestSegmentCrashAnywhere: a damaged segment is fetched and put in place. A crash in each write,
 // sync, creation, rename and removal leaves the damaged file or the right one, whole.
 func TestSegmentCrashAnywhere(t *testing.T) {
-	n := newNode(t, 5).grow(25)
-	net := newNet()
-	n.serve(net, "a")
+	n, net, _ := served(t, 5, 25, "a")
 	disk := n.copy()
 	damaged := n.log.Segments()[1]
 	name := "/log/" + damaged.Name

@@ -76,12 +76,9 @@ func TestFetchAndInstall(t *testing.T) {
 
 // A node whose event log goes further than the checkpoint gets that alone.
 func TestAhead(t *testing.T) {
-	n := newNode(t, 2).grow(30)
-	meta := n.checkpoint()
+	n, net, meta := served(t, 2, 30, "a")
 	disk := n.grow(20).copy()
 	must(t, disk.Remove("/checkpoints/"+meta.Name()))
-	net := newNet()
-	n.serve(net, "a")
 	p := mustFetch(t, net, disk, meta, "a")
 	assert.Equal(t, net.sent, meta.Size, "bytes were sent")
 	assert.True(t, install(t, disk, p), "not installed")

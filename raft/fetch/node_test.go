@@ -185,19 +185,21 @@ func (n *node) copy() *memdisk.Disk {
 	return n.disk.Clone()
 }
 
-// serve makes the node answer at addr.
-func (n *node) serve(net *memNet, addr string) *node {
-	n.t.Helper()
-	if n.stop != nil {
-		n.stop()
+// serve makes the node answer at these addresses.
+func (n *node) serve(net *memNet, addrs ...string) *node {
+	for _, addr := range addrs {
+		n.stop = Serve(net.at(addr).Handle, Source{FS: n.disk, DataDir: "/", Log: n.log,
+			Snapshot: func() error { n.checkpoint(); return nil }, Logger: silent})
 	}
-	n.stop = Serve(net.at(addr).Handle, n.source())
 	return n
 }
 
-func (n *node) source() Source {
-	return Source{FS: n.disk, DataDir: "/", Log: n.log,
-		Snapshot: func() error { n.checkpoint(); return nil }, Logger: silent}
+// served returns a node with so many entries, its checkpoint, and a network where it answers.
+func served(t testing.TB, seed uint64, entries int, addrs ...string) (
+	*node, *memNet, checkpoint.Meta) {
+	t.Helper()
+	n, net := newNode(t, seed).grow(entries), newNet()
+	return n.serve(net, addrs...), net, n.checkpoint()
 }
 
 // memNet is a network in memory. It serves one call at a time.

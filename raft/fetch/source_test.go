@@ -24,11 +24,8 @@ import (
 // No segments are listed for a checkpoint from before history was deleted: its state would
 // need contents that are not there. The source writes a newer one.
 func TestCheckpointKnowsWhatIsGone(t *testing.T) {
-	n := newNode(t, 13).grow(60)
-	old := n.checkpoint()
+	n, net, old := served(t, 13, 60, "a")
 	n.retain(3)
-	net := newNet()
-	n.serve(net, "a")
 	disk := memdisk.New()
 	if _, err := fetch(t, net, disk, old, "a"); !errors.Is(err, errUseless) {
 		t.Fatal(err)
@@ -54,11 +51,9 @@ func TestPlanThatIsTooLate(t *testing.T) {
 		"the files are discarded": func(_ *node, disk *memdisk.Disk) { must(t, Discard(disk, "/")) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, 14).grow(40)
+			n, net, _ := served(t, 14, 40, "a")
 			disk := n.copy()
 			meta := n.grow(30).checkpoint()
-			net := newNet()
-			n.serve(net, "a")
 			p := mustFetch(t, net, disk, meta, "a")
 			late(n, disk)
 			before := files(t, disk, "/log", "")
@@ -75,10 +70,7 @@ func TestPlanThatIsTooLate(t *testing.T) {
 func TestSourceMovesOn(t *testing.T) {
 	for name, every := range map[string]int{"now and then": 5, "often": 3} {
 		t.Run(name, func(t *testing.T) {
-			n := newNode(t, 11).grow(80)
-			n.checkpoint()
-			net := newNet()
-			n.serve(net, "a")
+			n, net, _ := served(t, 11, 80, "a")
 			asked := 0
 			net.bend = func(s answer) answer {
 				if asked++; s.name != callList && asked%every == 0 && asked < 60 {
@@ -109,12 +101,7 @@ func TestSourceMovesOn(t *testing.T) {
 // What has come is not brought again: not from another source, not for a newer
 // checkpoint, and not the whole segments of the local log.
 func TestOnlyTheMissingIsSent(t *testing.T) {
-	n := newNode(t, 12).grow(60)
-	first := n.checkpoint()
-	net := newNet()
-	n.serve(net, "a")
-	n.stop = nil
-	n.serve(net, "b")
+	n, net, first := served(t, 12, 60, "a", "b")
 	disk := memdisk.New()
 	mustFetch(t, net, disk, first, "a")
 	net.sent = 0
@@ -140,12 +127,7 @@ func TestOnlyTheMissingIsSent(t *testing.T) {
 
 // Each source is asked in turn; the error is ErrDiffers only if all say so.
 func TestSources(t *testing.T) {
-	n := newNode(t, 15).grow(40)
-	meta := n.checkpoint()
-	net := newNet()
-	n.serve(net, "liar")
-	n.stop = nil
-	n.serve(net, "good")
+	_, net, meta := served(t, 15, 40, "liar", "good")
 	net.bend = func(s answer) answer {
 		if s.addr == "liar" && s.name != callList {
 			s.b = bytes.Repeat([]byte{7}, len(s.b))
@@ -167,10 +149,7 @@ func TestSources(t *testing.T) {
 }
 
 func TestNoRoom(t *testing.T) {
-	n := newNode(t, 16).grow(40)
-	meta := n.checkpoint()
-	net := newNet()
-	n.serve(net, "a")
+	_, net, meta := served(t, 16, 40, "a")
 	disk := memdisk.New()
 	o := optionsOf(net, disk, meta, "a")
 	o.FreeBytes = func() (uint64, error) { return reserveBytes + 5000, nil }
@@ -184,10 +163,7 @@ func TestNoRoom(t *testing.T) {
 }
 
 func TestServeRefuses(t *testing.T) {
-	n := newNode(t, 17).grow(30)
-	meta := n.checkpoint()
-	mem := newNet()
-	n.serve(mem, "a")
+	n, mem, meta := served(t, 17, 30, "a")
 	name := n.log.Segments()[0].Name
 	read := func(q readRequest) ([]byte, error) {
 		b, _, err := mem.Call(t.Context(), peer.Target{Addr: "a"}, callRead, encode(t, q))
@@ -218,14 +194,14 @@ func TestServeRefuses(t *testing.T) {
 			t.Errorf("answered %s", body)
 		}
 	}
+	n.stop()
+	_, err := read(readRequest{"log/" + name, 3, 10})
+	require.ErrorIs(t, err, context.Canceled, "it was stopped:")
 }
 
 // A source that answers no read is given up.
 func TestStuckSourceIsGivenUp(t *testing.T) {
-	n := newNode(t, 20).grow(10)
-	meta := n.checkpoint()
-	mem := newNet()
-	n.serve(mem, "a")
+	_, mem, meta := served(t, 20, 10, "a")
 	mem.at("a")[callRead] = func(ctx context.Context, _ peer.Identity, _ []byte) ([]byte, error) {
 		<-ctx.Done()
 		return nil, ctx.Err()

@@ -128,8 +128,8 @@ func (t *transport) take(rpc hraft.RPC) {
 // handle passes a request on to hashicorp/raft's main loop, or handles a heartbeat without it. What
 // it looks at may have changed by the time the main loop has the request.
 func (t *transport) handle(rpc hraft.RPC) error {
-	from := rpc.Command.(hraft.WithRPCHeader).GetRPCHeader()
-	if err := t.r.apart(hraft.ServerID(from.ID)); err != nil {
+	id := hraft.ServerID(rpc.Command.(hraft.WithRPCHeader).GetRPCHeader().ID)
+	if err := t.r.apart(id); err != nil {
 		return err
 	}
 	switch a := rpc.Command.(type) {
@@ -146,23 +146,20 @@ func (t *transport) handle(rpc hraft.RPC) error {
 		if a.LeaderCommitIndex > 0 && a.Term >= t.r.raft.CurrentTerm() {
 			t.r.peers.contact.Store(&contact{time.Now(), a.LeaderCommitIndex})
 		}
-		t.r.rollback.evidence.Note(hraft.ServerID(a.ID),
-			witness.Promise{AckTerm: a.Term, AckIndex: lastOf(a)})
+		t.r.rollback.evidence.Note(id, witness.Promise{AckTerm: a.Term, AckIndex: lastOf(a)})
 		// The rule of Raft (figure 2). hashicorp/raft would also commit what a deposed leader left
 		// behind these entries.
 		a.LeaderCommitIndex = min(a.LeaderCommitIndex, lastOf(a))
 		t.adapt(a)
-	case *hraft.RequestPreVoteRequest:
-		if t.r.peers.answer(hraft.ServerID(from.ID)).forked {
+	case *hraft.RequestPreVoteRequest, *hraft.RequestVoteRequest:
+		if t.r.peers.answer(id).forked {
 			return errForked
 		}
-	case *hraft.RequestVoteRequest:
-		if t.r.peers.answer(hraft.ServerID(from.ID)).forked {
-			return errForked
-		}
-		// The candidate has voted for itself. It gets no vote from here unless that is recorded.
-		if err := t.r.rollback.evidence.Voted(hraft.ServerID(a.ID), a.Term); err != nil {
-			return err
+		if vote, ok := a.(*hraft.RequestVoteRequest); ok {
+			// The candidate has voted for itself. It gets no vote from here unless that is recorded.
+			if err := t.r.rollback.evidence.Voted(id, vote.Term); err != nil {
+				return err
+			}
 		}
 	}
 	select {

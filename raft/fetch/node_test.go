@@ -145,11 +145,11 @@ func (n *node) thin(keep int) {
 	}
 }
 
-// letGo commits that the history before the last segments may go.
-func (n *node) letGo(segments int) (cut uint64) {
+// retain lets the history before the last segments go, and deletes it.
+func (n *node) retain(segments int) {
 	n.t.Helper()
 	all := n.log.Segments()
-	cut = all[max(len(all)-segments, 0)].First
+	cut := all[max(len(all)-segments, 0)].First
 	carry := &event.Carry{}
 	n.m.View(func(st *projections.State) {
 		st.All(func(m event.MessageView) bool {
@@ -169,16 +169,10 @@ func (n *node) letGo(segments int) (cut uint64) {
 	n.do(&event.Command{Retain: &event.Retain{Before: cut}})
 	require.Equal(n.t, n.m.History(), cut, "history is let go of before")
 	must(n.t, n.log.Sync())
-	return cut
+	must(n.t, n.log.DeleteBefore(cut))
 }
 
-// retain lets history go and deletes it.
-func (n *node) retain(segments int) {
-	n.t.Helper()
-	must(n.t, n.log.DeleteBefore(n.letGo(segments)))
-}
-
-// at returns the node's disk, all of it synced, as a stopped node leaves it.
+// copy returns the node's disk, all of it synced, as a stopped node leaves it.
 func (n *node) copy() *memdisk.Disk {
 	n.t.Helper()
 	must(n.t, n.log.Sync())

@@ -219,8 +219,9 @@ powercut: ## cut the power under the real server, on ext4 in a loop device (need
 	POWER_CUTS=$(POWER_CUTS) go test -count=1 -v -timeout 4h -run '^TestPowerCut$$' ./internal/simtest/cluster/crashtest
 
 .PHONY: sim
-sim: ## thousands of clusters in simulated time, each with partitions, crashes, restarts (SIM_SEEDS=2000, SIM_SEED=first)
+sim: ## thousands of clusters in simulated time, each with partitions, crashes, restarts (SIM_SEEDS=2000, SIM_SEED=first); then the parts of one
 	SIM_KEEP=$(CURDIR)/bin/sim SIM_SEEDS=$(SIM_SEEDS) go test -count=1 -v -timeout 8h -run '^TestSeeds$$' ./internal/simtest/sim
+	go test -count=1 -v -timeout 1h -run '^(TestCluster|TestStorm|TestNeverTwice)$$' ./raft ./raft/peer
 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node, of its event log, of Raft's stores and of an erasure, with every kind of loss (QLOGD_CRASH= a sample)

@@ -236,16 +236,3 @@ func TestExpectedWait(t *testing.T) {
 	assert.Equal(t, q.wait(now), 3*time.Second)
 	assert.Equal(t, q.wait(now.Add(time.Hour)), 10*time.Second)
 }
-
-// A wait ends with its condition, which a change of it wakes, or with its context.
-func TestUntil(t *testing.T) {
-	f := newFollower(t, Limits{})
-	closing := func() bool { return f.lead.closing }
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-	defer cancel()
-	assert.False(t, f.until(ctx, closing), "it is closing")
-	ended := make(chan bool)
-	go func() { ended <- f.until(t.Context(), closing) }()
-	f.close()
-	assert.True(t, <-ended, "it is not closing")
-}

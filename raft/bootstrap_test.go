@@ -28,7 +28,7 @@ type world struct {
 	rngMu    sync.Mutex
 	rng      *rand.Rand
 	mu       sync.Mutex
-	logged   strings.Builder
+	logged   lines
 	// saving, if set, is called before and after each write of a decision.
 	saving func(m *machine, done bool)
 }
@@ -72,12 +72,6 @@ func (w *world) roll(most time.Duration) time.Duration {
 	return time.Duration(w.rng.Int64N(int64(most)))
 }
 
-func (w *world) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.logged.Write(p)
-}
-
 func (m *machine) wipe() {
 	m.disks++
 	m.incarnation, m.saved = fmt.Sprintf("%s.%d", m.id, m.disks), nil
@@ -119,7 +113,7 @@ func (m *machine) start() {
 		err := Bootstrap(ctx, BootstrapOptions{
 			Net: p, Card: card, Expect: m.expect, Join: m.join,
 			Save:   func() error { return m.save(ctx, card) },
-			Logger: slog.New(slog.NewTextHandler(w, nil)),
+			Logger: slog.New(slog.NewTextHandler(&w.logged, nil)),
 		})
 		w.mu.Lock()
 		m.err = err
@@ -168,8 +162,11 @@ func (w *world) one() {
 	defer w.mu.Unlock()
 	var first *datadir.Node
 	for _, m := range w.machines {
+		self := func(f datadir.Member) bool { return f.ID == m.id && f.Incarnation == m.incarnation }
 		switch {
 		case m.saved == nil:
+		case m.saved.Initial != nil && !slices.ContainsFunc(m.saved.Initial, self):
+			w.t.Errorf("%s is none of the first: %+v", m.incarnation, m.saved)
 		case first == nil:
 			first = m.saved
 		case m.saved.ClusterID != first.ClusterID:
@@ -186,13 +183,7 @@ func (w *world) one() {
 // await waits until all have a cluster, and ends.
 func (w *world) await() {
 	w.t.Helper()
-	late := time.Now().Add(time.Minute)
-	for !w.all() && time.Now().Before(late) {
-		time.Sleep(10 * time.Millisecond)
-	}
-	if !w.all() {
-		w.t.Errorf("not all have a cluster:\n%s", w.logged.String())
-	}
+	until(w.t, "all have a cluster", w.all)
 	w.one()
 	w.end()
 }
@@ -210,28 +201,16 @@ func (w *world) end() {
 	}
 }
 
-// says waits until a log line has all the words.
-func (w *world) says(words ...string) {
-	w.t.Helper()
-	late := time.Now().Add(time.Minute)
-	for time.Now().Before(late) {
-		w.mu.Lock()
-		text := w.logged.String()
-		w.mu.Unlock()
-		for line := range strings.Lines(text) {
-			lacks := func(s string) bool { return !strings.Contains(line, s) }
-			if !slices.ContainsFunc(words, lacks) {
-				return
-			}
-		}
-		time.Sleep(10 * time.Millisecond)
-	}
-	w.t.Errorf("nobody says %q:\n%s", words, w.logged.String())
+// failed is why a node's Bootstrap has ended.
+func (m *machine) failed() string {
+	m.w.mu.Lock()
+	defer m.w.mu.Unlock()
+	return fmt.Sprint(m.err)
 }
 
 func TestEveryOrderOfStarts(t *testing.T) {
 	for _, order := range [][]int{{0, 1, 2}, {1, 2, 0}, {2, 1, 0}} {
-		for _, apart := range []time.Duration{0, 300 * time.Millisecond, 5 * time.Minute} {
+		for _, apart := range []time.Duration{0, 300 * time.Millisecond, 20 * time.Second} {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 1, 3)
 				for _, i := range order {
@@ -251,54 +230,15 @@ func TestEveryOrderOfStarts(t *testing.T) {
 	}
 }
 
-// TestWipedBetween: of three nodes one is wiped after another has formed the
-// cluster, and before the third has; with and without a network between the
-// wiped one and the one that has formed. It joins, and is none of the first.
-func TestWipedBetween(t *testing.T) {
-	for seed := range uint64(20) {
-		for _, apart := range []bool{false, true} {
-			synctest.Test(t, func(t *testing.T) {
-				w := newWorld(t, seed, 3)
-				var once sync.Once
-				var victim *machine
-				wiped := make(chan struct{})
-				w.saving = func(m *machine, done bool) {
-					if done {
-						once.Do(func() {
-							victim = w.machines[(slices.Index(w.machines, m)+1)%3]
-							if apart {
-								w.net.CutBoth(m.id, victim.id)
-							}
-							go func() {
-								victim.kill(true)
-								victim.start()
-								close(wiped)
-							}()
-						})
-					}
-				}
-				for _, m := range w.machines {
-					m.start()
-				}
-				<-wiped
-				if apart {
-					time.Sleep(30 * time.Second)
-					w.one()
-					w.net.HealAll()
-				}
-				w.await()
-				assert.False(t, victim.saved != nil && victim.saved.Initial != nil,
-					"wiped, and one of the first: %+v", victim.saved)
-			})
-		}
-	}
-}
-
 // TestStorm kills, wipes and cuts off at random for a while, also around the
 // writes of decisions; then all comes back. At no time are there two clusters,
 // and in the end there is one.
 func TestStorm(t *testing.T) {
-	for seed := range uint64(80) {
+	seeds := uint64(80) // in make sim
+	if testing.Short() {
+		seeds = 20
+	}
+	for seed := range seeds {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, seed, 3)
 			until := time.Now().Add(20 * time.Second)
@@ -412,15 +352,11 @@ func TestSettings(t *testing.T) {
 				for _, m := range w.machines {
 					m.start()
 				}
-				if c.says != "" {
-					w.says(c.says)
-				} else {
-					time.Sleep(10 * time.Second)
-				}
+				until(t, c.says+c.err, func() bool {
+					return c.says != "" && w.logged.has(c.says) ||
+						c.err != "" && strings.Contains(w.machines[0].failed(), c.err)
+				})
 				w.end()
-				err := fmt.Sprint(w.machines[0].err)
-				assert.False(t, c.err != "" && !strings.Contains(err, c.err),
-					"%v, want %q", err, c.err)
 				for _, m := range w.machines {
 					assert.True(t, m.saved == nil, "%s formed %+v", m.id, m.saved)
 				}
@@ -471,11 +407,7 @@ func TestFinds(t *testing.T) {
 		w.machines[3].join = []string{"n1:7071", "n2:7071"}
 		w.machines[3].start()
 		time.Sleep(10 * time.Second)
-		w.mu.Lock()
-		err := w.machines[3].err
-		w.mu.Unlock()
-		assert.True(t, err != nil && strings.Contains(err.Error(), "nodes of two clusters"),
-			"%v", err)
+		assert.Contains(t, w.machines[3].failed(), "nodes of two clusters")
 		w.end()
 	})
 }

@@ -65,12 +65,8 @@ func TestCrashAnywhere(t *testing.T) {
 	story(t, on(whole))
 	ops, crashes := whole.Ops(), 0
 	defer func() { t.Logf("figures: %d crashes in %d operations of Raft's stores", crashes, ops) }()
-	for at := 1; at <= ops; at++ {
-		losses := []memdisk.Loss{memdisk.Loss(at % 4)}
-		if everyCrash() {
-			losses = []memdisk.Loss{memdisk.LoseAll, memdisk.LoseNone, memdisk.LosePrefix, memdisk.LoseRandom}
-		}
-		for _, loss := range losses {
+	for at := 1; at <= ops; at += stride(1) {
+		for _, loss := range losses(at) {
 			crashes++
 			if walk(t, at, loss); t.Failed() {
 				return
@@ -82,6 +78,26 @@ func TestCrashAnywhere(t *testing.T) {
 // everyCrash asks for the whole campaign (make crashwalk): each operation with each
 // kind of loss.
 func everyCrash() bool { return os.Getenv("QLOGD_CRASH") == "full" }
+
+// stride is how far apart the operations are that fail: as far as in the sample of the campaign
+// (make crashwalk QLOGD_CRASH=), or three times as far (make test).
+func stride(sample int) int {
+	switch {
+	case everyCrash():
+		return 1
+	case testing.Short():
+		return 3 * sample
+	}
+	return sample
+}
+
+// losses are the kinds of loss that come with a crash.
+func losses(at int) []memdisk.Loss {
+	if everyCrash() {
+		return []memdisk.Loss{memdisk.LoseAll, memdisk.LoseNone, memdisk.LosePrefix, memdisk.LoseRandom}
+	}
+	return []memdisk.Loss{memdisk.Loss(at % 4)}
+}
 
 func walk(t *testing.T, at int, loss memdisk.Loss) {
 	disk := memdisk.New()
@@ -147,12 +163,7 @@ func (n *node) lacks(acked []string, maybe map[string]bool) string {
 func TestFailAnywhere(t *testing.T) {
 	whole := memdisk.New()
 	story(t, on(whole))
-	ops := whole.Ops()
-	step := 5
-	if everyCrash() {
-		step = 1
-	}
-	for at := 1; at <= ops; at += step {
+	for at := 1; at <= whole.Ops(); at += stride(5) {
 		disk := memdisk.New()
 		disk.FailAt(at, fmt.Errorf("operation %d fails", at))
 		acked, maybe := story(t, on(disk))

@@ -24,6 +24,9 @@ func TestDamagedBolt(t *testing.T) {
 	n := boot(t, at(made))
 	n.put("a")
 	n.down()
+	n = boot(t, at(made))
+	assert.EqualSlices(t, n.m.names(), []string{"a"}, "undamaged")
+	n.down()
 	for name, c := range map[string]struct {
 		file   string
 		damage func(b []byte) []byte

@@ -1,16 +1,19 @@
 package raft
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"math"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -45,19 +48,18 @@ type block struct {
 type fakeMachine struct {
 	f vfs.File
 
-	mu      sync.Mutex
-	size    int64
-	blocks  []block
-	chain   [32]byte
-	chains  [][32]byte // after each block
-	clock   int64
-	dues    []int64
-	fired   int // due things that happened
-	applies int // calls that were not skipped
-	hold    chan struct{}
-	bound   int // due things that happen in one entry; 0 all
-	rules   uint16
-	bend    int // as if something had been folded wrong
+	mu     sync.Mutex
+	size   int64
+	blocks []block
+	chain  [32]byte
+	chains [][32]byte // after each block
+	clock  int64
+	dues   []int64
+	fired  int // due things that happened
+	hold   chan struct{}
+	bound  int // due things that happen in one entry; 0 all
+	rules  uint16
+	bend   int // as if something had been folded wrong
 }
 
 func openFake(t testing.TB, fsys vfs.FS, name string) *fakeMachine {
@@ -86,21 +88,35 @@ func tryFake(fsys vfs.FS, name string) (*fakeMachine, error) {
 	if _, err := f.ReadAt(b, 0); err != nil && err != io.EOF {
 		return nil, err
 	}
-	for len(b) >= 8 {
-		n := binary.BigEndian.Uint32(b)
-		if int64(n) > int64(len(b)-8) || n == 0 ||
-			crc32.ChecksumIEEE(b[8:8+n]) != binary.BigEndian.Uint32(b[4:]) {
+	for line := range bytes.Lines(b) {
+		var bl block
+		if len(line) < 9 || !bytes.Equal(line, sealed(line[8:len(line)-1])) {
 			break
 		}
-		var bl block
-		if err := json.Unmarshal(b[8:8+n], &bl); err != nil {
+		if err := json.Unmarshal(line[8:], &bl); err != nil {
 			return nil, err
 		}
 		m.fold(bl)
-		m.size += int64(8 + n)
-		b = b[8+n:]
+		m.size += int64(len(line))
 	}
 	return m, f.Truncate(m.size)
+}
+
+// sealed is the line of a block, which begins with its checksum.
+func sealed(block []byte) []byte {
+	return fmt.Appendf(nil, "%08x%s\n", crc32.ChecksumIEEE(block), block)
+}
+
+// write appends a block.
+func (m *fakeMachine) write(b block) error {
+	text, _ := json.Marshal(b)
+	line := sealed(text)
+	if _, err := m.f.WriteAt(line, m.size); err != nil {
+		return err
+	}
+	m.size += int64(len(line))
+	m.fold(b)
+	return nil
 }
 
 func (m *fakeMachine) fold(b block) {
@@ -113,11 +129,10 @@ func (m *fakeMachine) fold(b block) {
 	h.Sum(m.chain[:0])
 	m.chains = append(m.chains, m.chain)
 	left := m.dues[:0]
-	n := 0
+	until := m.fired + cmp.Or(m.bound, math.MaxInt32)
 	for _, d := range m.dues {
-		if d <= m.clock && (m.bound == 0 || n < m.bound) {
+		if d <= m.clock && m.fired < until {
 			m.fired++
-			n++
 		} else {
 			left = append(left, d)
 		}
@@ -170,15 +185,9 @@ func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) 
 	if out == nil {
 		out = []event.Result{}
 	}
-	rec, _ := json.Marshal(b)
-	head := binary.BigEndian.AppendUint32(nil, uint32(len(rec)))
-	head = binary.BigEndian.AppendUint32(head, crc32.ChecksumIEEE(rec))
-	if _, err := m.f.WriteAt(append(head, rec...), m.size); err != nil {
+	if err := m.write(b); err != nil {
 		return nil, err
 	}
-	m.size += int64(8 + len(rec))
-	m.applies++
-	m.fold(b)
 	for i := range out {
 		if out[i].Digest != [16]byte{} {
 			out[i].Digest = m.digest()
@@ -222,11 +231,7 @@ func (m *fakeMachine) NextDue() (int64, bool) {
 	if len(m.dues) == 0 {
 		return 0, false
 	}
-	d := m.dues[0]
-	for _, v := range m.dues {
-		d = min(d, v)
-	}
-	return d, true
+	return slices.Min(m.dues), true
 }
 
 type fakeFrozen struct {

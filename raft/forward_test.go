@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -29,7 +28,7 @@ type follower struct {
 
 	mu    sync.Mutex
 	to    peer.Target // zero: none is known
-	call  func(ctx context.Context, body []byte) ([]byte, error)
+	call  func(context.Context, []byte) ([]byte, error)
 	calls int
 }
 
@@ -74,20 +73,21 @@ func newFollower(t testing.TB, l Limits) *follower {
 	return f
 }
 
-// follow makes a node known as the leader, that answers like this.
-func (f *follower) follow(call func(ctx context.Context, body []byte) ([]byte, error)) {
+// knows makes a node known as the leader, zero none, that answers like this.
+func (f *follower) knows(to peer.Target, call func(context.Context, []byte) ([]byte, error)) {
 	f.mu.Lock()
-	f.to, f.call = leaderAt, call
+	if f.to = to; call != nil {
+		f.call = call
+	}
 	f.mu.Unlock()
 	f.moved()
 }
 
-func (f *follower) lose() {
-	f.mu.Lock()
-	f.to = peer.Target{}
-	f.mu.Unlock()
-	f.moved()
+func (f *follower) follow(call func(context.Context, []byte) ([]byte, error)) {
+	f.knows(leaderAt, call)
 }
+
+func (f *follower) lose() { f.knows(peer.Target{}, nil) }
 
 // apply makes the node as if it had applied everything up to index.
 func (f *follower) apply(index uint64) {
@@ -166,23 +166,6 @@ func allBack(_ context.Context, body []byte) ([]byte, error) {
 	return event.EncodeAnswers(answers), nil
 }
 
-// unreached returns the error of a call that surely was not sent.
-func unreached(t testing.TB) error {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	n, err := peer.New(peer.Options{Listener: l, Self: peer.Identity{Cluster: "c1", Node: "n2"}})
-	require.NoError(t, err)
-	defer n.Close()
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	gone.Close()
-	_, _, err = n.Call(context.Background(), peer.Target{Addr: gone.Addr().String()}, callForward,
-		nil)
-	require.True(t, peer.NotSent(err), "%v", err)
-	return err
-}
-
 // Anything else than a clear answer is unknown, and the command is not taken to
 // anybody again.
 func TestForwardUnknown(t *testing.T) {
@@ -205,12 +188,8 @@ func TestForwardUnknown(t *testing.T) {
 			if p := asProblem(t, got.err); !p.Unknown || p.RetryAfterMS == 0 {
 				t.Errorf("%+v", p)
 			}
-			calls := f.called()
-			f.look(func() {
-				if n, _ := f.queues.n, f.queues.bytes; n != 0 || calls != 1 {
-					t.Errorf("%d wait, %d calls", n, calls)
-				}
-			})
+			assert.Equal(t, f.load().Waiting, 0, "commands wait")
+			assert.Equal(t, f.called(), 1, "calls")
 		})
 	}
 	// But for a group that could not even be read: nothing of it was proposed.
@@ -225,12 +204,13 @@ func TestForwardUnknown(t *testing.T) {
 // While no leader is known a command waits for so long, each by its own clock,
 // and is then not applied.
 func TestWaitForALeader(t *testing.T) {
-	lost := unreached(t)
 	for name, leads := range map[string]func(*follower){
 		"none": func(*follower) {},
 		"out of reach": func(f *follower) {
-			f.follow(func(context.Context, []byte) ([]byte, error) {
-				return nil, lost
+			alone := lonely(f.t, "n2", "n2-1", "c1")
+			f.follow(func(ctx context.Context, body []byte) ([]byte, error) {
+				_, _, err := alone.Call(ctx, peer.Target{Addr: "gone:1"}, callForward, body)
+				return nil, err
 			})
 		},
 		"no longer one":  func(f *follower) { f.follow(allBack) },
@@ -307,10 +287,7 @@ func TestForwardToTheCutOff(t *testing.T) {
 		// All the room is taken, and what comes next goes to the next leader.
 		next := f.async(t.Context(), put("next"))
 		began := time.Now()
-		f.mu.Lock()
-		f.to, f.call = peer.Target{Addr: "other:1"}, toNode(n)
-		f.mu.Unlock()
-		f.moved()
+		f.knows(peer.Target{Addr: "other:1"}, toNode(n))
 		require.NoError(t, (<-next).err)
 		if d := time.Since(began); d > 100*time.Millisecond {
 			t.Errorf("the next leader was asked after %v", d)
@@ -322,18 +299,16 @@ func TestForwardToTheCutOff(t *testing.T) {
 			t.Errorf("after %v", d)
 		}
 		// One that leads again in the meantime is not given up.
-		f.follow(func(ctx context.Context, body []byte) ([]byte, error) {
+		slowly := func(ctx context.Context, body []byte) ([]byte, error) {
 			entered <- struct{}{}
 			time.Sleep(3 * time.Second)
 			return toNode(n)(ctx, body)
-		})
+		}
+		f.follow(slowly)
 		slow := f.async(t.Context(), put("slow"))
 		<-entered
 		f.lose()
-		f.mu.Lock()
-		f.to = leaderAt
-		f.mu.Unlock()
-		f.moved()
+		f.follow(slowly)
 		require.NoError(t, (<-slow).err)
 	})
 }
@@ -457,28 +432,10 @@ func TestBeginTogether(t *testing.T) {
 	release()
 }
 
-// AskLeader calls the leader, and only where that is another node.
-func askLeader(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("a")
-	const name = "test.question"
-	for _, m := range c.members() {
-		m.HandleMembers(t.Context(), name, peer.Answer(
-			func(context.Context, peer.Identity, any) (string, error) { return m.name, nil }))
-	}
-	l := c.leader()
-	for _, m := range c.members() {
-		var answer string
-		err := m.AskLeader(t.Context(), name, nil, &answer)
-		assert.False(t, m == l && err == nil, "the leader asks itself")
-		assert.False(t, m != l && (err != nil || answer != l.name), "%s, %v", answer, err)
-	}
-}
-
 // A follower applies a lone entry long before hashicorp/raft would tell it of the commit: at once
 // where its own client waits, and soon where nobody does.
 func followersKnowWhatIsCommitted(t *testing.T) {
-	c := cluster(t, 3, slowly)
+	c := cluster(t, 3, nil)
 	leader, follower := c.pick()
 	for name, at := range map[string]*member{"there": follower, "elsewhere": leader} {
 		time.Sleep(time.Second)

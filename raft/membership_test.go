@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -109,9 +108,7 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	until(t, "the leader is removed", func() bool {
 		return c.others(l)[0].RemoveMember(ctx, l.name, false) == nil
 	})
-	if why := <-l.died; !errors.Is(why, ErrRemoved) {
-		t.Errorf("out: %v", why)
-	}
+	require.ErrorIs(t, <-l.died, ErrRemoved)
 	c.put("without it", l.name)
 	c.voting(2, l.name)
 	l.stop()
@@ -121,14 +118,10 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 	others := c.others(l)
 	gone := others[slices.IndexFunc(others, up)]
 	answers(t, l.RemoveMember(ctx, gone.name, false), "")
-	if why := <-gone.died; !errors.Is(why, ErrRemoved) {
-		t.Errorf("out: %v", why)
-	}
+	require.ErrorIs(t, <-gone.died, ErrRemoved)
 	gone.stop()
 	c.start(gone)
-	if why := <-gone.died; !errors.Is(why, ErrRemoved) {
-		t.Errorf("out again: %v", why)
-	}
+	require.ErrorIs(t, <-gone.died, ErrRemoved)
 	gone.stop()
 	answers(t, l.RemoveMember(ctx, l.name, true), event.CodeConflict)
 	answers(t, l.TransferLeadership(ctx, ""), event.CodeConflict)
@@ -140,10 +133,10 @@ func oneNodeGrowsToThreeAndBack(t *testing.T) {
 // the second one does.
 func onlyAnnouncedAreAdmitted(t *testing.T) {
 	ctx := context.Background()
-	warned := &counter{of: "not announced was refused"}
+	var logged lines
 	c := cluster(t, 1, func(o *Options) {
 		o.AnnouncedOnly = true
-		o.Logger = slog.New(slog.NewTextHandler(warned, nil))
+		o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 	})
 	n1 := c.get("n1")
 	c.put("alone")
@@ -171,20 +164,8 @@ func onlyAnnouncedAreAdmitted(t *testing.T) {
 		}
 	}
 	c.voting(3)
-	assert.Equal(t, warned.n.Load(), 1, "lines of the log in this minute")
-}
-
-// counter is a log of which it counts some lines.
-type counter struct {
-	of string
-	n  atomic.Int64
-}
-
-func (c *counter) Write(line []byte) (int, error) {
-	if strings.Contains(string(line), c.of) {
-		c.n.Add(1)
-	}
-	return len(line), nil
+	const warning = "not announced was refused"
+	assert.Equal(t, strings.Count(logged.String(), warning), 1, "lines of the log in this minute")
 }
 
 // A node that is removed as soon as it has joined may hear of its removal, and not that the removal
@@ -209,9 +190,7 @@ func removedAsSoonAsItJoined(others int) func(*testing.T) {
 
 func wipedNodeComesBack(t *testing.T) {
 	c := cluster(t, 3, nil)
-	for i := range 10 {
-		c.put(fmt.Sprint(i))
-	}
+	c.puts("", 10)
 	l := c.leader()
 	wiped := c.others(l)[0]
 	wiped.stop()
@@ -249,14 +228,8 @@ func votesAreTakenWithAMajorityOnly(t *testing.T) {
 		return l.AddMember(context.Background(), Member{ID: m.name, RaftAddr: m.addr})
 	}
 	others[1].stop()
-	for what, err := range map[string]error{
-		"demoted": demote(others[0]),
-		"removed": l.RemoveMember(context.Background(), others[0].name, false),
-	} {
-		if p, ok := errors.AsType[*event.Problem](err); !ok || p.Code != event.CodeConflict {
-			t.Errorf("%s just after another died: %v", what, err)
-		}
-	}
+	answers(t, demote(others[0]), event.CodeConflict)
+	answers(t, l.RemoveMember(context.Background(), others[0].name, false), event.CodeConflict)
 	c.put("it goes on")
 	c.start(others[1])
 	until(t, "all are there", func() bool { return demote(others[0]) == nil })
@@ -266,9 +239,8 @@ func votesAreTakenWithAMajorityOnly(t *testing.T) {
 	until(t, "another one leads, alone", func() bool {
 		return others[1].leadsReady() && others[1].votersKnown() == 1
 	})
-	p, ok := errors.AsType[*event.Problem](others[1].AddMember(context.Background(),
-		Member{ID: others[1].name, RaftAddr: others[1].addr}))
-	assert.True(t, ok && p.Code == event.CodeConflict, "the last voter: %v", p)
+	answers(t, others[1].AddMember(context.Background(),
+		Member{ID: others[1].name, RaftAddr: others[1].addr}), event.CodeConflict)
 }
 
 // A node that listens elsewhere than last time tells so, also where it does not
@@ -280,12 +252,7 @@ func followersAddressIsCorrected(t *testing.T) {
 	}
 	c := cluster(t, 3, nil)
 	c.put("a")
-	moved := c.others(c.leader())[0]
-	inc, disk, initial := moved.inc, moved.disk, moved.initial
-	moved.stop()
-	there := c.fresh(moved.name)
-	there.inc, there.disk, there.initial = inc, disk, initial
-	c.start(there)
+	there := c.moves(c.others(c.leader())[0])
 	until(t, "all know the new address", func() bool {
 		for _, m := range c.members() {
 			for _, s := range m.Members() {

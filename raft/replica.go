@@ -367,7 +367,7 @@ func (r *Replica) applied(p progress) {
 	if p.unmarked == 0 || p.unmarked >= r.o.MarkEntries { // a new mark, or it is time for one
 		signal(r.agreement.wake)
 	}
-	if r.o.snapshotDue(p.entries, p.bytes, r.stores.snaps.Newest().Size) {
+	if r.snapshotDue(p) {
 		signal(r.snapNow)
 	}
 }

@@ -25,40 +25,6 @@ func TestMain(m *testing.M) {
 		goleak.IgnoreAnyFunction("github.com/hashicorp/raft.(*deferError).Error"))
 }
 
-func TestOnRealFiles(t *testing.T) {
-	dir := t.TempDir()
-	o := on(vfs.OS{})
-	o.OpenKV, o.Dir, o.CheckpointDir = nil, dir+"/raft", dir+"/checkpoints"
-	m := openFake(t, vfs.OS{}, dir+"/events")
-	o.Machine = m
-	n := boot(t, o)
-	n.put("a")
-	require.NoError(t, n.Snapshot())
-	n.put("b")
-	n.down()
-
-	if first, err := Held(o); err != nil || first != 1 {
-		t.Errorf("held from %d, %v", first, err)
-	}
-	o.Machine = openFake(t, vfs.OS{}, dir+"/events")
-	n = boot(t, o)
-	n.put("c")
-	assert.EqualSlices(t, n.m.names(), []string{"a", "b", "c"}, "applied")
-}
-
-func TestRestartSkipsByIndex(t *testing.T) {
-	n := boot(t, on(memdisk.New()))
-	for i := range 20 {
-		n.put(fmt.Sprint(i))
-	}
-	want := n.m.names()
-	n = n.again()
-	n.put("last")
-	assert.EqualSlices(t, n.m.names(), append(want, "last"), "applied")
-	// The empty entry and "last": nothing else was decided again.
-	assert.Equal(t, n.m.applies, 2, "entries were applied")
-}
-
 func TestSnapshotTruncateRestart(t *testing.T) {
 	o := on(memdisk.New())
 	o.TrailingLogs, o.KeepCheckpoints = 1, 2
@@ -78,7 +44,8 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 	s := n.Status()
 	assert.True(t, len(s.Checkpoints) == 2 && s.Checkpoints[0].HeadIndex == s.Head,
 		"checkpoints %+v at head %d", s.Checkpoints, s.Head)
-	// The log begins at the newest checkpoint but one.
+	// The log begins at the newest checkpoint but one, with the entry at its index: a node that has
+	// fetched that checkpoint is sent what follows together with that entry's term.
 	if first, _ := n.stores.log.FirstIndex(); first != s.Checkpoints[1].Index {
 		t.Errorf("the log begins at %d, checkpoints %v", first, s.Checkpoints)
 	}
@@ -91,7 +58,7 @@ func TestSnapshotTruncateRestart(t *testing.T) {
 // TestReplaceCheckpoint: a damaged checkpoint goes, and where it was one of the newest two, two that
 // are newer are there: with any one of them the directory is whole.
 func TestReplaceCheckpoint(t *testing.T) {
-	disk, n, want := used(t, 40, nil)
+	disk, n, want := used(t, 40)
 	n, err := reopen(t, n)
 	require.NoError(t, err)
 	n.ready()
@@ -135,37 +102,30 @@ func TestSnapshotAfterTheDiskFailed(t *testing.T) {
 	assert.True(t, n.Snapshot() != nil, "a checkpoint without a disk")
 }
 
-// By bytes a checkpoint is written after as many as the last one has, and never
-// before as many as are asked for.
+// A checkpoint is due after a number of entries or, by bytes, after as many as are asked for and
+// as the last one has; not before.
 func TestSnapshotIsDue(t *testing.T) {
-	o := Options{SnapshotThreshold: 1000, SnapshotBytes: 100}
-	for _, c := range []struct {
-		entries, bytes uint64
-		newest         int64
-		want           bool
-	}{
-		{0, 99, 0, false},
-		{0, 100, 0, true},
-		{0, 100, 100, true},
-		{0, 100, 101, false},
-		{0, 101, 101, true},
-		{999, 0, 0, false},
-		{1000, 0, 101, true},
-	} {
-		assert.Equal(t, o.snapshotDue(c.entries, c.bytes, c.newest), c.want, "%+v", c)
-	}
-
 	for _, due := range []Options{
 		{SnapshotThreshold: 5}, {SnapshotThreshold: 1 << 40, SnapshotBytes: 100},
 	} {
-		o = on(memdisk.New())
+		o := on(memdisk.New())
 		o.SnapshotThreshold, o.SnapshotBytes = due.SnapshotThreshold, due.SnapshotBytes
+		o.KeepCheckpoints = 5
 		n := boot(t, o)
-		for range 2 {
-			until := len(n.stores.snaps.Metas()) + 1
-			for len(n.stores.snaps.Metas()) < until {
-				n.put("more")
+		for len(n.stores.snaps.Metas()) < o.KeepCheckpoints {
+			n.put("more")
+		}
+		metas, logged := n.stores.snaps.Metas(), n.entries()
+		for i, last := range metas[1:] {
+			entries, size := uint64(0), 0
+			for index, e := range logged {
+				if index > last.Index && index <= metas[i].Index {
+					entries, size = entries+1, size+len(e.Encode())
+				}
 			}
+			assert.True(t, entries >= due.SnapshotThreshold ||
+				due.SnapshotBytes > 0 && size >= max(int(due.SnapshotBytes), int(last.Size)),
+				"%d entries, %d bytes after a checkpoint of %d", entries, size, last.Size)
 		}
 	}
 }

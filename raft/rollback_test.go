@@ -28,9 +28,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 	back.stop()
 	old := back.disk.Clone()
 	c.start(back)
-	for i := range 20 {
-		c.put(fmt.Sprint("after", i))
-	}
+	c.puts("after", 20)
 	c.level()
 	l = c.leader()
 	l.recorded(back)
@@ -40,9 +38,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 
 	back.disk = old
 	c.start(back)
-	if why := <-back.died; !errors.Is(why, ErrRolledBack) {
-		t.Fatalf("out: %v", why)
-	}
+	require.ErrorIs(t, <-back.died, ErrRolledBack)
 	if ok, why := back.Ready(); ok || len(why) == 0 {
 		t.Errorf("ready: %v %v", ok, why)
 	}
@@ -94,9 +90,7 @@ func oldCopyOfAReplacedDirectory(t *testing.T) {
 	back.stop()
 	back.disk, back.inc, back.initial = old, inc, initial
 	c.start(back)
-	if why := <-back.died; !errors.Is(why, ErrRolledBack) {
-		t.Fatalf("out: %v", why)
-	}
+	require.ErrorIs(t, <-back.died, ErrRolledBack)
 }
 
 // A checkpoint may be older than its node's address, and be all that a new node
@@ -104,16 +98,10 @@ func oldCopyOfAReplacedDirectory(t *testing.T) {
 // node was given.
 func vouchedForWhereTheyAreNow(t *testing.T) {
 	c := cluster(t, 1, nil)
-	for i := range 10 {
-		c.put(fmt.Sprint(i))
-	}
+	c.puts("", 10)
 	was := c.leader()
 	require.NoError(t, was.Snapshot())
-	inc, disk, initial := was.inc, was.disk, was.initial
-	was.stop()
-	one := c.fresh(was.name)
-	one.inc, one.disk, one.initial = inc, disk, initial
-	c.start(one)
+	one := c.moves(was)
 	c.leader()
 
 	two := c.fresh("n2")
@@ -127,39 +115,6 @@ func vouchedForWhereTheyAreNow(t *testing.T) {
 	c.level()
 }
 
-// A vote counts only when it is written down that it was given: also for who asks
-// again, or at the same time over another connection.
-func TestVoteIsNotedBeforeItCounts(t *testing.T) {
-	kv := &mapKV{err: errors.New("EIO")}
-	v := &votes{kv: kv, disk: unwatched(Options{}.withDefaults())}
-	e, err := openEvidence(v)
-	require.NoError(t, err)
-	for range 2 {
-		assert.True(t, e.Voted("n2", 7) != nil, "it counts, and is not on disk")
-	}
-	kv.err, v.disk = nil, unwatched(Options{}.withDefaults()) // as after a restart
-	require.NoError(t, e.Voted("n2", 7))
-	if e, err = openEvidence(v); err != nil || e.Get("n2").VoteTerm != 7 {
-		t.Errorf("%+v, %v", e.Get("n2"), err)
-	}
-}
-
-// goesBack puts a node's disk back to what it was before so many writes, of
-// which all nodes have the last, while the others stay as they are.
-func (c *nodes) goesBack(back *member, writes int, before func()) {
-	c.t.Helper()
-	old := back.disk.Clone()
-	for i := range writes {
-		c.put(fmt.Sprint("after", i))
-	}
-	c.level()
-	before()
-	c.isolate(back.name, true) // as if killed: nothing is handed over
-	back.stop()
-	c.isolate(back.name, false)
-	back.disk = old
-}
-
 // A follower that knows another one only from what that tells each second
 // objects too, where the leader that has its acknowledgements is gone.
 func followersRememberEachOther(t *testing.T) {
@@ -168,16 +123,19 @@ func followersRememberEachOther(t *testing.T) {
 	c.level()
 	l := c.leader()
 	back, other := c.others(l)[0], c.others(l)[1]
-	c.goesBack(back, 20, func() {
-		until(t, "the other one has heard", func() bool {
-			return other.rollback.evidence.Get(back.id).Commit >= other.fsm.progress().index
-		})
-		c.isolate(l.name, true)
+	old := back.disk.Clone()
+	c.puts("after", 20)
+	c.level()
+	until(t, "the other one has heard", func() bool {
+		return other.rollback.evidence.Get(back.id).Commit >= other.fsm.progress().index
 	})
+	c.isolate(l.name, true)
+	c.isolate(back.name, true) // as if killed: nothing is handed over
+	back.stop()
+	c.isolate(back.name, false)
+	back.disk = old
 	c.start(back)
-	if why := <-back.died; !errors.Is(why, ErrRolledBack) {
-		t.Fatal(why)
-	}
+	require.ErrorIs(t, <-back.died, ErrRolledBack)
 }
 
 // recorded waits until what back has acknowledged to a leader is on the leader's disk.
@@ -223,9 +181,7 @@ func among(t *testing.T, apart, elected bool) (c *nodes, back, away, has *member
 		has.stop()
 		c.start(has)
 	}
-	for i := range 20 {
-		c.put(fmt.Sprint("after", i))
-	}
+	c.puts("after", 20)
 	c.level()
 	has.recorded(back)
 	c.isolate(has.name, true) // they are killed
@@ -243,43 +199,39 @@ func among(t *testing.T, apart, elected bool) (c *nodes, back, away, has *member
 // Without a mark the two elect, and what was acknowledged is lost. It is reported: when it happens,
 // while the third one is silent, and when that one comes back.
 // instead is how many entries they have written by then.
-func oldCopyAmongThoseWhoWereAway(elected bool, instead int) func(t *testing.T) {
-	return func(t *testing.T) { oldCopyCounts(t, elected, instead) }
-}
-
-func oldCopyCounts(t *testing.T, elected bool, instead int) {
-	c, back, away, has := among(t, false, elected)
-	silent := func() []string {
-		for _, m := range away.Members() {
-			if m.ID == back.name {
-				return m.Status.Unconfirmed
+func oldCopyAmong(elected bool, instead int) func(t *testing.T) {
+	return func(t *testing.T) {
+		c, back, away, has := among(t, false, elected)
+		silent := func() []string {
+			for _, m := range away.Members() {
+				if m.ID == back.name {
+					return m.Status.Unconfirmed
+				}
 			}
+			return nil
 		}
-		return nil
+		c.puts("instead", instead, has.name)
+		until(t, "the others know who was silent", func() bool {
+			return slices.Equal(silent(), []string{has.name})
+		})
+		warn := fmt.Sprintf("silent=[%s] last=%d last_of_others=\"[%s: %d]\"",
+			has.name, back.rollback.came.Last, away.name, back.rollback.came.Last)
+		assert.True(t, back.log.has("level=WARN", warn), "no %s in\n%s", warn, back.log)
+		if !elected {
+			// Its power failed: what it had applied is only in its Raft log, and its mark says so.
+			has.disk = has.disk.CrashWith(memdisk.LoseAll, rng(1))
+		}
+		c.start(has)
+		until(t, "it ends", func() bool { return has.run.dead.Load() != nil })
+		why := <-has.died
+		require.ErrorIs(t, why, ErrAhead)
+		lost := fmt.Sprintf("%d to %d", back.rollback.came.Last+1, back.rollback.came.Last+20)
+		assert.True(t, elected || strings.Contains(why.Error(), lost), "%v, not %s", why, lost)
+		// It may have ended before it could object.
+		assert.True(t, elected || back.log.has("level=ERROR", "why="), "no objection in\n%s", back.log)
+		c.put("and on", has.name)
+		assert.Equal(t, len(silent()), 1, "it is confirmed")
 	}
-	for i := range instead {
-		c.put(fmt.Sprint("instead", i), has.name)
-	}
-	until(t, "the others know who was silent", func() bool {
-		return slices.Equal(silent(), []string{has.name})
-	})
-	warn := fmt.Sprintf("silent=[%s] last=%d last_of_others=\"[%s: %d]\"",
-		has.name, back.rollback.came.Last, away.name, back.rollback.came.Last)
-	assert.True(t, back.log.has("level=WARN", warn), "no %s in\n%s", warn, back.log)
-	if !elected {
-		// Its power failed: what it had applied is only in its Raft log, and its mark says so.
-		has.disk = has.disk.CrashWith(memdisk.LoseAll, rng(1))
-	}
-	c.start(has)
-	until(t, "it ends", func() bool { return has.run.dead.Load() != nil })
-	why := <-has.died
-	require.ErrorIs(t, why, ErrAhead)
-	lost := fmt.Sprintf("%d to %d", back.rollback.came.Last+1, back.rollback.came.Last+20)
-	assert.True(t, elected || strings.Contains(why.Error(), lost), "%v, not %s", why, lost)
-	// It may have ended before it could object.
-	assert.True(t, elected || back.log.has("level=ERROR", "why="), "no objection in\n%s", back.log)
-	c.put("and on", has.name)
-	assert.Equal(t, len(silent()), 1, "it is confirmed")
 }
 
 // The one whose entries were replaced comes back while the leader of the two others is cut off. It has
@@ -287,9 +239,7 @@ func oldCopyCounts(t *testing.T, elected bool, instead int) {
 func replacedOneComes(instead int) func(t *testing.T) {
 	return func(t *testing.T) {
 		c, back, away, has := among(t, false, true)
-		for i := range instead {
-			c.put(fmt.Sprint("instead", i), has.name)
-		}
+		c.puts("instead", instead, has.name)
 		last := fmt.Sprint("instead", instead-1)
 		until(t, "both have it", func() bool { return away.has(last) && back.has(last) })
 		c.isolate(c.leader().name, true)
@@ -431,9 +381,7 @@ func twinEnds(t *testing.T) {
 	two := c.fresh("twin")
 	two.name, two.inc, two.disk = one.name, one.inc, one.disk.Clone()
 	c.start(two)
-	if err := <-two.died; !strings.Contains(err.Error(), "runs already") {
-		t.Fatal(err)
-	}
+	require.Contains(t, (<-two.died).Error(), "runs already")
 	c.put("b")
 	until(t, "the first one goes on", func() bool { return one.has("b") })
 }

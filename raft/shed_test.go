@@ -35,49 +35,51 @@ func marker(i int) string { return fmt.Sprintf("marker-%d-%s", i, strings.Repeat
 // What is shed is in no file any more: from one that is not full, from several,
 // behind one that has just become full, and after a restart.
 func TestShed(t *testing.T) {
-	for _, c := range []struct{ puts, behind, size int }{
+	for _, c := range []struct {
+		puts, behind, size int
+		again              bool
+	}{
 		{puts: 1, size: 16 << 10},
-		{puts: 30, size: 16 << 10},
+		{puts: 30, size: 16 << 10, again: true},
 		{puts: 30, size: 2048},
-		{puts: 30, behind: 3, size: 2048},
+		{puts: 30, behind: 3, size: 2048, again: true},
 		{puts: 15, size: 2048},
 		{puts: 16, size: 2048},
+		{puts: 16, size: 2048, again: true},
 		{puts: 17, size: 2048},
 	} {
-		for _, again := range []bool{false, true} {
-			t.Run(fmt.Sprint(c, again), func(t *testing.T) {
-				disk := memdisk.New()
-				o := on(disk)
-				o.SegmentBytes = c.size
-				n := boot(t, o)
-				var last uint64
-				for i := range c.puts {
-					last = n.put(marker(i)).Index
-				}
-				for i := range c.behind {
-					n.put(fmt.Sprintf("behind-%d-%0100d", i, i))
-				}
-				if again {
-					n = n.again()
-				}
-				require.NotEqual(t, len(holds(t, disk, "marker-0-")), 0,
-					"the first entry was not found before")
-				require.NoError(t, n.PurgeLog(context.Background(), last))
-				if in := holds(t, disk, "marker-"); len(in) > 0 {
-					t.Errorf("still in %v", in)
-				}
-				n.put("more")
-				want := n.m.names()
+		t.Run(fmt.Sprint(c), func(t *testing.T) {
+			disk := memdisk.New()
+			o := on(disk)
+			o.SegmentBytes = c.size
+			n := boot(t, o)
+			var last uint64
+			for i := range c.puts {
+				last = n.put(marker(i)).Index
+			}
+			for i := range c.behind {
+				n.put(fmt.Sprintf("behind-%d-%0100d", i, i))
+			}
+			if c.again {
 				n = n.again()
-				n.put("yet more")
-				assert.Equal(t, len(n.m.names()), len(want)+1, "entries")
-				// Again is done at once.
-				before := n.Status().Last
-				if err := n.PurgeLog(context.Background(), last); err != nil || n.Status().Last != before {
-					t.Errorf("%v, last %d, then %d", err, before, n.Status().Last)
-				}
-			})
-		}
+			}
+			require.NotEqual(t, len(holds(t, disk, "marker-0-")), 0,
+				"the first entry was not found before")
+			require.NoError(t, n.PurgeLog(context.Background(), last))
+			if in := holds(t, disk, "marker-"); len(in) > 0 {
+				t.Errorf("still in %v", in)
+			}
+			n.put("more")
+			want := n.m.names()
+			n = n.again()
+			n.put("yet more")
+			assert.Equal(t, len(n.m.names()), len(want)+1, "entries")
+			// Again is done at once.
+			before := n.Status().Last
+			if err := n.PurgeLog(context.Background(), last); err != nil || n.Status().Last != before {
+				t.Errorf("%v, last %d, then %d", err, before, n.Status().Last)
+			}
+		})
 	}
 }
 
@@ -163,19 +165,11 @@ func TestShedCrashAnywhere(t *testing.T) {
 	if out := story(whole); !out.shed || len(out.acked) != 13 {
 		t.Fatalf("%+v", out)
 	}
-	step := 3
-	if everyCrash() {
-		step = 1
-	}
-	t.Logf("%d operations", whole.Ops())
-	for at := 1; at <= whole.Ops(); at += step {
+	for at := 1; at <= whole.Ops(); at += stride(3) {
 		disk := memdisk.New()
 		disk.CrashAt(at)
 		out := story(disk)
-		for loss := memdisk.LoseAll; loss <= memdisk.LoseRandom; loss++ {
-			if !everyCrash() && int(loss) != at/step%4 {
-				continue
-			}
+		for _, loss := range losses(at) {
 			after := disk.CrashWith(loss, rng(at))
 			if in := holds(t, after, "marker-"); out.shed && len(in) > 0 {
 				t.Errorf("crash at operation %d, loss %d: what was shed is in %v", at, loss, in)

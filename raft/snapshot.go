@@ -109,10 +109,11 @@ var errNoBulk = errors.New("checkpoints are fetched beside Raft")
 func (s *sink) ID() string { return s.meta.Name() }
 
 // snapshotDue reports whether enough entries, or bytes of them, were applied since the last
-// checkpoint. Its size, newest, is a lower bound for the bytes: a large state is not written more
-// often than as much has happened to it.
-func (o *Options) snapshotDue(entries, bytes uint64, newest int64) bool {
-	return entries >= o.SnapshotThreshold || bytes >= max(o.SnapshotBytes, uint64(newest))
+// checkpoint. Its size is a lower bound for the bytes: a large state is not written more often than
+// as much has happened to it.
+func (r *Replica) snapshotDue(p progress) bool {
+	return p.entries >= r.o.SnapshotThreshold ||
+		p.bytes >= max(r.o.SnapshotBytes, uint64(r.stores.snaps.Newest().Size))
 }
 
 // takeSnapshots writes a checkpoint when enough was applied since the last, or when the
@@ -123,6 +124,9 @@ func (r *Replica) takeSnapshots() {
 	for {
 		select {
 		case <-r.snapNow:
+			if !r.snapshotDue(r.fsm.progress()) {
+				continue // it was, until the last one was begun
+			}
 		case <-interval.C:
 		case <-r.run.stop:
 			return

@@ -3,7 +3,7 @@ package raft
 import (
 	"bytes"
 	"context"
-	"errors"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,25 +11,20 @@ import (
 	"time"
 
 	hraft "github.com/hashicorp/raft"
-	waltypes "github.com/hashicorp/raft-wal/types"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
-	"github.com/qlogd/qlogd/internal/simtest/filekv"
 	"github.com/qlogd/qlogd/internal/simtest/memdisk"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/log/checkpoint"
 )
 
 // used returns the disk of a node that has put names and ended, and the names.
-func used(t *testing.T, puts int, change func(*Options)) (*memdisk.Disk, *node, []string) {
+func used(t *testing.T, puts int) (*memdisk.Disk, *node, []string) {
 	t.Helper()
 	disk := memdisk.New()
 	o := on(disk)
 	o.TrailingLogs = 1
-	if change != nil {
-		change(&o)
-	}
 	n := boot(t, o)
 	for i := range puts {
 		n.put(fmt.Sprint(i))
@@ -48,50 +43,73 @@ func reopen(t *testing.T, n *node) (*node, error) {
 	return tryBoot(t, o)
 }
 
-func remove(t *testing.T, disk *memdisk.Disk, names ...string) {
-	t.Helper()
-	for _, name := range names {
-		require.NoError(t, disk.Remove(name))
-	}
-}
-
-func TestLostStoreIsRefused(t *testing.T) {
-	for _, lost := range [][]string{{votesFile}, {metaFile}, {votesFile, metaFile}} {
-		for _, puts := range []int{3, 30} { // without and with checkpoints
-			disk, n, _ := used(t, puts, nil)
-			for _, name := range lost {
-				remove(t, disk, "/raft/"+name)
-			}
-			for range 2 { // also at the second attempt
-				if _, err := reopen(t, n); !errors.Is(err, ErrLostStore) {
-					t.Errorf("%v lost after %d entries: %v", lost, puts, err)
-				}
+// What a replica does not start on, at the second attempt either.
+func TestRefusedAtTheStart(t *testing.T) {
+	lost := func(files ...string) func(*testing.T, *memdisk.Disk, *node) {
+		return func(t *testing.T, disk *memdisk.Disk, _ *node) {
+			for _, name := range files {
+				require.NoError(t, disk.Remove("/raft/"+name))
 			}
 		}
 	}
-	// A Raft log that lost its end.
-	disk, n, _ := used(t, 3, nil)
-	m := openFake(t, disk, "/events")
-	m.fold(block{Index: 1000})
-	o := n.o
-	o.Machine = m
-	if _, err := tryBoot(t, o); !errors.Is(err, ErrLostStore) {
-		t.Errorf("the event log ahead of Raft: %v", err)
+	ahead, from, _ := used(t, 40)
+	for name, c := range map[string]struct {
+		puts   int // over 20 there are checkpoints
+		change func(t *testing.T, disk *memdisk.Disk, n *node)
+		want   string
+	}{
+		"no votes":                 {3, lost(votesFile), ErrLostStore.Error()},
+		"no votes, checkpoints":    {30, lost(votesFile), ErrLostStore.Error()},
+		"no log":                   {3, lost(metaFile), ErrLostStore.Error()},
+		"no log, checkpoints":      {30, lost(metaFile), ErrLostStore.Error()},
+		"no log, no votes":         {3, lost(votesFile, metaFile), ErrLostStore.Error()},
+		"only events, checkpoints": {30, lost(votesFile, metaFile), ErrLostStore.Error()},
+		"a log that lost its end": {3, func(t *testing.T, disk *memdisk.Disk, _ *node) {
+			m := openFake(t, disk, "/events")
+			require.NoError(t, m.write(block{Index: 1000}))
+		}, ErrLostStore.Error()},
+		// The event log is synced before a checkpoint is written.
+		"an event log that lost its end": {3, func(_ *testing.T, disk *memdisk.Disk, _ *node) {
+			name := "/checkpoints/" + from.Status().Checkpoints[0].Name()
+			disk.Put(name, ahead.Get(name))
+		}, "its end is lost"},
+		"a hole behind the checkpoint": {40, func(t *testing.T, disk *memdisk.Disk, n *node) {
+			for _, c := range n.Status().Checkpoints {
+				require.NoError(t, disk.Remove("/checkpoints/"+c.Name()))
+			}
+		}, "are lost"},
+		"a flipped bit": {3, func(t *testing.T, disk *memdisk.Disk, n *node) {
+			n = n.again()
+			n.put(marker(0))
+			n.put("behind it") // else raft-wal takes it for torn
+			n.down()
+			for _, name := range holds(t, disk, marker(0)) {
+				b := disk.Get("/raft/" + name)
+				b[bytes.Index(b, []byte(marker(0)))] ^= 4
+				disk.Put("/raft/"+name, b)
+			}
+		}, "wrong checksum of entry"},
+		"another cluster": {40, func(_ *testing.T, _ *memdisk.Disk, n *node) {
+			n.o.ClusterID = "c2"
+		}, `cluster "c1"`},
+		"an older binary": {0, func(t *testing.T, _ *memdisk.Disk, n *node) {
+			n.o.Rules = 2
+			newer := n.again()
+			_, err := newer.Propose(t.Context(), &event.Command{Upgrade: &event.Upgrade{Rules: 2}})
+			require.NoError(t, err)
+			newer.down()
+			n.o.Rules = 1
+		}, "requires rules version 2, this binary supports up to 1"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk, n, _ := used(t, c.puts)
+			c.change(t, disk, n)
+			for range 2 {
+				_, err := reopen(t, n)
+				require.True(t, err != nil && strings.Contains(err.Error(), c.want), "%v", err)
+			}
+		})
 	}
-}
-
-func TestHalfMadeStoreBoots(t *testing.T) {
-	disk := memdisk.New()
-	require.NoError(t, disk.MkdirAll("/raft"))
-	kv, err := filekv.Open(disk, "/raft/"+metaFile)
-	require.NoError(t, err)
-	require.NoError(t, kv.CommitState(mustLoad(t, kv)))
-	votesKV, err := filekv.Open(disk, "/raft/"+votesFile)
-	require.NoError(t, err)
-	// As hashicorp/raft's bootstrap is cut: the first term and no entry.
-	require.NoError(t,
-		(&votes{kv: votesKV, disk: unwatched(Options{}.withDefaults())}).SetUint64([]byte(keyCurrentTerm), 1))
-	boot(t, on(disk)).put("a")
 }
 
 func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
@@ -106,168 +124,85 @@ func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
 	notApplied(t, n.Barrier(context.Background()), event.CodeNoLeader)
 }
 
-// A checkpoint is never ahead of the event log, which was synced before: one that is shows
-// that the log has lost its end.
-func TestCheckpointAheadOfTheEventLogIsRefused(t *testing.T) {
-	ahead, from, _ := used(t, 40, nil)
-	newest := from.Status().Checkpoints[0]
-	disk, n, _ := used(t, 3, nil)
-	disk.Put("/checkpoints/"+newest.Name(), ahead.Get("/checkpoints/"+newest.Name()))
-	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "its end is lost") {
-		t.Error(err)
-	}
-}
-
-func TestLogOfAnotherTermIsEmptied(t *testing.T) {
-	disk, n, want := used(t, 3, nil)
-	last := n.Status().Head
-	m := openFake(t, disk, "/events")
-	frozen := m.Freeze()
-	head, chain := m.Tip()
-	// A checkpoint at the log's last index, of a later term.
-	o := on(disk)
-	err := checkpoint.Write(disk, "/checkpoints", checkpoint.Meta{
-		Index: last, Term: 99, SnapshotVersion: 1, HeadIndex: head, Chain: chain, Digest: frozen.Digest(),
-		Configuration: hraft.EncodeConfiguration(hraft.Configuration{Servers: o.first().Servers}), ConfigurationIndex: 1, ClusterID: "c1",
-	}, frozen)
-	require.NoError(t, err)
-	n, err = reopen(t, n)
-	require.NoError(t, err)
-	if first, _ := n.stores.log.FirstIndex(); first <= last && first != 0 {
-		t.Errorf("the Raft log still begins at %d", first)
-	}
-	n.ready()
-	n.put("more")
-	assert.EqualSlices(t, n.m.names(), append(want, "more"))
-}
-
-// The newest checkpoint is damaged: the one before it and the Raft log, which
-// reaches back to it, make up everything.
-func TestNewestCheckpointIsBad(t *testing.T) {
-	disk, n, want := used(t, 40, nil)
-	name := "/checkpoints/" + n.Status().Checkpoints[0].Name()
-	b := disk.Get(name)
-	b[20] ^= 1
-	disk.Put(name, b)
-	n, err := reopen(t, n)
-	require.NoError(t, err)
-	n.ready()
-	n.put("more")
-	assert.EqualSlices(t, n.m.names(), append(want, "more"))
-	require.NoError(t, n.Snapshot())
-}
-
-func TestHoleBehindTheCheckpointIsRefused(t *testing.T) {
-	disk, n, _ := used(t, 40, nil)
-	for _, c := range n.Status().Checkpoints {
-		remove(t, disk, "/checkpoints/"+c.Name())
-	}
-	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "are lost") {
-		t.Errorf("%v", err)
-	}
-}
-
-func TestCheckpointOfAnotherCluster(t *testing.T) {
-	_, n, _ := used(t, 40, nil)
-	n.o.ClusterID = "c2"
-	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), `cluster "c1"`) {
-		t.Errorf("%v", err)
-	}
-}
-
-// A flipped bit in an entry that is not applied yet is an error with its index,
-// never a command.
-func TestFlippedBitInTheRaftLog(t *testing.T) {
-	mark := strings.Repeat("m", 64)
-	disk, n, _ := used(t, 0, nil)
-	n, err := reopen(t, n)
-	require.NoError(t, err)
-	n.ready()
-	n.put(mark)
-	n.put("behind it")
-	n.down()
-	names, _ := disk.List("/raft")
-	flipped := false
-	for _, name := range names {
-		b := disk.Get("/raft/" + name)
-		if i := bytes.Index(b, []byte(mark)); strings.HasSuffix(name, ".wal") && i >= 0 {
-			b[i+5] ^= 4
-			disk.Put("/raft/"+name, b)
-			flipped = true
-		}
-	}
-	require.True(t, flipped, "the entry is nowhere")
-	if _, err := reopen(t, n); err == nil || !strings.Contains(err.Error(), "wrong checksum of entry") {
-		t.Errorf("%v", err)
-	}
-}
-
-// F1 of reliability.md: hashicorp/raft must see that the log has no holes, or a
-// deposed leader's entries reach Apply without ever being committed.
-func TestLogStoreIsMonotonic(t *testing.T) {
-	n := boot(t, on(memdisk.New()))
-	var store hraft.LogStore = n.stores.log
-	m, ok := store.(hraft.MonotonicLogStore)
-	assert.True(t, ok && m.IsMonotonic(), "the Raft log does not say that it is monotonic")
-}
-
+// Seed's directory is of a new cluster of one, which goes on where the event log ends.
 func TestSeed(t *testing.T) {
-	disk, _, want := used(t, 30, nil)
-	m := openFake(t, disk, "/events")
-	frozen := m.Freeze()
-	head, chain := m.Tip()
-
+	disk, _, want := used(t, 30)
 	into := memdisk.New()
 	into.Put("/events", disk.Get("/events"))
+	m := openFake(t, into, "/events")
+	frozen := m.Freeze()
+	head, chain := m.Tip()
 	o := on(into)
 	o.NodeID, o.ClusterID, o.Initial = "new", "c2", nil
-	meta := checkpoint.Meta{HeadIndex: head, Chain: chain, Clock: frozen.Clock(), Digest: frozen.Digest()}
+	meta := checkpoint.Meta{HeadIndex: head, Chain: chain, Clock: frozen.Clock(),
+		Digest: frozen.Digest()}
 	require.NoError(t, Seed(o, meta, frozen))
-	if err := Seed(o, meta, frozen); err == nil {
-		t.Error("seeded twice")
-	}
+	assert.True(t, Seed(o, meta, frozen) != nil, "seeded twice")
 	n := boot(t, o)
-	if res := n.put("more"); res.Index <= head {
-		t.Errorf("index %d at head %d", res.Index, head)
-	}
-	require.NoError(t, n.Snapshot())
-	n = n.again()
-	assert.EqualSlices(t, n.m.names(), append(want, "more"))
-	if first, err := Held(Options{Dir: "/nowhere", FS: into, OpenKV: o.OpenKV}); first != 0 || err != nil {
-		t.Errorf("held from %d, %v", first, err)
-	}
+	assert.True(t, n.put("more").Index > head, "an index is used twice")
+	assert.EqualSlices(t, n.again().m.names(), append(want, "more"))
 }
 
-func (o Options) withTestMachine(t *testing.T) Options {
-	o.Machine = openFake(t, o.FS, "/events")
-	return o
-}
-
-func mustLoad(t *testing.T, m waltypes.MetaStore) (s waltypes.PersistentState) {
+// fetched puts on a disk what raft/fetch installs of another node's: the
+// event log up to exactly the newest checkpoint's head, and that checkpoint.
+func fetched(t *testing.T, disk, from *memdisk.Disk, n *node) {
 	t.Helper()
-	s, err := m.Load("")
-	require.NoError(t, err)
-	return s
+	newest := n.Status().Checkpoints[0]
+	var events []byte
+	for line := range bytes.Lines(from.Get("/events")) {
+		var b block
+		require.NoError(t, json.Unmarshal(line[8:], &b))
+		if b.Index > newest.HeadIndex {
+			break
+		}
+		events = append(events, line...)
+	}
+	disk.Put("/events", events)
+	name := "/checkpoints/" + newest.Name()
+	require.NoError(t, disk.MkdirAll("/checkpoints"))
+	disk.Put(name, from.Get(name))
 }
 
-// TestStoreLogsInPieces: many large entries at once are all stored, in order.
-func TestStoreLogsInPieces(t *testing.T) {
-	o := on(memdisk.New()).withTestMachine(t).withDefaults()
-	fail := func(err error) { t.Error(err) }
-	s, err := openStores(o, newDisk(o, fail, fail))
-	require.NoError(t, err)
-	defer s.close()
-	last, err := s.log.LastIndex()
-	require.NoError(t, err)
-	var logs []*hraft.Log
-	for i, size := range []int{10, storeAtOnce, 700 << 10, 700 << 10, 700 << 10, storeAtOnce + 1, 0, 5} {
-		logs = append(logs, &hraft.Log{Index: last + 1 + uint64(i), Term: 9, Type: hraft.LogCommand, Data: bytes.Repeat([]byte{byte(i)}, size)})
-	}
-	require.NoError(t, s.log.StoreLogs(logs))
-	for _, want := range logs {
-		var got hraft.Log
-		if err := s.log.GetLog(want.Index, &got); err != nil || got.Term != 9 || !bytes.Equal(got.Data, want.Data) {
-			t.Errorf("entry %d: %d bytes, %v; want %d", want.Index, len(got.Data), err, len(want.Data))
-		}
+// What a node brought from another is in place, and its own Raft store is what it was before, in
+// a term in which it led, alone: it goes on behind the checkpoint, and nothing that was never
+// committed is applied.
+func TestStartOnWhatWasFetched(t *testing.T) {
+	ahead, from, want := used(t, 40)
+	newest := from.Status().Checkpoints[0]
+	for name, entries := range map[string]struct{ first, last uint64 }{
+		"wiped, with a term only":               {},
+		"behind":                                {1, newest.Index - 3},
+		"up to the checkpoint, of another term": {2, newest.Index},
+		"deposed, with a longer log":            {2, newest.Index + 100},
+	} {
+		t.Run(name, func(t *testing.T) {
+			disk := memdisk.New()
+			o := on(disk)
+			o.Machine = openFake(t, disk, "/events")
+			o = o.withDefaults()
+			s, err := openStores(o, unwatched(o))
+			require.NoError(t, err)
+			require.NoError(t, s.votes.SetUint64([]byte(keyCurrentTerm), newest.Term+5))
+			for i := entries.first; i <= entries.last && i > 0; i++ {
+				require.NoError(t, s.log.StoreLog(&hraft.Log{Index: i, Term: newest.Term + 5,
+					Type: hraft.LogCommand, Data: []byte("never committed")}))
+			}
+			require.NoError(t, s.close())
+			fetched(t, disk, ahead, from)
+			n := boot(t, on(disk))
+			first, err := n.stores.log.FirstIndex()
+			require.NoError(t, err)
+			assert.Equal(t, first, newest.Index+1, "the Raft log begins")
+			n.put("more")
+			// All of them, but for what came behind the checkpoint.
+			had, got := slices.Index(want, "39"), n.m.names()
+			end := len(got) - 1
+			if end < 29 || end > had+1 || !slices.Equal(got[:end], want[:end]) || got[end] != "more" {
+				t.Errorf("applied %v, want %v and one more", got, want)
+			}
+			n = n.again()
+			assert.EqualSlices(t, n.m.names(), got, "after a restart")
+			require.NoError(t, n.Snapshot())
+		})
 	}
 }

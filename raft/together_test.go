@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	hraft "github.com/hashicorp/raft"
+
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/require"
@@ -16,10 +18,6 @@ import (
 
 // has tells whether a node has applied a name.
 func (m *member) has(name string) bool { return slices.Contains(m.m.names(), name) }
-
-// calm makes leadership change only by what a test does, also where the machine
-// is busy.
-func calm(o *Options) { o.HeartbeatTimeout = 2 * time.Second }
 
 // settled waits until the cluster has a leader that every node knows.
 func (c *nodes) settled() *member {
@@ -67,157 +65,105 @@ func deposedLeaderAnswersNobody(t *testing.T) {
 	assert.False(t, old.has("late"), "what was not applied is")
 }
 
-// writers write through all nodes until stopped, without trying anything twice.
+// writers write through a node, without trying anything twice.
 type writers struct {
-	stop chan struct{}
-	wg   sync.WaitGroup
+	wg sync.WaitGroup
 
 	mu      sync.Mutex
 	done    []string
-	refused []string // not applied
-	unknown []string
-	why     map[string]int
-	n       atomic.Int64
+	refused []string        // not applied
+	why     map[string]bool // these were refused, or their outcome is unknown
 }
 
-func (c *nodes) write(per int, but ...string) *writers {
-	w := &writers{stop: make(chan struct{}), why: map[string]int{}}
-	for _, m := range c.members() {
-		if slices.Contains(but, m.name) {
-			continue
-		}
-		for range per {
-			w.wg.Go(func() {
-				for {
-					select {
-					case <-w.stop:
-						return
-					default:
-					}
-					name := fmt.Sprintf("w%d", w.n.Add(1))
-					ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-					_, err := m.Propose(ctx, put(name))
-					cancel()
-					w.note(c.t, name, err)
-					if err != nil { // else time does not pass where all is refused at once
-						time.Sleep(time.Millisecond)
+// start lets n of them write until stop is closed.
+func (w *writers) start(m *member, n int, stop <-chan struct{}) {
+	w.why = map[string]bool{}
+	for i := range n {
+		w.wg.Go(func() {
+			for k := 0; ; k++ {
+				select {
+				case <-stop:
+					return
+				default:
+					if !w.write(m, fmt.Sprintf("%s-%d-%d", m.name, i, k)) {
+						time.Sleep(time.Millisecond) // else time does not pass
 					}
 				}
-			})
-		}
+			}
+		})
 	}
-	return w
 }
 
-func (w *writers) note(t testing.TB, name string, err error) {
+func (w *writers) write(m *member, name string) bool {
+	_, err := m.Propose(context.Background(), put(name))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
 		w.done = append(w.done, name)
-		return
+		return true
 	}
-	p := asProblem(t, err)
-	w.why[p.Error()]++
-	if p.Unknown {
-		w.unknown = append(w.unknown, name)
-	} else {
+	p := asProblem(m.t, err)
+	w.why[p.Error()] = true
+	if !p.Unknown {
 		w.refused = append(w.refused, name)
 	}
+	return false
 }
 
-// more waits until so many more writes have been done.
-func (w *writers) more(t testing.TB, n int) {
-	t.Helper()
-	count := func() int {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		return len(w.done)
-	}
-	want := count() + n
-	until(t, "writes go on", func() bool { return count() >= want })
+func (w *writers) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.done)
 }
 
-// check stops the writers and holds what they were told against the log.
-func (w *writers) check(t testing.TB, names []string) {
-	t.Helper()
-	applied := map[string]int{}
-	for _, n := range names {
-		applied[n]++
+// Leadership is handed over and nobody notices: no write fails, on any node. A leader that is shut
+// down answers all that it took, and the others' clients do not notice.
+func leadersGo(t *testing.T) {
+	c := cluster(t, 3, nil)
+	c.settled()
+	all, stop := map[string]*writers{}, make(chan struct{})
+	for _, m := range c.members() {
+		all[m.name] = &writers{}
+		all[m.name].start(m, 2, stop)
 	}
-	for n, times := range applied {
-		assert.True(t, times <= 1, "%s was applied %d times", n, times)
+	more := func(but string) {
+		t.Helper()
+		for name, w := range all {
+			want := w.count() + 10
+			until(t, "writes go on", func() bool { return name == but || w.count() >= want })
+		}
 	}
-	for _, n := range w.done {
-		assert.NotEqual(t, applied[n], 0, "%s was done and is not there", n)
-	}
-	for _, n := range w.refused {
-		assert.Equal(t, applied[n], 0, "%s was not applied and is there", n)
-	}
-	t.Logf("%d done, %d refused, %d unknown: %v", len(w.done), len(w.refused), len(w.unknown),
-		w.why)
-}
-
-// Leadership is handed over and nobody notices: no write fails, on any node.
-func stepDownFailsNobody(t *testing.T) {
-	c := cluster(t, 3, calm)
-	term := c.settled().raft.CurrentTerm()
-	w := c.write(4)
-	for range 5 {
+	for range 3 {
 		l := c.leader()
-		w.more(t, 50)
-		began := time.Now()
+		more("")
 		require.NoError(t, l.StepDown(t.Context()))
-		handed := time.Since(began)
-		w.more(t, 1)
-		t.Logf("handed over in %v, the next write after %v", handed, time.Since(began))
 		assert.False(t, l.Leader(), "it still leads")
 	}
-	close(w.stop)
-	w.wg.Wait()
-	c.level()
-	w.check(t, c.leader().m.names())
-	if len(w.refused)+len(w.unknown) > 0 {
-		// More than one term for each handover: there was an election that this
-		// test did not ask for.
-		t.Errorf("writes failed, %d terms after 5 handovers: %v",
-			c.leader().raft.CurrentTerm()-term, w.why)
-	}
-}
-
-// A leader that is shut down answers all that it took, and the others' clients
-// do not notice.
-func shutdownOfTheLeader(t *testing.T) {
-	c := cluster(t, 3, calm)
 	l := c.settled()
-	others := c.write(4, l.name)
-	own := c.write(4, slices.DeleteFunc([]string{"n1", "n2", "n3"},
-		func(n string) bool { return n == l.name })...)
-	others.more(t, 50)
-	own.more(t, 20)
-	began := time.Now()
-	shut := make(chan struct{})
-	go func() { l.down(); close(shut) }()
-	<-shut
-	t.Logf("shut down in %v", time.Since(began))
-	close(own.stop)
-	own.wg.Wait()
-	others.more(t, 50)
-	close(others.stop)
-	others.wg.Wait()
-	c.leader(l.name)
-	c.level(l.name)
-	names := c.leader(l.name).m.names()
-	// Names of the two kinds of writers are alike: check them apart from twice.
-	for _, w := range []*writers{others, own} {
-		for _, n := range w.done {
-			assert.True(t, slices.Contains(names, n), "%s was done and is not there", n)
-		}
-		assert.Equal(t, len(w.unknown), 0, "unknown: %v", w.why)
+	more("")
+	l.down()
+	more(l.name)
+	close(stop)
+	for _, w := range all {
+		w.wg.Wait()
 	}
-	assert.True(t, len(others.refused) <= 0,
-		"refused by nodes that were not shut down: %v", others.why)
-	for why := range own.why {
-		assert.Equal(t, why, shuttingDown().Error(), "refused")
+	c.level(l.name)
+	applied := map[string]int{}
+	for _, name := range c.leader(l.name).m.names() {
+		applied[name]++
+		assert.Equal(t, applied[name], 1, "%s was applied", name)
+	}
+	for name, w := range all {
+		for _, n := range w.done {
+			assert.Equal(t, applied[n], 1, "%s was done; applied", n)
+		}
+		for _, n := range w.refused {
+			assert.Equal(t, applied[n], 0, "%s was refused; applied", n)
+		}
+		if name == l.name {
+			delete(w.why, shuttingDown().Error())
+		}
+		assert.Equal(t, len(w.why), 0, "through %s: %v", name, w.why)
 	}
 }
 
@@ -265,5 +211,35 @@ func oneClockYearsOff(off time.Duration) func(*testing.T) {
 				"%s: something that is due in ten minutes has happened", m.name)
 			m.m.mu.Unlock()
 		}
+	}
+}
+
+// An old leader hears late what the others say: answers to what it asked before
+// another one was elected reach it afterwards, and must confirm nothing. (With
+// hashicorp/raft's VerifyLeader in confirm's place, reads here are stale.)
+func answersOnASlowLineConfirmNothing(t *testing.T) {
+	c := cluster(t, 3, func(o *Options) {
+		o.HeartbeatTimeout = 3 * time.Second
+		o.LeaderLeaseTimeout = 1500 * time.Millisecond
+	})
+	c.put("before")
+	l := c.leader()
+	c.level()
+	next := c.others(l)[0]
+	c.mu.Lock()
+	c.slow = map[string]time.Duration{l.name: 700 * time.Millisecond}
+	c.mu.Unlock()
+	// Heartbeats whose answers are under way when the other one is elected.
+	go func() {
+		_ = l.raft.LeadershipTransferToServer(next.id, next.o.self().serverAddress()).Error()
+	}()
+	until(t, "the other one leads", func() bool { return next.raft.State() == hraft.Leader })
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if _, err := next.Propose(ctx, put("after")); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Barrier(ctx); err == nil && !l.has("after") {
+		t.Error("a stale read")
 	}
 }

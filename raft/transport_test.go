@@ -86,9 +86,7 @@ func deposedLeaderComesBack(t *testing.T) {
 		o.Limits = Limits{Entries: 2 * lost, GroupCommands: 1}
 		o.LeaderLeaseTimeout = o.HeartbeatTimeout // time enough to gather them
 	})
-	for i := range 10 {
-		c.put(fmt.Sprint("first", i))
-	}
+	c.puts("first", 10)
 	c.level()
 	l := c.leader()
 	commit := l.raft.CommitIndex()
@@ -108,9 +106,7 @@ func deposedLeaderComesBack(t *testing.T) {
 	// The others' checkpoint, and the begin of their log, lie within the deposed
 	// leader's longer one.
 	for round := range 2 {
-		for i := range 40 {
-			c.put(fmt.Sprint("on", round, "-", i), l.name)
-		}
+		c.puts(fmt.Sprint("on", round, "-"), 40, l.name)
 		c.level(l.name)
 		for _, m := range c.others(l) {
 			require.NoError(t, m.Snapshot())
@@ -126,7 +122,18 @@ func deposedLeaderComesBack(t *testing.T) {
 		t.Fatalf("the checkpoint of %d is beyond the deposed leader's log, which ends at %d",
 			newest, l.raft.LastIndex())
 	}
-	c.rejoin(t, l)
+	c.isolate(l.name, false)
+	<-l.Offers()
+	if ok, why := l.Ready(); ok || !contains(why, "fetching the event log") {
+		t.Errorf("ready %v: %v", ok, why)
+	}
+	next := c.leader(l.name)
+	l.stop()
+	fetched(t, l.disk, next.disk, next.node)
+	c.start(l)
+	c.put("again")
+	c.level()
+	assert.Equal(t, len(l.Offers()), 0, "offers after it has fetched")
 	until(t, "it leads", func() bool {
 		if now := c.leader(); now != l {
 			_ = now.TransferLeadership(context.Background(), l.name)
@@ -149,22 +156,17 @@ func oneFetchIsEnough(t *testing.T) {
 	c := cluster(t, 3, func(o *Options) {
 		o.TrailingLogs, o.KeepCheckpoints, o.SnapshotThreshold = 1, 2, 5
 	})
-	much := func(what string, but ...string) {
-		for i := range 40 {
-			c.put(fmt.Sprint(what, i), but...)
-		}
-	}
-	much("first")
+	c.puts("first", 40)
 	l := c.leader()
 	m := c.others(l)[0]
 	c.isolate(m.name, true)
-	much("on", m.name)
+	c.puts("on", 40, m.name)
 	c.isolate(m.name, false)
 	<-m.Offers()
 	synctest.Wait() // the leader knows that it fetches
 	m.stop()
 	fetched(t, m.disk, l.disk, l.node)
-	much("meanwhile", m.name)
+	c.puts("meanwhile", 40, m.name)
 	time.Sleep(time.Minute)
 	c.start(m)
 	c.level()
@@ -172,28 +174,8 @@ func oneFetchIsEnough(t *testing.T) {
 	// A node that fetches no more holds up nothing.
 	time.Sleep(holdFor)
 	before := l.Status().Checkpoints[0].Index
-	much("later")
+	c.puts("later", 40)
 	until(t, "another checkpoint", func() bool { return l.Status().Checkpoints[0].Index > before })
-}
-
-// rejoin lets a node that was cut off come back: it is offered what it lacks,
-// fetches it, and starts on that.
-func (c *nodes) rejoin(t *testing.T, m *member) {
-	t.Helper()
-	c.isolate(m.name, false)
-	<-m.Offers()
-	if ok, why := m.Ready(); ok || !contains(why, "fetching the event log") {
-		t.Errorf("ready %v: %v", ok, why)
-	}
-	l := c.leader(m.name)
-	m.stop()
-	fetched(t, m.disk, l.disk, l.node)
-	c.start(m)
-	c.put("again")
-	c.level()
-	if n := len(m.Offers()); n > 0 {
-		t.Errorf("it was offered %d checkpoints more", n)
-	}
 }
 
 func TestTrim(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
@@ -62,7 +63,9 @@ func (h *harness) ended(id, status string) answer {
 }
 
 // TestTask: what is more than fits one entry is done by a task.
-func TestTask(t *testing.T) {
+func TestTask(t *testing.T) { synctest.Test(t, testTask) }
+
+func testTask(t *testing.T) {
 	h, _ := onMachine(t)
 	h.queue("q", "per_key", `,"retention":{"max_depth":0}`)
 	const n, keys = 1203, 7
@@ -122,7 +125,9 @@ func TestTask(t *testing.T) {
 }
 
 // TestSlowTask is paced, cancelled, resumed and waits for room at its target.
-func TestSlowTask(t *testing.T) {
+func TestSlowTask(t *testing.T) { synctest.Test(t, slowTask) }
+
+func slowTask(t *testing.T) {
 	h, _ := onMachine(t)
 	h.queue("q", "fifo", "")
 	h.do("PUT", "/v1/queues/small", `{"ordering":"fifo","retention":{"max_depth":2}}`).want(201)
@@ -168,15 +173,15 @@ func TestTaskIsAnsweredAgainWhenItIsForgotten(t *testing.T) {
 	}
 	a := begin().want(202)
 	h.do("DELETE", "/v1/tasks/"+a.str("id"), "").want(204)
-	for range 1000 {
-		create := &event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase}}
-		res, err := m.Propose(t.Context(), create)
-		if err == nil {
-			fail := &event.UpdateTask{ID: res.ID, Op: event.TaskOpFail}
-			_, err = m.Propose(t.Context(), &event.Command{UpdateTask: fail})
-		}
+	create := &event.Command{CreateTask: &event.CreateTask{Kind: event.TaskErase}}
+	var fail []*event.Command
+	for _, answer := range m.Begin(create, slices.Repeat([]*event.Command{create}, 999)) {
+		res, err := answer(t.Context())
 		require.NoError(t, err)
+		update := &event.UpdateTask{ID: res.ID, Op: event.TaskOpFail}
+		fail = append(fail, &event.Command{UpdateTask: update})
 	}
+	m.Begin(fail[0], fail[1:])
 	h.do("GET", "/v1/tasks/"+a.str("id"), "").want(404)
 	begin().repeats(a)
 }

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -93,7 +94,10 @@ func (l *fakeLog) Blocks(ctx context.Context, from, to uint64, whole ...event.Ty
 
 func (l *fakeLog) History(ctx context.Context, id event.ID) ([]event.Event, error) {
 	time.Sleep(l.slow)
-	return l.Log.History(ctx, id)
+	all, err := l.Log.History(ctx, id)
+	return slices.DeleteFunc(all, func(e event.Event) bool {
+		return event.RefOf(e.ID).Index <= l.deleted
+	}), err
 }
 
 func (l *fakeLog) Content(ref event.Ref) (*event.Content, error) {
@@ -126,7 +130,7 @@ func (l *fakeLog) Event(ref event.Ref) (*event.Event, error) {
 
 // fakeNode is the Node of a cluster of one, unless a test says what others answer.
 type fakeNode struct {
-	proposer
+	*fake
 	*fakeCluster
 	unready   []string
 	clock     func() int64
@@ -134,12 +138,6 @@ type fakeNode struct {
 	leader    string
 	askLeader func(context.Context, string, []byte) ([]byte, error)
 	askOthers func(context.Context, string, []byte) [][]byte
-}
-
-type proposer interface {
-	Propose(context.Context, *event.Command) (event.Result, error)
-	Begin(*event.Command, []*event.Command) []func(context.Context) (event.Result, error)
-	Barrier(context.Context) error
 }
 
 func (n *fakeNode) Ready() (bool, []string) { return len(n.unready) == 0, n.unready }
@@ -200,7 +198,7 @@ func build(opts ...func(*Options)) *harness {
 		fn(&o)
 	}
 	c := newFakeCluster()
-	n := &fakeNode{proposer: f, fakeCluster: c,
+	n := &fakeNode{fake: f, fakeCluster: c,
 		clock: func() int64 { return time.Now().UnixMilli() }}
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log

@@ -46,12 +46,14 @@ func newMachine(s *Server) *machine {
 	return &machine{Machine: fsm.New(projections.New(), log), log: log, disk: disk, s: s}
 }
 
+var noon = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+
 // onMachine is a harness with a runner of tasks, where it is noon until time passes.
 func onMachine(t *testing.T, opts ...func(*Options)) (*harness, *machine) {
 	t.Helper()
 	h := setup(t, opts...)
 	m := h.machine
-	m.now = time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC).UnixMilli()
+	m.now = noon.UnixMilli()
 	h.node.clock = func() int64 {
 		m.mu.Lock()
 		defer m.mu.Unlock()

@@ -19,59 +19,6 @@ import (
 	"github.com/qlogd/qlogd/webhook"
 )
 
-func packed(t testing.TB, v any) string {
-	t.Helper()
-	b, err := msgpack.Marshal(v)
-	require.NoError(t, err)
-	return string(b)
-}
-
-func TestMsgpackInAndOut(t *testing.T) {
-	h := setup(t)
-	h.do("PUT", "/v1/queues/q", "").want(201)
-	in, out := "Content-Type: application/msgpack", "Accept: application/msgpack"
-	list := []any{int8(1), int64(-1 << 40), 3.5, nil, true, "é", uint64(1 << 63)}
-	body := packed(t, map[string]any{"messages": []any{
-		map[string]any{"payload": map[string]any{"a": list}, "key": "k"},
-		map[string]any{"payload_base64": []byte{0, 1, 2}, "content_type": "x/y"},
-	}})
-	a := h.do("POST", "/v1/queues/q/messages", body, in, out).want(201)
-	require.Equal(t, a.Header().Get("Content-Type"), typeMsgpack, "%v", a.Header())
-	two := packed(t, map[string]any{"max_messages": 2})
-	a = h.do("POST", "/v1/queues/q/lease", two, in, out).want(200)
-	var got struct {
-		Messages []map[string]any `msgpack:"messages"`
-	}
-	require.NoError(t, msgpack.Unmarshal(a.Body.Bytes(), &got))
-	payload := got.Messages[0]["payload"].(map[string]any)["a"]
-	require.True(t, reflect.DeepEqual(payload, list) && got.Messages[1]["payload_base64"] == "AAEC",
-		"%#v", got.Messages)
-	first, _ := got.Messages[0]["lease_id"].(string)
-	second, _ := got.Messages[1]["lease_id"].(string)
-	// With payload=bin, payloads come as they are kept.
-	both := packed(t, map[string]any{"lease_ids": []string{first, second}})
-	h.do("POST", "/v1/queues/q/release", both, in).want(200)
-	kept := h.do("POST", "/v1/queues/q/lease", two, in, out+"; payload=bin").want(200).Body
-	if text := kept.String(); !strings.Contains(text, "\xc4\x03\x00\x01\x02") ||
-		!strings.Contains(text, "\x4a{\"a\":[1,") {
-		t.Errorf("%x", text)
-	}
-	var again wire.LeaseResponse
-	require.NoError(t, transcode.Decode(kept.Bytes(), &again, 1<<20))
-	first, second = again.Messages[0].LeaseID, again.Messages[1].LeaseID
-	ack := packed(t, map[string]any{"lease_ids": []string{first}})
-	// JSON, unless Accept asks for msgpack.
-	h.do("POST", "/v1/queues/q/ack", ack, in).want(200).with("results.0.status", "acked")
-	h.do("POST", "/v1/queues/q/ack", ack, in, "Accept: application/msgpack;q=0.0, */*").want(200).
-		with("results.0.status", "acked")
-	a = h.do("POST", "/v1/leases/"+second+"/ack", "\x80", in, out).want(200)
-	require.NoError(t, msgpack.Unmarshal(a.Body.Bytes(), &map[string]any{}))
-	// A problem is always JSON.
-	h.do("POST", "/v1/queues/nope/lease", "\x80", in, out).want(404).with("field", "queue")
-	deep := "\x81\xa8messages" + strings.Repeat("\x91", 10_000) + "\xc0"
-	h.refused("400 invalid_msgpack", "POST /v1/queues/q/messages", in, deep)
-}
-
 // FuzzBody puts bodies, as JSON and as msgpack, to every call that takes one:
 // no panic, no 5xx, and what is refused leaves no command.
 func FuzzBody(f *testing.F) {

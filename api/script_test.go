@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/qlogd/qlogd/event"
@@ -66,12 +67,15 @@ func TestScripts(t *testing.T) {
 	for _, c := range script.Cases(t, "testdata/scripts/*.txt") {
 		for _, which := range alternatives(c.Title) {
 			name := strings.TrimSuffix(filepath.Base(c.File), ".txt") + "/" + which[0]
-			t.Run(name, func(t *testing.T) { runScript(t, c.Lines, which[1]) })
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) { runScript(t, c.Lines, which[1]) })
+			})
 		}
 	}
 }
 
 func runScript(t *testing.T, steps, which string) {
+	time.Sleep(time.Until(noon)) // a bubble's clock begins in 2000
 	h, m := onMachine(t, func(o *Options) {
 		o.TrustedProxies = []netip.Prefix{
 			netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("fd00::/8"),

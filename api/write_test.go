@@ -5,10 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/event"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
-	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 const oneMessage = `{"messages":[{"payload":1}]}`
@@ -63,29 +61,4 @@ func testDamagedContent(t *testing.T, single bool) {
 		h.do("POST", "/v1/queues/q/lease", "").want(200).with(
 			"messages.0.id", first, "messages.0.attempt", 1.0, "messages.1.id", second)
 	})
-}
-
-// TestLifeWhoseBeginningIsGone: a resurrection tells where its message came from.
-func TestLifeWhoseBeginningIsGone(t *testing.T) {
-	id := func(i uint64) event.ID { return event.NewID(1000*int64(i), i, 0) }
-	history := []event.Event{{
-		Type: event.Resurrected, ID: id(15), Subject: id(10), Queue: "a", ToQueue: "a", Key: "k",
-		Size: 2, First: id(1), Count: 1,
-		Content: event.EncodeContent(&event.Content{Payload: []byte("22")}),
-	}, {Type: event.Leased, ID: id(16), Subject: id(15), Queue: "a", Attempt: 1, Worker: "w"}}
-	h := setup(t)
-	for i := range history {
-		b := &event.Block{Index: 15 + uint64(i), Time: 1000 * int64(15+i), Events: history[i : i+1]}
-		require.NoError(t, h.log.Append(b))
-	}
-	m, _, err := h.s.pastMessage(lifeOf(history, id(15)))
-	require.NoError(t, err)
-	origin := wire.Origin{
-		FirstMessageID: id(1).String(), FromMessageID: id(10).String(), Replays: 1,
-	}
-	if m.Origin == nil || *m.Origin != origin || string(m.Payload) != "22" || m.Key != "k" {
-		t.Errorf("%+v", m)
-	}
-	assert.True(t, lifeOf(history, id(99)) == nil && lifeOf(history, id(16)) == nil,
-		"a life of no message")
 }

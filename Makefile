@@ -64,7 +64,7 @@ test: export QLOGD_RACE_BIN = $(CURDIR)/bin/qlogd.race
 test: export GORACE = atexit_sleep_ms=0
 test: lint build ## what CI runs: lint, and all tests, with the race detector where it can find something, and a small sample of each campaign
 	go build -race -o $(QLOGD_RACE_BIN) ./cmd/qlogd
-	CRASH_KILLS=2 POWER_CUTS=1 CRASH_CLIENTS=6 $(GOTEST) $(UNRACED) ./internal/simtest/sim # the longest first; they wait as much as they work
+	$(GOTEST) $(UNRACED) ./internal/simtest/sim # the longest first; they wait as much as they work
 	$(GOTEST) -race -short ./server ./raft ./api $(filter-out $(shell go list $(UNRACED)), $(shell go list ./...)) # of walks a sample
 	$(MAKE) -j3 -Oline $(MODULES:%=test/%) console-sample typescript-sample
 
@@ -171,6 +171,9 @@ compare: build ## qlogd beside other queue servers, in turns: all, or WORKS=prod
 peers: ## install what bench/ compares with, from Debian's packages, and try each one's driver out
 	bench/install-peers
 	cd bench && PEERS=1 go test -count=1 -v -timeout 30m -run '^(TestPeers|TestLimits)$$' ./peers ./limits
+
+# make test runs a sample of each campaign: two kills, one power cut, few clients with little to do.
+crash chaos powercut: export CRASH_LOAD = full
 
 .PHONY: crash
 crash: ## kill -9 the real server 200 times under load (CRASH_KILLS=n)

@@ -40,7 +40,7 @@ var rooms = []string{
 	"cmd/qlogd",
 	"deploy", "internal/arch",
 	"internal/simtest/assert", "internal/simtest/require", "internal/simtest/ports",
-	"internal/simtest/script", "internal/simtest/invariants",
+	"internal/simtest/script", "internal/simtest/invariants", "internal/simtest/verify",
 	"internal/simtest/memnet", "internal/simtest/filekv", "internal/simtest/memdisk",
 	"internal/simtest/cluster", "internal/simtest/cluster/crashtest", "internal/simtest/sim",
 }

@@ -3,7 +3,10 @@ package cluster_test
 import (
 	"context"
 	"errors"
+	"flag"
+	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -15,7 +18,19 @@ import (
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/internal/simtest/verify"
 )
+
+func TestMain(m *testing.M) {
+	if addrs := os.Getenv(workerOf); addrs != "" {
+		workAway(addrs)
+		return
+	}
+	flag.Parse()
+	_ = flag.Set("test.parallel", "6") // they wait more than they work
+	cluster.Verify = verify.Dir
+	cluster.Main(m)
+}
 
 // queue makes one with a policy in JSON.
 func queue(t *testing.T, c *client.Client, name, policy string) {
@@ -197,32 +212,27 @@ func payloads(r *rand.Rand, n int) []wire.NewMessage {
 	return out
 }
 
-// fill puts n messages into a queue as fast as it goes.
+// fill puts n messages into a queue, in 400 requests or more: each is an entry.
 func fill(t *testing.T, c *client.Client, name string, n int) {
 	t.Helper()
-	// A thousand requests, so that they are many entries.
-	const workers = 4
-	batch := int64(min(500, max(1, n/1000)))
-	var left atomic.Int64
-	left.Store(int64(n))
-	errs := make(chan error, workers)
-	for w := range workers {
-		go func() {
-			r := rand.New(rand.NewPCG(uint64(w), 5))
-			for {
-				size := min(batch, left.Add(-batch)+batch)
-				if size <= 0 {
-					errs <- nil
-					return
-				}
-				if _, err := c.Produce(t.Context(), name, payloads(r, int(size))...); err != nil {
-					errs <- err
-					return
-				}
-			}
-		}()
+	r := rand.New(rand.NewPCG(1, 5))
+	batch := min(500, max(1, n/400))
+	for left := n; left > 0; left -= batch {
+		_, err := c.Produce(t.Context(), name, payloads(r, min(batch, left))...)
+		require.NoError(t, err)
 	}
-	for range workers {
-		require.NoError(t, <-errs)
+}
+
+// numbered puts the numbers below n into a queue, each under one of some keys.
+func numbered(t *testing.T, c *client.Client, name string, n, keys int) {
+	t.Helper()
+	all := make([]wire.NewMessage, n)
+	for i := range all {
+		all[i] = client.JSON(i)
+		all[i].Key = fmt.Sprint("k", i%keys)
+	}
+	for batch := range slices.Chunk(all, 500) {
+		_, err := c.Produce(t.Context(), name, batch...)
+		require.NoError(t, err)
 	}
 }

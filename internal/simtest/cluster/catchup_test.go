@@ -24,8 +24,8 @@ import (
 //	CATCHUP_TIMED=1: fail where less than three quarters of that are done
 func TestCatchUp(t *testing.T) {
 	t.Parallel()
-	messages, rate := cluster.Number(t, "CATCHUP_MESSAGES", 2_000), cluster.Number(t,
-		"CATCHUP_RATE", 500)
+	messages, rate := cluster.Number(t, "CATCHUP_MESSAGES", 800), cluster.Number(t,
+		"CATCHUP_RATE", 200)
 	// The Raft log is cut off soon, so that what is lacking can't come from it.
 	flags := []string{"--checkpoint-entries", "50", "--checkpoint-interval", "1s",
 		"--log-segment-bytes", "131072"}

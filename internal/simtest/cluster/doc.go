@@ -18,7 +18,7 @@
 //	c.WaitLeader(leader)
 //
 // No test can forget to look at what is left behind: when it ends, each node is
-// stopped and `qlogd replay --verify` must find its data directory whole. A
+// stopped and what `qlogd replay --verify` does must find its data directory whole. A
 // cluster's nodes must have come to the same index before, and their event logs
 // are compared byte for byte. Where a test fails, the nodes' logs and data
 // directories are kept and named.

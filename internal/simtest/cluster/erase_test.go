@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	mrand "math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -25,30 +26,39 @@ type eraser struct {
 	ctx     context.Context
 	c       *cluster.Cluster
 	cl      *client.Client
+	queue   string
 	archive string
 	// gone and stay are what is erased and what is not, by what it was.
 	gone, stay map[string]string
 }
 
 // erasing starts a cluster whose history is archived.
-func erasing(t *testing.T, flags ...string) *eraser {
+func erasing(t *testing.T) *eraser {
 	e := &eraser{t: t, archive: t.TempDir(), gone: map[string]string{}, stay: map[string]string{}}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	t.Cleanup(cancel)
 	e.ctx = ctx
-	e.c = cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: append([]string{
+	e.c = cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{
 		"--log-segment-bytes", "65536", "--archive", e.archive, "--archive-interval", "100ms",
-	}, flags...)})
+		"--checkpoint-entries", "100",
+	}})
 	e.cl = e.c.Client()
-	queue(t, e.cl, "jobs", `{"ordering":"per_key",
-		"delivery":{"max_attempts":2,"initial_backoff_ms":0,"dead_letter_queue":"auto"}}`)
+	e.use("jobs")
 	return e
+}
+
+// use has the following messages in a queue.
+func (e *eraser) use(name string) {
+	e.t.Helper()
+	e.queue = name
+	queue(e.t, e.cl, name, `{"ordering":"per_key",
+		"delivery":{"max_attempts":2,"initial_backoff_ms":0,"dead_letter_queue":"auto"}}`)
 }
 
 // mark returns a text that is nowhere else.
 func (e *eraser) mark(in map[string]string, what string) string {
 	m := what + "-" + rand.Text()
-	in[what+"-"+fmt.Sprint(len(in))] = m
+	in[m] = m
 	return m
 }
 
@@ -61,7 +71,7 @@ func (e *eraser) produce(key string, in map[string]string) string {
 	e.t.Helper()
 	m := client.JSON(e.mark(in, "payload"))
 	m.Key, m.Headers = key, map[string]string{"h": e.mark(in, "header")}
-	got, err := e.cl.Produce(e.ctx, "jobs", m)
+	got, err := e.cl.Produce(e.ctx, e.queue, m)
 	e.must(err)
 	return got[0].ID
 }
@@ -69,7 +79,7 @@ func (e *eraser) produce(key string, in map[string]string) string {
 // lease leases the one message that there is.
 func (e *eraser) lease() string {
 	e.t.Helper()
-	got, err := e.cl.Lease(e.ctx, "jobs", client.LeaseOptions{Max: 1, Wait: 30 * time.Second})
+	got, err := e.cl.Lease(e.ctx, e.queue, client.LeaseOptions{Max: 1, Wait: 30 * time.Second})
 	require.True(e.t, err == nil && len(got) == 1, "leased %v, %v", got, err)
 	return got[0].LeaseID
 }
@@ -78,7 +88,7 @@ func (e *eraser) lease() string {
 func (e *eraser) die(in map[string]string) {
 	e.t.Helper()
 	for range 2 {
-		_, err := e.cl.Retry(e.ctx, "jobs",
+		_, err := e.cl.Retry(e.ctx, e.queue,
 			[]wire.RetryItem{{LeaseID: e.lease(), Error: e.mark(in, "error")}})
 		e.must(err)
 	}
@@ -98,7 +108,7 @@ func (e *eraser) replay(id string, in map[string]string) {
 	if in != nil {
 		r.Edit = map[string]wire.ReplayEdit{id: {Payload: client.JSON(e.mark(in, "edit")).Payload}}
 	}
-	_, _, err := e.cl.Replay(e.ctx, "jobs", r)
+	_, _, err := e.cl.Replay(e.ctx, e.queue, r)
 	e.must(err)
 }
 
@@ -118,7 +128,7 @@ func (e *eraser) whole(key string, in map[string]string) string {
 func (e *eraser) hooked(key string, in map[string]string) string {
 	e.t.Helper()
 	_, _, err := e.cl.PutWebhook(e.ctx, "in", wire.WebhookDefinition{
-		Queue: "jobs", Key: "payload.key",
+		Queue: e.queue, Key: "payload.key",
 		MapTo: &wire.MapTo{Input: map[string]string{"n": "payload.n"}},
 	})
 	e.must(err)
@@ -170,7 +180,7 @@ func (e *eraser) nowhere() {
 // erase starts the erasure of a key.
 func (e *eraser) erase(key, reason string) string {
 	e.t.Helper()
-	_, task, err := e.cl.EraseKey(e.ctx, "jobs", wire.EraseKeyRequest{Key: key, Reason: reason})
+	_, task, err := e.cl.EraseKey(e.ctx, e.queue, wire.EraseKeyRequest{Key: key, Reason: reason})
 	require.True(e.t, err == nil && task != nil && task.Type == "erase", "%+v %v", task, err)
 	return task.ID
 }
@@ -225,7 +235,10 @@ func (e *eraser) shown(id, reason string) {
 
 // TestErase: a message with everything that users can write in it, and all
 // messages of a key, are erased on three nodes and in the archive: no byte of it
-// is left in any file, and the rest is as it was.
+// is left in any file, and the rest is as it was. The tasks are not complete before
+// a node that was away has done it too, and go on when the leader dies.
+//
+//	ERASE_KILLS: how many nodes die in the second erasure
 func TestErase(t *testing.T) {
 	t.Parallel()
 	e := erasing(t)
@@ -239,7 +252,10 @@ func TestErase(t *testing.T) {
 	e.thereBefore()
 	// So much that all that was written before is archived.
 	queue(t, e.cl, "noise", "")
-	fill(t, e.cl, "noise", 300)
+	for range 3 {
+		_, err := e.cl.Produce(e.ctx, "noise", payloads(mrand.New(mrand.NewPCG(1, 5)), 100)...)
+		e.must(err)
+	}
 	cluster.Until(t, func() error {
 		if found := filesWith(t, e.archive, e.gone); len(found) < len(e.gone) {
 			return fmt.Errorf("%d of %d texts were archived", len(found), len(e.gone))
@@ -253,11 +269,28 @@ func TestErase(t *testing.T) {
 	would, _, err = e.cl.EraseKey(e.ctx, "jobs", wire.EraseKeyRequest{Key: "victim", DryRun: true})
 	assert.True(t, err == nil && would.Messages == 4 && would.Live == 3,
 		"dry run: %+v %v", would, err)
-	_, task, err := e.cl.EraseMessage(e.ctx, one, wire.EraseRequest{Reason: "request 4711"})
+	away := e.c.Follower()
+	away.Kill9()
+	_, first, err := e.cl.EraseMessage(e.ctx, one, wire.EraseRequest{Reason: "request 4711"})
 	e.must(err)
-	b := e.erase("victim", "request 4712")
-	e.completed(task.ID, 3)
-	e.completed(b, 3)
+	tasks := []string{first.ID, e.erase("victim", "request 4712")}
+	for _, task := range tasks {
+		e.completedBut(task, away)
+	}
+	for _, n := range e.c.Nodes() {
+		if found := filesWith(t, n.Dir(), e.gone); n != away && len(found) > 0 || n == away &&
+			len(found) != len(e.gone) {
+			t.Errorf("%s, where %s is away: %v", n.Name(), away.Name(), found)
+		}
+	}
+	leader := e.c.WaitLeader()
+	away.Launch()
+	leader.Kill9()
+	e.c.WaitLeader(leader)
+	leader.Restart()
+	for _, task := range tasks {
+		e.completed(task, 3)
+	}
 	e.nowhere()
 	e.verified()
 	e.shown(one, "request 4711")
@@ -271,24 +304,13 @@ func TestErase(t *testing.T) {
 	if found := filesWith(t, e.c.WaitLeader().Dir(), after); len(found) != 2 {
 		t.Errorf("a message that came after: %v", found)
 	}
+	e.whileNodesComeAndGo()
 }
 
-// TestEraseWhileNodesComeAndGo: the task is not complete before a node that was
-// away has done it too, and it goes on when nodes die, the leader among them; one
-// that is wiped and fetches what it lacks, perhaps from one that has not erased
-// yet, has nothing in the end, nor has one that is new.
-//
-//	ERASE_KILLS: how many nodes die in the second erasure
-func TestEraseWhileNodesComeAndGo(t *testing.T) {
-	t.Parallel()
-	e := erasing(t, "--checkpoint-entries", "100")
-	one := e.whole("first", e.gone)
-	e.whole("other", e.stay)
-	e.thereBefore()
-	away := e.c.Follower()
-	away.Kill9()
-	task := e.erase("first", "request 4711")
-	cluster.Until(t, func() error { // the others have done it soon
+// completedBut waits until the nodes but one that is away have carried out a task.
+func (e *eraser) completedBut(task string, away *cluster.Node) {
+	e.t.Helper()
+	cluster.Until(e.t, func() error {
 		now, err := e.cl.Task(e.ctx, task)
 		if err != nil {
 			return err
@@ -298,7 +320,7 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 			if n.Complete {
 				done++
 			}
-			assert.False(t, n.Complete && n.Node == away.Name(),
+			assert.False(e.t, n.Complete && n.Node == away.Name(),
 				"the node that is away is complete")
 		}
 		if now.Status != wire.TaskRunning || done != 2 || len(now.Nodes) != 3 {
@@ -306,29 +328,21 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 		}
 		return nil
 	})
-	for _, n := range e.c.Nodes() {
-		if found := filesWith(t, n.Dir(), e.gone); n != away && len(found) > 0 || n == away &&
-			len(found) != len(e.gone) {
-			t.Errorf("%s, where %s is away: %v", n.Name(), away.Name(), found)
-		}
-	}
-	leader := e.c.WaitLeader()
-	away.Launch()
-	leader.Kill9()
-	e.c.WaitLeader(leader)
-	leader.Restart()
-	e.completed(task, 3)
-	e.nowhere()
-	e.shown(one, "request 4711")
+}
 
+// whileNodesComeAndGo erases while nodes die; one that is wiped and fetches what
+// it lacks, perhaps from one that has not erased yet, has nothing in the end, nor
+// has one that is new.
+func (e *eraser) whileNodesComeAndGo() {
 	before := e.gone
 	e.gone = map[string]string{}
+	e.use("more")
 	for range 5 {
 		e.whole("second", e.gone)
 	}
 	e.thereBefore()
-	task = e.erase("second", "request 4712")
-	kills := cluster.Number(t, "ERASE_KILLS", 2)
+	task := e.erase("second", "request 4713")
+	kills := cluster.Number(e.t, "ERASE_KILLS", 2)
 	for i := range kills {
 		n := e.c.WaitLeader()
 		if i%2 == 1 {
@@ -348,10 +362,10 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	e.must(err)
 	maps.Copy(e.gone, before)
 	// a node that came after the end erases all the same
-	cluster.Until(t, func() error {
+	cluster.Until(e.t, func() error {
 		var left error
 		for _, n := range e.c.Nodes() {
-			for what, in := range filesWith(t, n.Dir(), e.gone) {
+			for what, in := range filesWith(e.t, n.Dir(), e.gone) {
 				left = errors.Join(left, fmt.Errorf("%s: %s is in %v", n.Name(), what, in))
 			}
 		}
@@ -359,5 +373,5 @@ func TestEraseWhileNodesComeAndGo(t *testing.T) {
 	})
 	e.nowhere()
 	e.verified()
-	t.Logf("figures: %d texts erased and found nowhere, %d kills meanwhile", len(e.gone), kills)
+	e.t.Logf("figures: %d texts erased and found nowhere, %d kills meanwhile", len(e.gone), kills)
 }

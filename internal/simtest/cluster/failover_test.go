@@ -19,11 +19,11 @@ import (
 //	FAILOVER_KILLS, FAILOVER_STOPS: how often
 //	FAILOVER_TIMED=1: fail where it takes longer than is promised
 func TestFailover(t *testing.T) {
-	kills, stops := cluster.Number(t, "FAILOVER_KILLS", 2), cluster.Number(t, "FAILOVER_STOPS", 1)
-	timed := os.Getenv("FAILOVER_TIMED") != ""
-	if !timed {
-		t.Parallel()
+	kills, stops := cluster.Number(t, "FAILOVER_KILLS", 0), cluster.Number(t, "FAILOVER_STOPS", 0)
+	if kills+stops == 0 {
+		t.Skip("a campaign: make failover")
 	}
+	timed := os.Getenv("FAILOVER_TIMED") != ""
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
 
@@ -68,7 +68,7 @@ func stopLeaders(t *testing.T, c *cluster.Cluster, stops int, timed bool) {
 			// Each begins with another node, one of them with the leader.
 			all, cl := newTries(), c.ClientFrom(n)
 			clients[n.Name()] = all
-			b.loop(2*time.Millisecond, func() {
+			b.loop(10*time.Millisecond, func() {
 				begun := time.Now()
 				_, err := cl.Produce(context.Background(), "q", client.JSON(i))
 				all.add(begun, err)

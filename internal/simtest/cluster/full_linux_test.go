@@ -45,8 +45,10 @@ func TestFullDisk(t *testing.T) {
 	require.NoError(t, syscall.Statfs(disk, &room))
 	filler := filepath.Join(disk, "filler")
 	// What is left is for settling leases, which makes room.
-	require.NoError(t, os.WriteFile(filler, make([]byte, int(room.Bavail)*int(room.Bsize)-100<<20),
-		0o600))
+	f, err := os.Create(filler)
+	require.NoError(t, err)
+	require.NoError(t, errors.Join(syscall.Fallocate(int(f.Fd()), 0, 0,
+		int64(room.Bavail)*room.Bsize-100<<20), f.Close()))
 	refused, done := 0, 0
 	once := c.ClientFrom(c.Others(leader)[0], client.WithRetry(client.Retry{Attempts: 1}))
 	write := func() error {

@@ -10,6 +10,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
 	"io/fs"
 	"net/http"
 	"os"
@@ -128,7 +129,7 @@ func filesWith(t *testing.T, dir string, texts map[string]string) map[string][]s
 		if err != nil || !d.Type().IsRegular() {
 			return ignoreGone(err)
 		}
-		b, err := os.ReadFile(path)
+		b, err := written(path)
 		if err != nil {
 			return ignoreGone(err)
 		}
@@ -142,6 +143,29 @@ func filesWith(t *testing.T, dir string, texts map[string]string) map[string][]s
 	})
 	require.NoError(t, err)
 	return found
+}
+
+// written returns a file's bytes without stretches of zeros: Raft's files are 64 MiB of them.
+func written(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	var out []byte
+	chunk, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
+	for {
+		n, err := f.Read(chunk)
+		if !bytes.Equal(chunk[:n], zeros[:n]) {
+			out = append(out, chunk[:n]...)
+		}
+		if err == io.EOF {
+			return out, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
 }
 
 // ignoreGone drops the error of a file that a live node has deleted.

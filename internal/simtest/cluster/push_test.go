@@ -136,7 +136,7 @@ func reset(w http.ResponseWriter) {
 	_ = c.Close()
 }
 
-// batch is the i-th message of each key.
+// batch is message i of each key.
 func batch(keys, i int) (out []wire.NewMessage) {
 	for k := range keys {
 		m := client.JSON(map[string]any{"key": fmt.Sprint("k", k), "n": i})
@@ -147,10 +147,10 @@ func batch(keys, i int) (out []wire.NewMessage) {
 	return out
 }
 
-// keyed produces n messages for each key, in turns, and returns their ids in order.
-func keyed(t *testing.T, cl *client.Client, queue string, keys, n int) (ids []string) {
+// keyed produces the messages from to to-1 of each key, in turns, and returns their ids in order.
+func keyed(t *testing.T, cl *client.Client, queue string, keys, from, to int) (ids []string) {
 	t.Helper()
-	for i := range n {
+	for i := from; i < to; i++ {
 		got, err := cl.Produce(t.Context(), queue, batch(keys, i)...)
 		require.NoError(t, err)
 		for _, p := range got {
@@ -183,19 +183,32 @@ func delivered(t *testing.T, s *sink, ids []string) {
 }
 
 // acked waits until all of a queue's messages are.
-func acked(t *testing.T, ctx context.Context, cl *client.Client, want int) {
+func acked(t *testing.T, ctx context.Context, cl *client.Client, queue string, want int) {
 	t.Helper()
 	within(t, ctx, "all are acked", func() bool {
-		q, err := cl.Queue(ctx, "q")
+		q, err := cl.Queue(ctx, queue)
 		return err == nil && q.Stats.AckedTotal == int64(want) && q.Stats.InFlight == 0
 	})
 }
 
-// TestPush: a target that fails in each way gets all messages, in order by key,
-// each try with the same id and signed; what it answers is kept.
+const pushSecret = "plainsecret-0123!"
+
 func TestPush(t *testing.T) {
 	t.Parallel()
-	const secret = "plainsecret-0123!"
+	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"},
+		Env: []string{"PUSH_SECRET=" + pushSecret}})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	pushFails(t, ctx, n)
+	pushTimesOut(t, ctx, n)
+	pushTraced(t, n)
+	pushTerm(t, ctx, n)
+	assert.False(t, strings.Contains(n.Log(), pushSecret), "the log has the secret")
+}
+
+// pushFails: a target that fails in each way gets all messages, in order by key,
+// each try with the same id and signed; what it answers is kept.
+func pushFails(t *testing.T, ctx context.Context, n *cluster.Node) {
 	s := newSink(t, func(w http.ResponseWriter, r *sent, seen int) int {
 		if r.n%3 == 0 && (r.key == "k0" || seen == 1) {
 			switch seen {
@@ -222,20 +235,16 @@ func TestPush(t *testing.T) {
 	})
 	// net/http sends a request again that is reset on a connection which had another before.
 	s.srv.Config.SetKeepAlivesEnabled(false)
-	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"},
-		Env: []string{"PUSH_SECRET=" + secret}})
 	cl := n.Client()
 	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key",
 		"delivery":{"max_attempts":0,"initial_backoff_ms":10,"max_backoff_ms":20},
 		"push":{"url":%q,"max_in_flight":8,"secret_env":"PUSH_SECRET"}}`, s.srv.URL))
-	ids := keyed(t, cl, "q", 4, 6)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	acked(t, ctx, cl, len(ids))
+	ids := keyed(t, cl, "q", 4, 0, 6)
+	acked(t, ctx, cl, "q", len(ids))
 	delivered(t, s, ids)
 	var limited time.Time
 	for _, d := range s.all() {
-		mac := hmac.New(sha256.New, []byte(secret))
+		mac := hmac.New(sha256.New, []byte(pushSecret))
 		fmt.Fprintf(mac, "%s.%s.%s", d.id, d.header.Get("Webhook-Timestamp"), d.body)
 		want := "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
 		assert.Equal(t, d.header.Get("Webhook-Signature"), want, "the signature")
@@ -270,13 +279,11 @@ func TestPush(t *testing.T) {
 	again, err := cl.Produce(ctx, "q", batch(4, 0)...)
 	assert.True(t, err == nil && string(again[1].Result) == `{"status":200,"answer":{"took":true}}`,
 		"produced again: %+v %v", again, err)
-	assert.False(t, strings.Contains(n.Log(), secret), "the log has the secret")
 }
 
-// TestPushTimeout: a target that does not answer in time is asked again. (Only here is there too
+// pushTimesOut: a target that does not answer in time is asked again. (Only here is there too
 // little time, so that nothing else depends on how soon the target answers.)
-func TestPushTimeout(t *testing.T) {
-	t.Parallel()
+func pushTimesOut(t *testing.T, ctx context.Context, n *cluster.Node) {
 	s := newSink(t, func(_ http.ResponseWriter, r *sent, seen int) int {
 		if seen == 1 {
 			<-r.gone
@@ -284,14 +291,11 @@ func TestPushTimeout(t *testing.T) {
 		}
 		return http.StatusOK
 	})
-	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}})
 	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"delivery":{"max_attempts":0,"initial_backoff_ms":10},
+	queue(t, cl, "slow", fmt.Sprintf(`{"delivery":{"max_attempts":0,"initial_backoff_ms":10},
 		"push":{"url":%q,"timeout_ms":300}}`, s.srv.URL))
-	ids := some(t, cl, 1)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
-	acked(t, ctx, cl, 1)
+	ids := keyed(t, cl, "slow", 1, 0, 1)
+	acked(t, ctx, cl, "slow", 1)
 	events, err := cl.History(ctx, ids[0])
 	require.NoError(t, err)
 	retried := slices.IndexFunc(events, func(e wire.Event) bool { return e.Type == "retried" })
@@ -299,12 +303,28 @@ func TestPushTimeout(t *testing.T) {
 		"its history is %+v", events)
 }
 
-// TestPushTerm: a node that is asked to end returns what it has not sent, waits
+// pushTraced: the trace of a pushed message goes to the target and on to its answer.
+func pushTraced(t *testing.T, n *cluster.Node) {
+	got := make(chan string, 1)
+	s := newSink(t, func(w http.ResponseWriter, r *sent, _ int) int {
+		got <- r.header.Get("Traceparent")
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"ok":true}`)
+		return -http.StatusOK
+	})
+	queue(t, n.Client(), "answers", "")
+	queue(t, n.Client(), "traced", `{"push":{"url":"`+s.srv.URL+`","answer_to":"answers"}}`)
+	traced(t, n, caller(1), "/v1/queues/traced/messages", `{"payload":1}`, nil)
+	assert.Equal(t, <-got, caller(1))
+	var answers wire.LeaseResponse
+	traced(t, n, "", "/v1/queues/answers/lease", `{"wait_ms":60000}`, &answers)
+	require.Equal(t, len(answers.Messages), 1)
+	assert.Equal(t, answers.Messages[0].Headers["traceparent"], caller(1))
+}
+
+// pushTerm: a node that is asked to end returns what it has not sent, waits
 // for what is on its way, and the next start delivers the rest.
-func TestPushTerm(t *testing.T) {
-	t.Parallel()
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+func pushTerm(t *testing.T, ctx context.Context, n *cluster.Node) {
 	draining := make(chan struct{})
 	s := newSink(t, func(_ http.ResponseWriter, r *sent, _ int) int {
 		select {
@@ -313,11 +333,10 @@ func TestPushTerm(t *testing.T) {
 		}
 		return http.StatusOK
 	})
-	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}})
 	cl := n.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key","delivery":{"lease_ms":600000},
+	queue(t, cl, "term", fmt.Sprintf(`{"ordering":"per_key","delivery":{"lease_ms":600000},
 		"push":{"url":%q,"max_in_flight":4}}`, s.srv.URL))
-	ids := keyed(t, cl, "q", 8, 3)
+	ids := keyed(t, cl, "term", 8, 0, 3)
 	within(t, ctx, "four are on their way", func() bool { return len(s.all()) == 4 })
 	ended := make(chan error, 1)
 	go func() { ended <- n.Quit() }()
@@ -329,7 +348,7 @@ func TestPushTerm(t *testing.T) {
 	}
 	n.Restart()
 	// A lease that was not given back would hold its key for ten minutes.
-	acked(t, ctx, cl, len(ids))
+	acked(t, ctx, cl, "term", len(ids))
 	delivered(t, s, ids)
 	assert.Equal(t, len(s.all()), len(ids), "requests for messages")
 }
@@ -346,17 +365,18 @@ func TestPushFailover(t *testing.T) {
 		"push":{"url":%q,"max_in_flight":6}}`, s.srv.URL))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
-	made := make(chan []string, 1)
-	go func() { made <- keyed(t, cl, "q", 6, 50) }()
-	for range 2 {
+	var ids []string
+	for i := range 2 {
+		more := make(chan []string, 1)
+		go func() { more <- keyed(t, cl, "q", 6, 15*i, 15*(i+1)) }()
 		before := s.done()
 		within(t, ctx, "it goes on", func() bool { return s.done() > before+30 })
 		leader := c.WaitLeader()
 		leader.Kill9()
 		leader.Restart()
+		ids = append(ids, <-more...)
 	}
-	ids := <-made
-	acked(t, ctx, cl, len(ids))
+	acked(t, ctx, cl, "q", len(ids))
 	delivered(t, s, ids)
 	t.Logf("%d requests for %d messages", len(s.all()), len(ids))
 }

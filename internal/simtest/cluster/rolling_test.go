@@ -21,14 +21,14 @@ func work(t *testing.T, c *cluster.Cluster) (*background, *tries) {
 	b, all := newBackground(t), newTries()
 	for _, n := range c.Nodes() {
 		cl := c.ClientFrom(n)
-		b.loop(5*time.Millisecond, func() {
+		b.loop(25*time.Millisecond, func() {
 			begun := time.Now()
 			_, err := cl.Produce(context.Background(), "busy", client.JSON(1))
 			err = named("produce", err)
 			all.add(begun, err)
 		})
 		worker := c.ClientFrom(n)
-		b.loop(5*time.Millisecond, func() {
+		b.loop(25*time.Millisecond, func() {
 			begun := time.Now()
 			got, err := worker.Lease(context.Background(), "busy", client.LeaseOptions{Max: 10,
 				Wait: 200 * time.Millisecond})
@@ -60,11 +60,9 @@ func named(what string, err error) error {
 	return fmt.Errorf("%s %s: %w", time.Now().UTC().Format("15:04:05.000"), what, err)
 }
 
-// TestRollingRestart: the nodes are stopped and started one after the other, and
+// rollingRestart: the nodes are stopped and started one after the other, and
 // no client that repeats notices.
-func TestRollingRestart(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+func rollingRestart(t *testing.T, c *cluster.Cluster) {
 	cl := c.Client()
 	queue(t, cl, "busy", "")
 	queue(t, cl, "held", `{"delivery":{"lease_ms":3600000}}`)

@@ -65,12 +65,12 @@ func TestStranger(t *testing.T) {
 	n.Term()
 	aside := n.Dir() + "-aside"
 	require.NoError(t, os.Rename(n.Dir(), aside))
-	require.NoError(t, os.CopyFS(n.Dir(), os.DirFS(other.Node(0).Dir())))
+	require.NoError(t, os.Rename(other.Node(0).Dir(), n.Dir()))
 	n.Launch()
 	ended(t, n)
 	t.Logf("it said: %s", lastLine(n.Log()))
 	some(t, c.Client(), 3)
-	n.Wipe()
+	require.NoError(t, os.Rename(n.Dir(), other.Node(0).Dir()))
 	require.NoError(t, os.Rename(aside, n.Dir()))
 	n.Restart()
 	other.Node(0).Restart()
@@ -82,11 +82,28 @@ func lastLine(s string) string {
 	return lines[len(lines)-1]
 }
 
-// TestNoMajority: two of three are gone: writes and reads are refused in bounded
-// time with a clear word, stale reads go on; and all is well when one comes back.
-func TestNoMajority(t *testing.T) {
+// TestNodesGo: what clients see of nodes that go and come back.
+func TestNodesGo(t *testing.T) {
 	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	for _, s := range []struct {
+		name string
+		run  func(*testing.T, *cluster.Cluster)
+	}{
+		{"no majority", noMajority}, {"waiters outlive the leader", waitersOutliveTheLeader},
+		{"rolling restart", rollingRestart},
+	} {
+		t.Run(s.name, func(t *testing.T) {
+			s.run(t, c)
+			c.WaitReady()
+			c.WaitVoters()
+		})
+	}
+}
+
+// noMajority: two of three are gone: writes and reads are refused in bounded
+// time with a clear word, stale reads go on; and all is well when one comes back.
+func noMajority(t *testing.T, c *cluster.Cluster) {
 	queue(t, c.Client(), "q", "")
 	ids := some(t, c.Client(), 3)
 	require.NoError(t, c.WaitEqual(3*time.Minute))

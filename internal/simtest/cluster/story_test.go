@@ -23,7 +23,7 @@ import (
 //
 //	STORY_MESSAGES: how many (10,000 under make story)
 func TestDeadLetterStory(t *testing.T) {
-	n := cluster.Number(t, "STORY_MESSAGES", 700)
+	n := cluster.Number(t, "STORY_MESSAGES", 210)
 	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	// What waits behind a dead message dies with it, so that no younger message
@@ -56,17 +56,7 @@ func newStory(t *testing.T, c *cluster.Cluster, name, onDead string, n int) *sto
 		ids: map[string]int{}}
 	queue(t, s.cl, name, fmt.Sprintf(`{"ordering":"per_key","delivery":{"dead_letter_queue":"auto",
 		"on_dead":%q,"lease_ms":5000,"max_attempts":50}}`, onDead))
-	for i := 0; i < n; i += 500 {
-		var batch []wire.NewMessage
-		for j := i; j < min(i+500, n); j++ {
-			m := client.JSON(j)
-			m.Key = fmt.Sprint("k", j%s.keys)
-			batch = append(batch, m)
-		}
-		if _, err := s.cl.Produce(t.Context(), name, batch...); err != nil {
-			t.Fatal(err)
-		}
-	}
+	numbered(t, s.cl, name, n, s.keys)
 	return s
 }
 

@@ -240,13 +240,13 @@ func TestTracing(t *testing.T) {
 }
 
 // TestTracingWithoutSender: what comes without a trace begins one, which the message has; so does
-// a webhook whatever its sender says.
+// a webhook whatever its sender says. What the sender does not sample is not exported.
 func TestTracingWithoutSender(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
 	n := cluster.Start(t, cluster.Options{Env: export(r, "OTEL_SERVICE_NAME=jobs")})
 	cl := n.Client()
-	for _, q := range []string{"a", "b", "hooks", "old"} {
+	for _, q := range []string{"a", "b", "hooks", "old", "unsampled"} {
 		queue(t, cl, q, "")
 	}
 	_, _, err := cl.PutWebhook(t.Context(), "w", wire.WebhookDefinition{Queue: "hooks"})
@@ -258,6 +258,8 @@ func TestTracingWithoutSender(t *testing.T) {
 	// A message with a trace of its own keeps it, and the call is linked to it.
 	traced(t, n, "", "/v1/queues/old/messages",
 		`{"payload":1,"headers":{"traceparent":"`+caller(2)+`"}}`, nil)
+	traced(t, n, strings.TrimSuffix(caller(3), "01")+"00", "/v1/queues/unsampled/messages",
+		`{"payload":1}`, nil)
 	res, _, err := cl.Raw(t.Context(), "POST", "/v1/queues/none/messages",
 		http.Header{"Content-Type": {"application/json"}}, []byte(`{"payload":1}`))
 	require.NoError(t, err)
@@ -282,6 +284,7 @@ func TestTracingWithoutSender(t *testing.T) {
 	assert.EqualSlices(t, old.links(), []string{caller(2)})
 	assert.DeepEqual(t, of, map[string]string{"a": r.one("send a", "", "").context(),
 		"b": produced.context(), "hooks": hook.context(), "old": caller(2)})
+	assert.Equal(t, len(r.find("send unsampled", "", "")), 0)
 	receive := r.one("receive", "", "")
 	assert.Equal(t, len(receive.Links), 4)
 	assert.Equal(t, receive.resource["service.name"], "jobs")
@@ -290,29 +293,8 @@ func TestTracingWithoutSender(t *testing.T) {
 	assert.Equal(t, refused.Status.Code, tracepb.Status_STATUS_CODE_ERROR)
 }
 
-// TestTracingPush: the trace of a pushed message goes to the target and on to its answer.
-func TestTracingPush(t *testing.T) {
-	t.Parallel()
-	got := make(chan string, 1)
-	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		got <- q.Header.Get("Traceparent")
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write([]byte(`{"ok":true}`))
-	}))
-	t.Cleanup(target.Close)
-	n := cluster.Start(t, cluster.Options{Flags: []string{"--push-allow-private"}})
-	queue(t, n.Client(), "answers", "")
-	queue(t, n.Client(), "q", `{"push":{"url":"`+target.URL+`","answer_to":"answers"}}`)
-	traced(t, n, caller(1), "/v1/queues/q/messages", `{"payload":1}`, nil)
-	assert.Equal(t, <-got, caller(1))
-	var answers wire.LeaseResponse
-	traced(t, n, "", "/v1/queues/answers/lease", `{"wait_ms":60000}`, &answers)
-	require.Equal(t, len(answers.Messages), 1)
-	assert.Equal(t, answers.Messages[0].Headers["traceparent"], caller(1))
-}
-
-// TestTracingOff: nothing is exported where the environment says so, or the sender does not sample;
-// and a mistake in it is one of usage.
+// TestTracingOff: nothing is exported where the environment says so, and a mistake in it is one of
+// usage.
 func TestTracingOff(t *testing.T) {
 	t.Parallel()
 	r := newReceiver(t)
@@ -328,11 +310,6 @@ func TestTracingOff(t *testing.T) {
 		assert.Equal(t, got[1].Headers["traceparent"], caller(1))
 		n.Term()
 	}
-	n := cluster.Start(t, cluster.Options{Env: export(r)})
-	queue(t, n.Client(), "q", "")
-	unsampled := strings.TrimSuffix(caller(1), "01") + "00"
-	traced(t, n, unsampled, "/v1/queues/q/messages", `{"payload":1}`, nil)
-	n.Term()
 	r.mu.Lock()
 	assert.Equal(t, len(r.spans), 0)
 	r.mu.Unlock()
@@ -345,9 +322,6 @@ func TestTracingOff(t *testing.T) {
 		name, _, _ := strings.Cut(wrong, "=")
 		assert.Contains(t, n.Log(), name+" must be ")
 	}
-	// It is often set for all programs of a machine.
-	n = cluster.Start(t, cluster.Options{Env: export(r, "OTEL_EXPORTER_OTLP_PROTOCOL=grpc")})
-	assert.Contains(t, n.Log(), "over HTTP, not gRPC")
 }
 
 // TestTracingCollectorHangs: a collector that does not answer delays neither writes nor the end.
@@ -362,9 +336,11 @@ func TestTracingCollectorHangs(t *testing.T) {
 	n := cluster.Start(t, cluster.Options{Env: []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + hung.URL, "OTEL_BSP_MAX_QUEUE_SIZE=8",
 		"OTEL_BSP_MAX_EXPORT_BATCH_SIZE=4",
+		"OTEL_EXPORTER_OTLP_PROTOCOL=grpc", // which is often set for all programs of a machine
 	}})
 	queue(t, n.Client(), "q", "")
 	some(t, n.Client(), 50)
 	n.Term()
+	assert.Contains(t, n.Log(), "over HTTP, not gRPC")
 	assert.Contains(t, n.Log(), "the last spans were not exported")
 }

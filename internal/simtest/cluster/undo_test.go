@@ -18,22 +18,12 @@ import (
 //
 //	UNDO_MESSAGES: how many (10,000 under make story-undo)
 func TestUndo(t *testing.T) {
-	n := cluster.Number(t, "UNDO_MESSAGES", 600)
+	n := cluster.Number(t, "UNDO_MESSAGES", 200)
 	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	cl, ctx := c.Client(), t.Context()
 	queue(t, cl, "jobs", `{"ordering":"per_key"}`)
-	keyOf := func(i int) string { return fmt.Sprint("k", i%50) }
-	for i := 0; i < n; i += 500 {
-		var batch []wire.NewMessage
-		for j := i; j < min(i+500, n); j++ {
-			m := client.JSON(j)
-			m.Key = keyOf(j)
-			batch = append(batch, m)
-		}
-		_, err := cl.Produce(ctx, "jobs", batch...)
-		require.NoError(t, err)
-	}
+	numbered(t, cl, "jobs", n, 50)
 	// work leases and acks all that there is, and returns the payloads by key, in their order.
 	work := func(worker string) map[string][]string {
 		got := map[string][]string{}
@@ -89,14 +79,14 @@ func TestUndo(t *testing.T) {
 
 	// A purge.
 	f = &wire.UndoFilter{State: "acked", From: "start", Worker: new("v3")}
-	_, task, err = cl.Undo(ctx, "jobs", wire.UndoRequest{Filter: f})
+	_, task, err = cl.Undo(ctx, "jobs", wire.UndoRequest{Filter: f, RatePerSecond: int64(n / 2)})
 	require.True(t, err == nil && task != nil, "%+v %v", task, err)
 	_, err = cl.WaitTask(ctx, task.ID)
 	require.NoError(t, err)
 	_, err = cl.PurgeQueue(ctx, "jobs")
 	require.NoError(t, err)
 	_, task, err = cl.Undo(ctx, "jobs", wire.UndoRequest{Filter: &wire.UndoFilter{
-		State: "discarded", Reason: "purged", From: "start"}})
+		State: "discarded", Reason: "purged", From: "start"}, RatePerSecond: int64(n / 2)})
 	require.True(t, err == nil && task != nil, "%+v %v", task, err)
 	ended, err = cl.WaitTask(ctx, task.ID)
 	require.True(t, err == nil && ended.Result != nil && ended.Result.BroughtBack == int64(n),

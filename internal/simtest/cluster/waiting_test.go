@@ -14,13 +14,11 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-// TestWaitersOutliveTheLeader: leases that wait at the other nodes while the
+// waitersOutliveTheLeader: leases that wait at the other nodes while the
 // leader dies, stops or is handed over are given what comes afterwards, through
 // whichever node it comes; nobody has to ask again.
-func TestWaitersOutliveTheLeader(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
-	queue(t, c.Client(), "q", "")
+func waitersOutliveTheLeader(t *testing.T, c *cluster.Cluster) {
+	queue(t, c.Client(), "waited", "")
 	for name, end := range map[string]func(leader *cluster.Node){
 		"dies":  (*cluster.Node).Kill9,
 		"stops": (*cluster.Node).Term,
@@ -47,12 +45,12 @@ func TestWaitersOutliveTheLeader(t *testing.T) {
 				var err error
 				// Again only if its time was over before, or as soon as, something came.
 				for again := true; again; {
-					got, err = n.Client().Lease(ctx, "q", client.LeaseOptions{Max: 1, Wait: wait})
+					got, err = n.Client().Lease(ctx, "waited", client.LeaseOptions{Max: 1, Wait: wait})
 					at := put.Load()
 					again = err == nil && len(got) == 0 && (at == nil || time.Since(*at) < wait/3)
 				}
 				for _, m := range got {
-					_, err = n.Client().Ack(ctx, "q", m.LeaseID)
+					_, err = n.Client().Ack(ctx, "waited", m.LeaseID)
 				}
 				answers <- answer{n.Name(), len(got), err}
 			}()
@@ -63,7 +61,7 @@ func TestWaitersOutliveTheLeader(t *testing.T) {
 		end(leader)
 		next := c.WaitLeader(leader)
 		for i := range others {
-			if _, err := next.Client().Produce(t.Context(), "q",
+			if _, err := next.Client().Produce(t.Context(), "waited",
 				client.JSON(fmt.Sprint(name, i))); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}

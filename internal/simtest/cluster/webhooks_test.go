@@ -229,7 +229,7 @@ func (w *worker) end(t *testing.T) {
 //	WEBHOOKS: how many
 func TestWebhooks(t *testing.T) {
 	t.Parallel()
-	count := cluster.Number(t, "WEBHOOKS", 150)
+	count := cluster.Number(t, "WEBHOOKS", 90)
 	const secret = "topsecret-0123456789-nobody-may-see-this"
 	c := cluster.StartCluster(t, cluster.Options{
 		Nodes: 3, Env: []string{"HOOK_SECRET=" + secret}, Flags: []string{"--log-level", "debug"},

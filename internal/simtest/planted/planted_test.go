@@ -28,13 +28,16 @@ var campaigns = map[string]struct{ env, args string }{
 		"./log ./raft ./raft/fetch ./server"},
 	"flips": {"", "-run ^(TestEveryFlippedByte|TestFlippedByte|TestCutShort|TestAttacks)$ " +
 		"./log ./raft/fetch ./replay"},
-	"crash":    {"CRASH_KILLS=10", "-run ^TestCrash$ ./internal/simtest/cluster/crashtest"},
-	"powercut": {"POWER_CUTS=5", "-run ^TestPowerCut$ ./internal/simtest/cluster/crashtest"},
-	"chaos":    {"", "-run ^TestChaos$ ./internal/simtest/cluster/crashtest"},
+	"crash":    {"CRASH_KILLS=10" + underLoad, "-run ^TestCrash$ ./internal/simtest/cluster/crashtest"},
+	"powercut": {"POWER_CUTS=5" + underLoad, "-run ^TestPowerCut$ ./internal/simtest/cluster/crashtest"},
+	"chaos":    {underLoad, "-run ^TestChaos$ ./internal/simtest/cluster/crashtest"},
 	"story":    {"STORY_MESSAGES=1400", "-run ^TestDeadLetterStory$ ./internal/simtest/cluster"},
 	"erasure":  {"", "-run ^TestErase$ ./internal/simtest/cluster"},
 	"webhooks": {"WEBHOOKS=400", "-run ^TestWebhooks$ ./internal/simtest/cluster"},
 }
+
+// underLoad is the campaigns' load, which is larger than in make test.
+const underLoad = " CRASH_LOAD=full"
 
 // bug is a case of testdata/bugs.txt.
 type bug struct {

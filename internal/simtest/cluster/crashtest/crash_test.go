@@ -15,6 +15,7 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/internal/simtest/verify"
 )
 
 // TestMain takes the program with the race detector, where make test has built one.
@@ -22,6 +23,7 @@ func TestMain(m *testing.M) {
 	if bin := os.Getenv("QLOGD_RACE_BIN"); bin != "" {
 		_ = os.Setenv("QLOGD_BIN", bin)
 	}
+	cluster.Verify = verify.Dir
 	cluster.Main(m)
 }
 
@@ -46,13 +48,27 @@ func TestCrash(t *testing.T) {
 		}
 		n.Restart()
 	})
-	c.run(slices.Repeat([]fault{{"killed", kill}}, cluster.Number(t, "CRASH_KILLS", 3)))
+	c.run(slices.Repeat([]fault{{"killed", kill}}, cluster.Number(t, "CRASH_KILLS", 2)))
 }
 
-// campaign is clients under load, CRASH_CLIENTS of them, while something is done to the program.
+// load is what clients do.
+type load struct {
+	clients int
+	pause   time.Duration // between two requests of one, at most
+	answers int           // about that many between two faults
+}
+
+// loads are by CRASH_LOAD.
+var loads = map[string]load{
+	"":     {4, 100 * time.Millisecond, 40}, // in make test
+	"full": {16, 10 * time.Millisecond, 500},
+}
+
+// campaign is clients at work while something is done to the program.
 type campaign struct {
-	t       *testing.T
-	d       *Driver
+	t *testing.T
+	d *Driver
+	load
 	r       *rand.Rand
 	seedVar string
 	seed    uint64
@@ -69,8 +85,10 @@ func newCampaign(t *testing.T, seedVar string, nodes ...*cluster.Node) *campaign
 	t.Helper()
 	seed := uint64(cluster.Number(t, seedVar, int(time.Now().UnixNano()&0xffffff)))
 	t.Logf("%s=%d", seedVar, seed)
-	c := &campaign{t: t, d: ForNodes(seed, nodes...), r: rand.New(rand.NewPCG(seed, 77)),
-		seedVar: seedVar, seed: seed}
+	l, ok := loads[os.Getenv("CRASH_LOAD")]
+	require.True(t, ok, "CRASH_LOAD must be full or empty")
+	c := &campaign{t: t, d: ForNodes(seed, l.pause, nodes...), load: l,
+		r: rand.New(rand.NewPCG(seed, 77)), seedVar: seedVar, seed: seed}
 	ctx, cancel := context.WithTimeout(t.Context(), progressDeadline)
 	defer cancel()
 	require.NoError(t, c.d.Setup(ctx))
@@ -82,11 +100,11 @@ func newCampaign(t *testing.T, seedVar string, nodes ...*cluster.Node) *campaign
 func (c *campaign) run(faults []fault) {
 	h := c.d.History
 	c.t.Cleanup(func() { save(c.t, h, c.seed) })
-	c.d.Go(cluster.Number(c.t, "CRASH_CLIENTS", 16))
+	c.d.Go(c.clients)
 	for i, f := range faults {
-		answers := 50 + c.r.IntN(500)
+		answers := c.answers/10 + c.r.IntN(c.answers)
 		if c.r.IntN(8) == 0 {
-			answers += 2000 // time enough for leases to run out and checkpoints to be taken
+			answers += 4 * c.answers // time enough for leases to run out and checkpoints to be taken
 		}
 		c.work(answers)
 		c.wait(20)
@@ -195,7 +213,9 @@ func summarize(t *testing.T, h *History) {
 		t.Logf("%6d %s", count[k], k)
 	}
 	for _, must := range []string{"enqueued", "delivered", "ack ok", "retry ok"} {
-		assert.NotEqual(t, count[must], 0, "the campaign had no %s", must)
+		if must != "retry ok" || h.Len() > 1000 { // which are rare
+			assert.NotEqual(t, count[must], 0, "the campaign had no %s", must)
+		}
 	}
 }
 

@@ -12,8 +12,9 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-// ForNodes returns a Driver whose clients use real nodes through HTTP.
-func ForNodes(seed uint64, nodes ...*cluster.Node) *Driver {
+// ForNodes returns a Driver whose clients use real nodes through HTTP, and pause for up to that long
+// between two requests.
+func ForNodes(seed uint64, pause time.Duration, nodes ...*cluster.Node) *Driver {
 	var clients []*client.Client
 	for _, n := range nodes {
 		clients = append(clients, n.Client(client.WithRetry(client.Retry{Attempts: 1})))
@@ -23,7 +24,7 @@ func ForNodes(seed uint64, nodes ...*cluster.Node) *Driver {
 		timeout = 10 * time.Second
 	}
 	return NewDriver(Options{
-		Seed: seed, Nodes: len(nodes), Pause: 10 * time.Millisecond,
+		Seed: seed, Nodes: len(nodes), Pause: pause,
 		Lease: 700 * time.Millisecond, KeyAge: 3000,
 		Call: func(ctx context.Context, node int, do func(context.Context, Conn) error) Op {
 			ctx, cancel := context.WithTimeout(ctx, timeout)

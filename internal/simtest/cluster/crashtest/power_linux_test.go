@@ -27,7 +27,7 @@ func TestPowerCut(t *testing.T) {
 	n := cluster.Start(t, cluster.Options{Dir: filepath.Join(d.dir, "data"), Flags: busyFlags})
 	c := newCampaign(t, "CRASH_SEED", n)
 	cut := c.crash(func() { d.cut(t); n.Kill9() }, func() { d.remount(t); n.Restart() })
-	c.run(slices.Repeat([]fault{{"power cut", cut}}, cluster.Number(t, "POWER_CUTS", 2)))
+	c.run(slices.Repeat([]fault{{"power cut", cut}}, cluster.Number(t, "POWER_CUTS", 1)))
 }
 
 // disk is a file system that can lose its power.

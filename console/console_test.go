@@ -19,14 +19,74 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
 	"github.com/qlogd/qlogd/internal/simtest/assert"
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
+	"github.com/qlogd/qlogd/internal/simtest/verify"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m) }
+func TestMain(m *testing.M) {
+	cluster.Verify = verify.Dir
+	cluster.Main(m)
+}
+
+// test is one of those that share a node, one after the other, each with its own browser. What one
+// leaves behind but for queues, such as tasks and the log, the next ones see.
+type test struct {
+	name string
+	run  func(*testing.T, *browser)
+}
+
+// Everybody may do everything.
+func TestOpen(t *testing.T) {
+	t.Parallel()
+	open(t).share(t, []test{
+		{"peek", testPeek}, {"much attention", testMuchAttention}, // first: they count
+		{"overview", testOverview}, {"pages", testPages}, {"hostile content", testHostileContent},
+		{"queue in the past", testQueueInThePast}, {"commands of forms", testCommandsOfForms},
+		{"message polls", testMessagePolls}, {"no message", testNoMessage},
+		{"payloads", testPayloads}, {"long life", testLongLife},
+		{"leased message", testLeasedMessage}, {"many dead", testManyDead},
+		{"webhook", testWebhook}, {"difference", testDifference},
+		{"links in a dialog", testLinksInDialog}, {"request ids", testRequestIDs},
+	})
+}
+
+// People sign in, and may do what their tokens may.
+func TestSignedIn(t *testing.T) {
+	t.Parallel()
+	open(t, "root admin", "ann read jobs*", "bob read other*", "pat produce *").share(t, []test{
+		{"attention", testAttention}, // first: the others leave dead letters
+		{"task", testTask},           // first with one
+		{"sent twice", testSentTwice}, {"queue actions", testQueueActions},
+		{"dead letters", testDeadLetters}, {"replay", testReplay},
+		{"replay task and purge", testReplayTaskAndPurge}, {"undo", testUndo},
+		{"message life", testMessageLife}, {"message actions", testMessageActions},
+		{"message roles", testMessageRoles},
+	})
+}
+
+// share runs tests on a node.
+func (b *browser) share(t *testing.T, tests []test) {
+	sessions := map[string][]*http.Cookie{}
+	for _, one := range tests {
+		t.Run(one.name, func(t *testing.T) {
+			next := &browser{T: t, node: b.node, api: b.api, sessions: sessions}
+			next.fresh()
+			defer next.deleteQueues()
+			one.run(t, next)
+		})
+	}
+}
+
+func (b *browser) deleteQueues() {
+	queues, err := b.api.Queues(b.Context(), "")
+	require.NoError(b, err)
+	for _, q := range queues {
+		require.NoError(b, b.api.DeleteQueue(b.Context(), q.Name, true))
+	}
+}
 
 // browser is a person at the console of a real node.
 type browser struct {
@@ -34,6 +94,8 @@ type browser struct {
 	node *cluster.Node
 	http *http.Client
 	api  *client.Client // of an admin
+	// sessions are those of people who have signed in before, since that is limited; nil: none.
+	sessions map[string][]*http.Cookie
 }
 
 // token returns the token of a test's principal. It must not be known to anybody else.
@@ -148,8 +210,17 @@ func (b *browser) submit(path string, fields ...string) answer {
 
 func (b *browser) signIn(name string) {
 	b.Helper()
+	ui, err := url.Parse(b.node.URL() + "/ui/")
+	require.NoError(b, err)
+	if known := b.sessions[name]; known != nil {
+		b.http.Jar.SetCookies(ui, known)
+		return
+	}
 	a := b.submit("sign-in", "token="+token(name))
 	require.Equal(b, a.StatusCode, 303, "%.300s", a.text)
+	if b.sessions != nil {
+		b.sessions[name] = b.http.Jar.Cookies(ui)
+	}
 }
 
 // every page there is, with what must exist for it.
@@ -161,9 +232,7 @@ func pages(b *browser) []string {
 }
 
 // Every page is there, has the headers that keep it to itself, and nothing inline.
-func TestPages(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testPages(t *testing.T, b *browser) {
 	inline := regexp.MustCompile(`(?i)<script>|<style|\sstyle=|\son[a-z]+=|javascript:|hx-on|//cdn`)
 	for _, path := range pages(b) {
 		a := b.do("GET", path, nil)
@@ -295,27 +364,33 @@ func TestCSRF(t *testing.T) {
 	assert.Equal(t, b.do("GET", "", nil).StatusCode, 303, "signed out")
 }
 
-// The console of a follower works like the leader's, with the same session, and goes on for readers
-// when the leader has died.
-func TestFollower(t *testing.T) {
+// The nodes of a cluster.
+func TestCluster(t *testing.T) {
 	t.Parallel()
 	c := cluster.StartCluster(t, cluster.Options{Token: token("root"), Flags: []string{
 		"--auth-file", authFile(t, "root admin"),
 		"--cluster-secret-file", write(t, "a secret of all nodes"),
 	}})
-	leader := c.WaitLeader()
-	b := browse(t, c.Others(leader)[0], token("root"))
-	_, _, err := b.api.PutQueue(t.Context(), "jobs", wire.PolicyUpdate{})
-	require.NoError(t, err)
+	b := browse(t, c.Node(1), token("root"))
+	b.queue("jobs")
 	b.signIn("root")
-	assert.Equal(t, b.submit("queues/jobs/produce", "payload=1").StatusCode, 303)
-	assert.Contains(t, b.get("queues/jobs"), "Enqueued message")
+	testFollower(b, c)
+	testCluster(b, c)
+}
+
+// The console of a follower works like the leader's, with the same session, and goes on for readers
+// when the leader has died.
+func testFollower(b *browser, c *cluster.Cluster) {
+	leader := c.WaitLeader()
+	b.node = c.Others(leader)[0]
+	assert.Equal(b, b.submit("queues/jobs/produce", "payload=1").StatusCode, 303)
+	assert.Contains(b, b.get("queues/jobs"), "Enqueued message")
 	b.node = leader // a cookie does not name a port
-	assert.Contains(t, b.get(""), ">jobs</a>")
+	assert.Contains(b, b.get(""), ">jobs</a>")
 	b.node = c.Others(leader)[0]
 	leader.Kill9()
-	assert.Contains(t, b.get(""), ">jobs</a>")
-	assert.Contains(t, b.get("queues/jobs"), `id="m-`)
+	assert.Contains(b, b.get(""), ">jobs</a>")
+	assert.Contains(b, b.get("queues/jobs"), `id="m-`)
 	leader.Launch()
 	c.WaitReady()
 }
@@ -358,10 +433,4 @@ func TestSubPath(t *testing.T) {
 	a := b.do("POST", "sign-in", form, "Referer: "+b.node.URL()+"/late/ui/sign-in")
 	require.Equal(t, a.StatusCode, 303, "%.300s", a.text)
 	assert.Contains(t, a.Header.Get("Set-Cookie"), "Path=/late/ui/")
-
-	public := openWith(t, []string{"--public-url", "https://ops.example.com/qlogd/"}, "root admin")
-	b = public
-	got := cookieOf("Host: ops.example.com", "Origin: https://ops.example.com")
-	assert.Contains(t, got, "Path=/qlogd/ui/")
-	assert.Contains(t, got, "Secure")
 }

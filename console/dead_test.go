@@ -72,9 +72,8 @@ func (b *browser) depth(queue string) int64 {
 }
 
 // withDead has three messages that died of one thing, and one that died of another.
-func withDead(t *testing.T) *browser {
-	t.Helper()
-	b := open(t, "root admin", "ann read jobs*")
+func withDead(b *browser) {
+	b.Helper()
 	b.signIn("root")
 	b.queue("jobs")
 	b.queue("idle")
@@ -88,13 +87,11 @@ func withDead(t *testing.T) *browser {
 		}
 		b.dies("jobs", "w", why)
 	}
-	return b
 }
 
 // Dead letters are listed by queue, by what went wrong, and one by one; groups and filters select.
-func TestDeadLetters(t *testing.T) {
-	t.Parallel()
-	b := withDead(t)
+func testDeadLetters(t *testing.T, b *browser) {
+	withDead(b)
 	text := b.get("dead")
 	assert.Contains(t, text, `href="./queues/jobs/dead"`)
 	assert.False(t, strings.Contains(text, `href="./queues/idle/dead"`), "a queue without any")
@@ -139,9 +136,8 @@ func TestDeadLetters(t *testing.T) {
 }
 
 // A replay is what was previewed: a group, some selected by hand, one with another payload.
-func TestReplay(t *testing.T) {
-	t.Parallel()
-	b := withDead(t)
+func testReplay(t *testing.T, b *browser) {
+	withDead(b)
 	ids := b.dead("jobs")
 
 	// By filter. The preview changes nothing, and other options are previewed first.
@@ -198,9 +194,8 @@ func TestReplay(t *testing.T) {
 }
 
 // With a rate, a task replays; purged ones are gone, and by hand means only those.
-func TestReplayTaskAndPurge(t *testing.T) {
-	t.Parallel()
-	b := withDead(t)
+func testReplayTaskAndPurge(t *testing.T, b *browser) {
+	withDead(b)
 	ids := b.dead("jobs")
 	path := "queues/jobs/dead/purge?id=" + ids[0] + "&id=" + ids[3]
 	p := b.plan(path, b.get(path))
@@ -223,9 +218,7 @@ func TestReplayTaskAndPurge(t *testing.T) {
 }
 
 // An undo brings back exactly what was previewed.
-func TestUndo(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin", "ann read jobs*")
+func testUndo(t *testing.T, b *browser) {
 	b.signIn("root")
 	b.queue("jobs")
 	for i := range 3 {

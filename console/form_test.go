@@ -17,9 +17,7 @@ import (
 
 // A form that is sent again, or twice at once, does what it says once. One that was changed is
 // another one.
-func TestSentTwice(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin")
+func testSentTwice(t *testing.T, b *browser) {
 	b.signIn("root")
 	b.queue("jobs")
 	p := b.plan("queues/jobs/produce", b.get("queues/jobs/produce"))
@@ -39,9 +37,7 @@ func TestSentTwice(t *testing.T) {
 }
 
 // The commands that a form shows are made of its values, and showing them changes nothing.
-func TestCommandsOfForms(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testCommandsOfForms(t *testing.T, b *browser) {
 	b.queue("jobs")
 	id := b.enqueue("jobs", client.JSON(1))[0]
 	for path, c := range map[string]struct {
@@ -81,9 +77,7 @@ func TestCommandsOfForms(t *testing.T) {
 }
 
 // A message's page is loaded again only when something has happened, and no more once it has left.
-func TestMessagePolls(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testMessagePolls(t *testing.T, b *browser) {
 	b.queue("jobs")
 	id := b.enqueue("jobs", client.JSON(1))[0]
 	poll := func(last string) int {
@@ -103,9 +97,7 @@ func TestMessagePolls(t *testing.T) {
 
 // Many dead letters are grouped and counted when a person asks for it, step by step; their page opens
 // without that, and a search that finds nothing goes on by itself.
-func TestManyDead(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testManyDead(t *testing.T, b *browser) {
 	b.queue("jobs")
 	ctx := t.Context()
 	batch := make([]wire.NewMessage, 1000)
@@ -175,20 +167,22 @@ func TestNarrowedRights(t *testing.T) {
 func TestPublicURLs(t *testing.T) {
 	t.Parallel()
 	b := openWith(t, []string{"--public-url", "https://ops.example.com/a",
-		"--public-url", "https://ops.example.com/b/"}, "root admin")
-	for _, path := range []string{"/a", "/b"} {
+		"--public-url", "https://ops.example.com/b/", "--public-url", "https://one.example.com/c"},
+		"root admin")
+	for host, path := range map[string]string{"ops.example.com/a": "/a", "ops.example.com/b": "/b",
+		"one.example.com": "/c"} {
+		name, _, _ := strings.Cut(host, "/")
 		b.fresh()
-		a := b.do("POST", "sign-in", url.Values{"token": {token("root")}}, "Host: ops.example.com",
-			"Origin: https://ops.example.com", "Referer: https://ops.example.com"+path+"/ui/sign-in")
+		a := b.do("POST", "sign-in", url.Values{"token": {token("root")}}, "Host: "+name,
+			"Origin: https://"+name, "Referer: https://"+host+"/ui/sign-in")
 		require.Equal(t, a.StatusCode, 303, "%.300s", a.text)
 		assert.Contains(t, a.Header.Get("Set-Cookie"), "Path="+path+"/ui/")
+		assert.Contains(t, a.Header.Get("Set-Cookie"), "Secure")
 	}
 }
 
 // Every answer has the id of its request, that of a proxy if it is one.
-func TestRequestIDs(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testRequestIDs(t *testing.T, b *browser) {
 	for path, given := range map[string]string{"": "", "nothing": "of-a-proxy", "cluster": "bad id"} {
 		a := b.do("GET", path, nil, "X-Request-Id: "+given)
 		id := a.Header.Get("X-Request-Id")

@@ -18,9 +18,7 @@ var jobs = wire.PolicyUpdate{Delivery: wire.Some(wire.DeliveryUpdate{
 })}
 
 // What users wrote is text on every page, and characters that would hide or reorder others are seen.
-func TestHostileContent(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testHostileContent(t *testing.T, b *browser) {
 	b.queue("jobs")
 	evil := `"><script>alert(1)</script><img src=x onerror=alert(2)>'{{.}}` + "\u202e\u2066\x07"
 	escaped := url.QueryEscape(evil)

@@ -69,9 +69,7 @@ func read(page string) string {
 
 // A message's page draws every event of its life, through a dead-letter queue and a replay, and the
 // messages that came of it.
-func TestMessageLife(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin")
+func testMessageLife(t *testing.T, b *browser) {
 	b.signIn("root")
 	b.queue("jobs")
 	b.queue("mail")
@@ -127,9 +125,7 @@ func TestMessageLife(t *testing.T) {
 }
 
 // What a person does on a message's page is in the log, with who did it and why.
-func TestMessageActions(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin")
+func testMessageActions(t *testing.T, b *browser) {
 	b.signIn("root")
 	b.queue("jobs")
 	ids := b.enqueue("jobs", client.JSON(1), client.JSON(2))
@@ -186,9 +182,7 @@ func TestMessageActions(t *testing.T) {
 }
 
 // Who may not change messages is not offered it, and refused.
-func TestMessageRoles(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin", "ann read jobs", "bob read other*")
+func testMessageRoles(t *testing.T, b *browser) {
 	b.queue("jobs")
 	id := b.enqueue("jobs", client.JSON(1))[0]
 	b.signIn("ann")
@@ -215,9 +209,7 @@ func TestMessageRoles(t *testing.T) {
 }
 
 // An id that does not exist, and one that is none, have a clear page.
-func TestNoMessage(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testNoMessage(t *testing.T, b *browser) {
 	a := b.do("GET", "messages/01JD8K2V3M4N5P6Q7R8S9T0VWX", nil)
 	assert.Equal(t, a.StatusCode, 404)
 	assert.Contains(t, read(a.text), "There is no such message")
@@ -229,9 +221,7 @@ func TestNoMessage(t *testing.T) {
 }
 
 // Whatever is in a payload, its page is bounded, shows it as text, and has the whole as a download.
-func TestPayloads(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testPayloads(t *testing.T, b *browser) {
 	b.queue("jobs")
 	long := `{"a":"` + strings.Repeat("x", 1_000_000) + `"}`
 	wide := "[" + strings.TrimSuffix(strings.Repeat("[[1,2],{}],", 90_000), ",") + "]"
@@ -271,9 +261,7 @@ func TestPayloads(t *testing.T) {
 }
 
 // A life of many events is shown in pages, the newest first.
-func TestLongLife(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testLongLife(t *testing.T, b *browser) {
 	_, _, err := b.api.PutQueue(t.Context(), "jobs", wire.PolicyUpdate{
 		Delivery: wire.Some(wire.DeliveryUpdate{MaxAttempts: wire.Some[int64](0)}),
 	})
@@ -298,9 +286,7 @@ func TestLongLife(t *testing.T) {
 }
 
 // A lease shows who has it, and until when.
-func TestLeasedMessage(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testLeasedMessage(t *testing.T, b *browser) {
 	b.queue("jobs")
 	id := b.enqueue("jobs", client.JSON(1))[0]
 	m := b.lease("jobs", "packer <1>")

@@ -18,9 +18,7 @@ import (
 )
 
 // Attention is grouped by severity; each item links to what it is about and says what to do.
-func TestAttention(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin", "ann read jobs")
+func testAttention(t *testing.T, b *browser) {
 	b.signIn("root")
 	assert.Contains(t, b.get("attention"), "Nothing needs attention")
 	_, _, err := b.api.PutQueue(t.Context(), "small", wire.PolicyUpdate{
@@ -55,9 +53,7 @@ func TestAttention(t *testing.T) {
 }
 
 // A page of very many items shows the first of each severity, and all of them when it is asked to.
-func TestMuchAttention(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testMuchAttention(t *testing.T, b *browser) {
 	full := wire.PolicyUpdate{
 		Retention: wire.Some(wire.RetentionUpdate{MaxDepth: wire.Some[int64](1)}),
 	}
@@ -74,9 +70,7 @@ func TestMuchAttention(t *testing.T) {
 }
 
 // A task's page shows how far it is; it is cancelled and resumed with a confirmation.
-func TestTask(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin", "ann read jobs")
+func testTask(t *testing.T, b *browser) {
 	b.signIn("root")
 	assert.Contains(t, b.get("tasks"), "No tasks")
 	b.queue("jobs")
@@ -123,9 +117,7 @@ func TestTask(t *testing.T) {
 }
 
 // A webhook's page has what it checks, and why each request was refused.
-func TestWebhook(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testWebhook(t *testing.T, b *browser) {
 	b.queue("jobs")
 	_, _, err := b.api.PutWebhook(t.Context(), "github", wire.WebhookDefinition{
 		Queue: "jobs", Filter: "payload.n > 1", Key: "string(payload.n)",
@@ -180,13 +172,10 @@ func TestWebhook(t *testing.T) {
 }
 
 // The cluster's page compares the nodes, and its forms act on them.
-func TestCluster(t *testing.T) {
-	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{})
-	n := c.Node(1)
-	b := &browser{T: t, node: n, api: n.Client()}
-	b.fresh()
-	b.queue("jobs")
+func testCluster(b *browser, c *cluster.Cluster) {
+	t := b.T
+	c.WaitVoters()
+	b.node = c.Node(1)
 	var text string
 	cluster.Until(t, func() error { // nodes exchange what they know once a second
 		text = b.get("cluster")
@@ -240,9 +229,7 @@ func TestCluster(t *testing.T) {
 }
 
 // Links of a fragment are relative to the page that shows it.
-func TestLinksInDialog(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testLinksInDialog(t *testing.T, b *browser) {
 	a := b.do("GET", "cluster/checkpoint", nil, "HX-Request: true",
 		"HX-Current-URL: "+b.node.URL()+"/ui/cluster")
 	assert.Contains(t, a.text, `action="./cluster/checkpoint"`)
@@ -253,9 +240,7 @@ func TestLinksInDialog(t *testing.T) {
 }
 
 // The difference lists queues that differ, with their policies, and the messages of one.
-func TestDifference(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testDifference(t *testing.T, b *browser) {
 	b.queue("jobs")
 	b.queue("still")
 	done, err := b.api.Produce(t.Context(), "jobs", client.JSON(1), client.JSON(2))

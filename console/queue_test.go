@@ -32,9 +32,7 @@ func (b *browser) part(path string) string {
 }
 
 // Each action does what its form says, once, with the actor and the reason in the log.
-func TestQueueActions(t *testing.T) {
-	t.Parallel()
-	b := open(t, "root admin", "ann read *", "pat produce *")
+func testQueueActions(t *testing.T, b *browser) {
 	ctx := t.Context()
 	_, _, err := b.api.PutQueue(ctx, "jobs", wire.PolicyUpdate{})
 	require.NoError(t, err)
@@ -105,9 +103,7 @@ func TestQueueActions(t *testing.T) {
 }
 
 // A queue is shown as it was: its numbers, messages and policy, without anything that changes it.
-func TestQueueInThePast(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testQueueInThePast(t *testing.T, b *browser) {
 	ctx := t.Context()
 	_, _, err := b.api.PutQueue(ctx, "jobs", wire.PolicyUpdate{})
 	require.NoError(t, err)
@@ -150,9 +146,7 @@ func TestQueueInThePast(t *testing.T) {
 }
 
 // The messages are found by state, key, kind and header, page by page; large payloads are left out.
-func TestPeek(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testPeek(t *testing.T, b *browser) {
 	ctx := t.Context()
 	_, _, err := b.api.PutQueue(ctx, "jobs", wire.PolicyUpdate{})
 	require.NoError(t, err)
@@ -194,9 +188,7 @@ func TestPeek(t *testing.T) {
 }
 
 // The overview finds queues by name and namespace, page by page, from many.
-func TestOverview(t *testing.T) {
-	t.Parallel()
-	b := open(t)
+func testOverview(t *testing.T, b *browser) {
 	ctx := t.Context()
 	for i := range 60 {
 		name := "q-" + string(rune('a'+i/26)) + string(rune('a'+i%26))

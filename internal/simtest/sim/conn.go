@@ -98,9 +98,6 @@ func (c *conn) request(name string, body any) *event.Request {
 	if name == "" {
 		return nil
 	}
-	if w := c.l.n.w; w.o.Plant == NoKey {
-		name = fmt.Sprint(name, w.d.History.Now())
-	}
 	return &event.Request{Key: hashOf("key", name), Body: hashOf("body", body)}
 }
 
@@ -255,12 +252,7 @@ func (c *conn) settledBefore(ctx context.Context, item *event.SettleItem, t *eve
 }
 
 // fresh waits until a read is linearizable.
-func (c *conn) fresh(ctx context.Context) error {
-	if c.l.n.w.o.Plant == NoBarrier {
-		return nil
-	}
-	return c.replica.Barrier(ctx)
-}
+func (c *conn) fresh(ctx context.Context) error { return c.replica.Barrier(ctx) }
 
 // Get implements crashtest.Conn. The log shows a message that has left.
 func (c *conn) Get(ctx context.Context, kind crashtest.Kind, message string) (string, error) {

@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"strings"
 
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/log/vfs"
@@ -40,28 +39,3 @@ func writeCard(disk vfs.FS, n *datadir.Node) error {
 	}
 	return vfs.WriteFile(disk, cardFile, b)
 }
-
-// unsynced is a disk that a planted fault has: the Raft log is written and never
-// synced.
-type unsynced struct{ vfs.FS }
-
-func (u unsynced) wrap(name string, f vfs.File, err error) (vfs.File, error) {
-	if err != nil || !strings.HasSuffix(name, ".wal") {
-		return f, err
-	}
-	return unsyncedFile{f}, nil
-}
-
-func (u unsynced) Create(name string) (vfs.File, error) {
-	f, err := u.FS.Create(name)
-	return u.wrap(name, f, err)
-}
-
-func (u unsynced) OpenReadWrite(name string) (vfs.File, error) {
-	f, err := u.FS.OpenReadWrite(name)
-	return u.wrap(name, f, err)
-}
-
-type unsyncedFile struct{ vfs.File }
-
-func (unsyncedFile) Sync() error { return nil }

@@ -99,9 +99,6 @@ func (n *node) start() {
 		n: n, no: n.lives, mem: n.disk, fs: n.disk,
 		logger: n.w.loggerOf(n), again: make(chan change, 1),
 	}
-	if n.w.o.Plant == NoSync {
-		l.fs = unsynced{n.disk}
-	}
 	l.alive, l.end = context.WithCancel(context.Background())
 	var keeping context.Context
 	keeping, l.keeping = context.WithCancel(l.alive)

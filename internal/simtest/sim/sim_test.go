@@ -23,9 +23,9 @@ import (
 //	SIM_TRACE=1    what happened, also where nothing is wrong
 //	SIM_STEPS=n    what the nemesis does in each, at least
 func TestSeeds(t *testing.T) {
-	few := 100
+	few := 50
 	if testing.Short() { // the race detector makes a run several times as long
-		few = 6
+		few = 4
 	}
 	first, seeds, steps := number(t, "SIM_SEED", 1), number(t, "SIM_SEEDS", few), number(t, "SIM_STEPS", 10)
 	var mu sync.Mutex

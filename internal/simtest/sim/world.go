@@ -19,7 +19,6 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/memnet"
 	"github.com/qlogd/qlogd/log/datadir"
 	"github.com/qlogd/qlogd/raft"
-	"github.com/qlogd/qlogd/raft/peer"
 )
 
 // Options of a run.
@@ -27,7 +26,8 @@ type Options struct {
 	Seed    uint64
 	Steps   int // of the nemesis, at least; default 10
 	Clients int // default 4
-	Plant   Plant
+	// NoVouch is a mistake, to see that it is found: everybody vouches for everybody.
+	NoVouch bool
 	// Plan, if set, is done in place of the seed's own.
 	Plan *Plan
 	// Heartbeat is Raft's heartbeat and election timeout, Commit how often an
@@ -36,20 +36,6 @@ type Options struct {
 	// Log takes what the nodes log, if set.
 	Log slog.Handler
 }
-
-// Plant is a fault that is put in, to see that it is found.
-type Plant string
-
-// The faults.
-const (
-	Nothing   Plant = ""
-	NoSync    Plant = "the Raft log is not synced"
-	NoLogSync Plant = "the event log is not synced before a checkpoint"
-	NoVouch   Plant = "everybody vouches for everybody"
-	NoBarrier Plant = "a node reads without asking the leader"
-	NoKey     Plant = "a repeat is another request"
-	OtherTime Plant = "a node decides at another time than the others"
-)
 
 // Report is what came of a run.
 type Report struct {
@@ -394,15 +380,5 @@ func (w *world) heal() {
 		n.stall.Store(0)
 		n.full.Store(0)
 		n.start()
-	}
-}
-
-// plantIn puts the fault into a node.
-func (w *world) plantIn(e *engine) {
-	if w.o.Plant == NoVouch {
-		e.l.peers.Handle(context.Background(), "raft.admission",
-			func(context.Context, peer.Identity, []byte) ([]byte, error) {
-				return []byte(`{"known":{"index":0,"servers":null}}`), nil
-			})
 	}
 }

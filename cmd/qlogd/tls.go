@@ -1,13 +1,8 @@
 package main
 
 import (
-	"cmp"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -19,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/qlogd/qlogd/internal/certs"
 	"github.com/qlogd/qlogd/log/vfs"
 )
 
@@ -111,36 +107,11 @@ func testCertificates(hosts []string, now time.Time) ([]certificateFile, time.Ti
 
 var hostRE = regexp.MustCompile(`^(\*\.)?[A-Za-z0-9_]([A-Za-z0-9._-]{0,250}[A-Za-z0-9])?$`)
 
-// signer signs certificates.
-type signer struct {
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-}
-
-// certify returns a certificate with a new key, signed by the authority or, without one, by itself,
-// as files and as a signer.
-func certify(name string, c *x509.Certificate, by *signer) ([]certificateFile, *signer, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		return nil, nil, err
-	}
-	own := &signer{c, key}
-	by = cmp.Or(by, own)
-	der, err := x509.CreateCertificate(rand.Reader, c, by.cert, key.Public(), by.key)
-	if err != nil {
-		return nil, nil, err
-	}
-	secret, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		return nil, nil, err
-	}
-	block := func(kind string, der []byte) []byte {
-		return pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der})
-	}
-	return []certificateFile{
-		{name + ".crt", 0o644, block("CERTIFICATE", der)},
-		{name + ".key", 0o600, block("PRIVATE KEY", secret)},
-	}, own, nil
+// certify returns the files of a certificate that the authority signs or, without one, itself.
+func certify(name string, c *x509.Certificate, by *certs.Signer) (
+	[]certificateFile, *certs.Signer, error) {
+	cert, key, own, err := certs.Certify(c, by)
+	return []certificateFile{{name + ".crt", 0o644, cert}, {name + ".key", 0o600, key}}, own, err
 }
 
 // writeCertificates writes files into dir, which it creates if missing. Files that exist are

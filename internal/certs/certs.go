@@ -1,9 +1,15 @@
-// Package certs reads certificates again when their files change, without a restart.
+// Package certs creates certificates, and reads them again when their files change, without a
+// restart.
 package certs
 
 import (
+	"cmp"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -133,4 +139,29 @@ func (k *Keeper) Client(host string) *tls.Config {
 			return pair, nil
 		},
 	}
+}
+
+// Signer is a certificate with its key.
+type Signer struct {
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+}
+
+// Certify returns a certificate like c with a new key, both as PEM and as a Signer. It is signed by
+// the authority or, without one, by itself.
+func Certify(c *x509.Certificate, by *Signer) (cert, key []byte, own *Signer, err error) {
+	own = &Signer{cert: c}
+	if own.key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader); err != nil {
+		return nil, nil, nil, err
+	}
+	by = cmp.Or(by, own)
+	cert, err = x509.CreateCertificate(rand.Reader, c, by.cert, own.key.Public(), by.key)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if key, err = x509.MarshalPKCS8PrivateKey(own.key); err != nil {
+		return nil, nil, nil, err
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}),
+		pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}), own, nil
 }

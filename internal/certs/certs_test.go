@@ -2,16 +2,11 @@ package certs
 
 import (
 	"bytes"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
 	"crypto/x509/pkix"
-	"encoding/pem"
 	"errors"
 	"log/slog"
-	"math/big"
 	"net"
 	"os"
 	"strings"
@@ -22,95 +17,72 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// authority signs certificates.
-type authority struct {
-	t    *testing.T
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
+// pair is a certificate with its key.
+type pair struct {
+	cert, key []byte // PEM
+	*Signer
 }
 
-var serial int64
-
-func newAuthority(t *testing.T, name string) *authority {
+func certify(t *testing.T, name string, by *Signer, set ...func(*x509.Certificate)) pair {
 	t.Helper()
-	a := &authority{t: t}
-	a.cert, a.key = a.make(name, func(c *x509.Certificate) {
-		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
-	})
-	return a
-}
-
-func (a *authority) make(name string, set ...func(*x509.Certificate)) (*x509.Certificate,
-	*ecdsa.PrivateKey) {
-	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	must(a.t, err)
-	serial++
-	c := &x509.Certificate{
-		SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-	}
+	c := &x509.Certificate{Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
 	for _, f := range set {
 		f(c)
 	}
-	parent, by := a.cert, a.key
-	if parent == nil {
-		parent, by = c, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, by)
-	must(a.t, err)
-	c, err = x509.ParseCertificate(der)
-	must(a.t, err)
-	return c, key
+	cert, key, own, err := Certify(c, by)
+	must(t, err)
+	return pair{cert, key, own}
 }
 
-// node is a certificate as nodes have it.
-func (a *authority) node(name string, set ...func(*x509.Certificate)) (*x509.Certificate,
-	*ecdsa.PrivateKey) {
-	a.t.Helper()
-	return a.make(name, append([]func(*x509.Certificate){func(c *x509.Certificate) {
-		c.DNSNames, c.IPAddresses = []string{name}, []net.IP{net.IPv4(127, 0, 0, 1)}
+func newAuthority(t *testing.T, name string) pair {
+	t.Helper()
+	return certify(t, name, nil, func(c *x509.Certificate) {
+		c.IsCA, c.BasicConstraintsValid, c.KeyUsage = true, true, x509.KeyUsageCertSign
+	})
+}
+
+// node is a certificate as nodes have it, for the host.
+func (a pair) node(t *testing.T, name, host string, set ...func(*x509.Certificate)) pair {
+	t.Helper()
+	return certify(t, name, a.Signer, append([]func(*x509.Certificate){func(c *x509.Certificate) {
+		c.DNSNames, c.IPAddresses = []string{host}, []net.IP{net.IPv4(127, 0, 0, 1)}
 		c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}
 	}}, set...)...)
 }
 
 var written time.Time // each file is newer than the ones before
 
-func write(t *testing.T, name, typ string, der []byte) {
+func write(t *testing.T, name string, text []byte) {
 	t.Helper()
-	b := pem.EncodeToMemory(&pem.Block{Type: typ, Bytes: der})
 	written = written.Add(time.Minute)
-	err := errors.Join(os.WriteFile(name, b, 0o600), os.Chtimes(name, written, written))
-	must(t, err)
+	must(t, errors.Join(os.WriteFile(name, text, 0o600), os.Chtimes(name, written, written)))
 }
 
 // put replaces a keeper's certificate and key.
-func put(t *testing.T, k *Keeper, c *x509.Certificate, key *ecdsa.PrivateKey) {
+func put(t *testing.T, k *Keeper, p pair) {
 	t.Helper()
-	der, err := x509.MarshalPKCS8PrivateKey(key)
-	must(t, err)
-	write(t, k.cert, "CERTIFICATE", c.Raw)
-	write(t, k.key, "PRIVATE KEY", der)
+	write(t, k.cert, p.cert)
+	write(t, k.key, p.key)
 }
 
 // keeper has a certificate of one authority and trusts another.
-func keeper(t *testing.T, by *authority, name string, trust *authority,
+func keeper(t *testing.T, by pair, name string, trust pair,
 	set ...func(*x509.Certificate)) *Keeper {
 	t.Helper()
 	written = time.Now()
 	d := t.TempDir()
 	k := &Keeper{cert: d + "/cert.pem", key: d + "/key.pem", ca: d + "/ca.pem"}
-	c, key := by.node(name, set...)
-	put(t, k, c, key)
-	write(t, k.ca, "CERTIFICATE", trust.cert.Raw)
+	put(t, k, by.node(t, name, name, set...))
+	write(t, k.ca, trust.cert)
 	k, err := Load(k.cert, k.key, k.ca, slog.New(slog.NewTextHandler(t.Output(), nil)))
 	must(t, err)
 	return k
 }
 
-// shake connects two, and returns the serial number that the client saw and
+// shake connects two, and returns the name in the certificate that the client saw and
 // what each says of it.
-func shake(t *testing.T, server, client *tls.Config) (serial int64, serverErr, clientErr error) {
+func shake(t *testing.T, server, client *tls.Config) (name string, serverErr, clientErr error) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	must(t, err)
@@ -136,10 +108,10 @@ func shake(t *testing.T, server, client *tls.Config) (serial int64, serverErr, c
 	// In TLS 1.3 the server judges after the client has finished.
 	_, clientErr = c.Read(make([]byte, 1))
 	if certs := c.ConnectionState().PeerCertificates; len(certs) > 0 {
-		serial = certs[0].SerialNumber.Int64()
+		name = certs[0].Subject.CommonName
 	}
 	raw.Close()
-	return serial, <-done, clientErr
+	return name, <-done, clientErr
 }
 
 func TestHandshake(t *testing.T) {
@@ -148,7 +120,7 @@ func TestHandshake(t *testing.T) {
 	serverOnly := func(c *x509.Certificate) { c.ExtKeyUsage = []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth} }
 	good := keeper(t, ours, "n1", ours)
 	client := keeper(t, ours, "n2", ours)
-	of := func(by, trust *authority, set ...func(*x509.Certificate)) *Keeper {
+	of := func(by, trust pair, set ...func(*x509.Certificate)) *Keeper {
 		return keeper(t, by, "n1", trust, set...)
 	}
 	const any = "*"
@@ -207,53 +179,49 @@ func TestRotation(t *testing.T) {
 	var logged bytes.Buffer
 	sk.logger = slog.New(slog.NewTextHandler(&logged, nil))
 	server := sk.Server(true)
-	good := func(want int64) {
+	good := func(want string) {
 		t.Helper()
 		got, serverErr, clientErr := shake(t, server, ck.Client("n1"))
 		require.True(t, serverErr == nil && clientErr == nil && got == want,
-			"certificate %d, not %d; server: %v, client: %v", got, want, serverErr, clientErr)
+			"certificate %s, not %s; server: %v, client: %v", got, want, serverErr, clientErr)
 	}
-	good(sk.pair.Leaf.SerialNumber.Int64())
-
-	second, key := old.node("n1")
-	put(t, sk, second, key)
-	good(second.SerialNumber.Int64())
+	good("n1")
+	put(t, sk, old.node(t, "second", "n1"))
+	good("second")
 
 	// A certificate without its key, then garbage, then nothing: no change.
-	third, key := old.node("n1")
-	write(t, sk.cert, "CERTIFICATE", third.Raw)
+	third := old.node(t, "third", "n1")
+	write(t, sk.cert, third.cert)
 	logged.Reset()
 	for range 3 {
-		good(second.SerialNumber.Int64())
+		good("second")
 	}
 	assert.Equal(t, strings.Count(logged.String(), "failed to reload certificates"), 1)
 	assert.ErrorContains(t, sk.Reload(), "private key")
 	must(t, os.WriteFile(sk.ca, []byte("garbage"), 0o600))
-	put(t, sk, third, key)
+	put(t, sk, third)
 	assert.ErrorContains(t, sk.Reload(), "no certificate of an authority")
-	good(second.SerialNumber.Int64())
+	good("second")
 	must(t, os.Remove(sk.ca))
 	logged.Reset()
 	for range 3 {
-		good(second.SerialNumber.Int64())
+		good("second")
 	}
 	assert.Equal(t, strings.Count(logged.String(), "no such file"), 1)
 	assert.ErrorContains(t, sk.Reload(), "no such file")
-	write(t, sk.ca, "CERTIFICATE", old.cert.Raw)
-	good(third.SerialNumber.Int64())
+	write(t, sk.ca, old.cert)
+	good("third")
 
 	// Another authority, at one side and then at the other, by Reload.
-	fourth, key := next.node("n1")
-	put(t, sk, fourth, key)
-	write(t, sk.ca, "CERTIFICATE", next.cert.Raw)
+	put(t, sk, next.node(t, "fourth", "n1"))
+	write(t, sk.ca, next.cert)
 	must(t, sk.Reload())
 	_, serverErr, clientErr := shake(t, server, ck.Client("n1"))
 	assert.True(t, serverErr != nil && clientErr != nil, "two authorities: %v, %v", serverErr, clientErr)
-	c, key := next.node("n2")
-	put(t, ck, c, key)
-	write(t, ck.ca, "CERTIFICATE", next.cert.Raw)
+	put(t, ck, next.node(t, "n2", "n2"))
+	write(t, ck.ca, next.cert)
 	must(t, ck.Reload())
-	good(fourth.SerialNumber.Int64())
+	good("fourth")
 }
 
 // TestNoAuthority: nobody passes without one.

@@ -60,10 +60,13 @@ func TestNodesNeedAttention(t *testing.T) {
 		node("almost", 100, disk(100, false)), node("roomy", 100, disk(101, false)),
 		node("damaged", 100, func(n *raft.MemberStatus) {
 			n.Status.Health.Damaged = []datadir.Damage{
-				{File: "log/a.seg", Since: 1000, Detail: "rotten"}, {File: "log/b.seg", Since: 2000},
+				{File: "log/a.seg", Since: 1000, Detail: "rotten"},
+				{File: "log/b.seg", Since: 2000},
 			}
 		}),
-		node("unconfirmed", 100, func(n *raft.MemberStatus) { n.Status.Unconfirmed = []string{"n7"} }),
+		node("unconfirmed", 100, func(n *raft.MemberStatus) {
+			n.Status.Unconfirmed = []string{"n7"}
+		}),
 		node("differs", 100, func(n *raft.MemberStatus) { n.Differs = true }),
 	}
 	want := []string{"almost_full almost", "full full", "node_damaged damaged",

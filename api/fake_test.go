@@ -145,11 +145,10 @@ func (n *fakeNode) Load() (int, float64)    { return 0, 0 }
 func (n *fakeNode) Clock() int64            { return n.clock() }
 func (n *fakeNode) LeaderHTTP() string      { return n.leader }
 
-func (n *fakeNode) Age() (time.Duration, bool) {
-	if n.age == nil {
-		return 0, false
-	}
-	return n.age()
+func (n *fakeNode) Age() (time.Duration, bool) { return n.age() }
+
+func (n *fakeNode) AskOthers(ctx context.Context, name string, body []byte) [][]byte {
+	return n.askOthers(ctx, name, body)
 }
 
 func (n *fakeNode) AskLeader(ctx context.Context, name string, ask, answer any) error {
@@ -161,13 +160,6 @@ func (n *fakeNode) AskLeader(ctx context.Context, name string, ask, answer any) 
 		err = json.Unmarshal(body, answer)
 	}
 	return err
-}
-
-func (n *fakeNode) AskOthers(ctx context.Context, name string, body []byte) [][]byte {
-	if n.askOthers == nil {
-		return nil
-	}
-	return n.askOthers(ctx, name, body)
 }
 
 // harness is a server on a fake.
@@ -199,7 +191,9 @@ func build(opts ...func(*Options)) *harness {
 	}
 	c := newFakeCluster()
 	n := &fakeNode{fake: f, fakeCluster: c,
-		clock: func() int64 { return time.Now().UnixMilli() }}
+		clock:     func() int64 { return time.Now().UnixMilli() },
+		age:       func() (time.Duration, bool) { return 0, false },
+		askOthers: func(context.Context, string, []byte) [][]byte { return nil }}
 	f.machine = newMachine(nil)
 	f.log.Log = f.machine.log
 	past := replay.NewPast(&replay.Source{Log: f.machine.log, FS: memdisk.New(), Checkpoints: "c"}, 4)

@@ -17,9 +17,13 @@ func (c codec[T]) fuzz(f *testing.F) {
 	}
 	f.Add([]byte{})
 	f.Add([]byte{Version, 0xdf, 0xff, 0xff, 0xff, 0xff})                                        // a map of 2^32 fields
-	f.Add([]byte{Version, 0x81, 0xa1, 'd', 0xdd, 0xff, 0xff, 0xff, 0xff})                       // a list of 2^32
-	f.Add([]byte{Version, 0x81, 0xa1, 'b', 0xdb, 0xff, 0xff, 0xff, 0xff, 'x'})                  // a string of 4 GiB
 	f.Add([]byte{Version, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0}) // an entry of 2^32 commands
+	for _, name := range []byte("abcdefghijk") {
+		for _, code := range []byte{0xc6, 0xdb, 0xdd, 0xdf} { // bytes, a string, a list, a map
+			f.Add([]byte{Version, 0x81, 0xa1, name, code, 0x10, 0, 0, 0, 'x'}) // of 256 Mi
+			f.Add([]byte{Version, 0x81, 0xa1, name, code, 0xff, 0xff, 0xff, 0xff, 'x'})
+		}
+	}
 	f.Fuzz(func(t *testing.T, b []byte) {
 		var before, after runtime.MemStats
 		runtime.ReadMemStats(&before)

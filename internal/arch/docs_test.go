@@ -1,8 +1,8 @@
 package arch
 
 import (
-	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -37,32 +37,13 @@ func TestInvariants(t *testing.T) {
 	require.NotEqual(t, len(numbered), 0, "no invariants in the document")
 
 	cited := regexp.MustCompile(`//.*\b(I[0-9]{1,2})\b`)
-	err = filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		if d.IsDir() {
-			if d.Name() == "testdata" || d.Name() == ".git" {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if !strings.HasSuffix(name, ".go") {
-			return nil
-		}
-		b, err := os.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		for i, line := range strings.Split(string(b), "\n") {
+	eachFile(t, func(name string) bool { return path.Ext(name) == ".go" }, func(name, text string) {
+		for i, line := range strings.Split(text, "\n") {
 			if m := cited.FindStringSubmatch(line); m != nil && !numbered[m[1]] {
-				t.Errorf("%s:%d cites %s, which docs/architecture.md does not have",
-					strings.TrimPrefix(name, "../../"), i+1, m[1])
+				t.Errorf("%s:%d cites %s, which docs/architecture.md does not have", name, i+1, m[1])
 			}
 		}
-		return nil
 	})
-	require.NoError(t, err)
 }
 
 func hasTest(t *testing.T, folder, name string) bool {

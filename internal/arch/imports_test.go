@@ -71,19 +71,14 @@ var owners = map[string][]string{
 
 // TestImports checks that imports run one way through the rooms.
 func TestImports(t *testing.T) {
-	eachFile(t, func(name, room string) error {
-		f, err := parser.ParseFile(token.NewFileSet(), name, nil, parser.ImportsOnly)
-		if err != nil {
-			return err
-		}
+	eachFile(t, isProduct, func(name, text string) {
+		f, err := parser.ParseFile(token.NewFileSet(), name, text, parser.ImportsOnly)
+		require.NoError(t, err)
 		for _, i := range f.Imports {
 			imported, err := strconv.Unquote(i.Path.Value)
-			if err != nil {
-				return err
-			}
-			assert.Equal(t, checkImport(room, imported), "", "%s", name)
+			require.NoError(t, err)
+			assert.Equal(t, checkImport(path.Dir(name), imported), "", "%s", name)
 		}
-		return nil
 	})
 }
 
@@ -96,15 +91,12 @@ func TestListeners(t *testing.T) {
 		"server/server.go", // Node.listen
 		"raft/peer/net.go"} // the nodes' own port, which expects a hello
 	found := []string{}
-	eachFile(t, func(name, room string) error {
-		text, err := os.ReadFile(name)
-		file := path.Join(room, path.Base(name))
-		for _, use := range serves.FindAllString(comments.ReplaceAllString(string(text), ""), -1) {
-			found = append(found, file)
-			assert.True(t, slices.Contains(may, file) || strings.HasPrefix(room, "internal/simtest"),
-				"%s uses %s: serve with api.HTTPServer what Node.listen opens", file, use)
+	eachFile(t, isProduct, func(name, text string) {
+		for _, use := range serves.FindAllString(comments.ReplaceAllString(text, ""), -1) {
+			found = append(found, name)
+			assert.True(t, slices.Contains(may, name) || strings.HasPrefix(name, "internal/simtest"),
+				"%s uses %s: serve with api.HTTPServer what Node.listen opens", name, use)
 		}
-		return err
 	})
 	for _, file := range may {
 		n := len(slices.DeleteFunc(slices.Clone(found), func(f string) bool { return f != file }))
@@ -114,28 +106,41 @@ func TestListeners(t *testing.T) {
 
 var comments = regexp.MustCompile(`//.*`)
 
-// eachFile calls f for each file of the product, with its package.
-func eachFile(t *testing.T, f func(name, room string) error) {
+// isProduct reports whether a file is Go code of this module that is no test.
+func isProduct(name string) bool {
+	if path.Ext(name) != ".go" || strings.HasSuffix(name, "_test.go") {
+		return false
+	}
+	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
+		if _, err := os.Stat(filepath.Join("../..", dir, "go.mod")); err == nil {
+			return false
+		}
+	}
+	return true
+}
+
+// eachFile calls f with the name, from the repository's root, and the text of each file that is of
+// interest.
+func eachFile(t *testing.T, of func(name string) bool, f func(name, text string)) {
 	t.Helper()
 	checked := 0
-	err := filepath.WalkDir("../..", func(name string, d fs.DirEntry, err error) error {
-		if err != nil {
+	err := fs.WalkDir(os.DirFS("../.."), ".", func(name string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
 			return err
-		}
-		if d.IsDir() {
-			if name != "../.." && (d.Name() == "testdata" || d.Name()[0] == '.' || isModule(name)) {
-				return fs.SkipDir
-			}
-			return nil
-		}
-		if !strings.HasSuffix(name, ".go") || strings.HasSuffix(name, "_test.go") {
+		case d.IsDir() && (name != "." && d.Name()[0] == '.' || d.Name() == "node_modules" ||
+			d.Name() == "testdata" || name == "bin" || strings.HasPrefix(name, "qlogd-")):
+			return fs.SkipDir
+		case !d.Type().IsRegular() || !of(name):
 			return nil
 		}
 		checked++
-		return f(name, strings.TrimPrefix(path.Dir(filepath.ToSlash(name)), "../../"))
+		text, err := os.ReadFile(filepath.Join("../..", name))
+		f(name, string(text))
+		return err
 	})
 	require.NoError(t, err)
-	require.NotEqual(t, checked, 0, "no Go file found")
+	require.NotEqual(t, checked, 0, "no file found")
 }
 
 // TestCheckImport checks that the rules reject what they are there to reject.
@@ -188,10 +193,4 @@ func checkImport(room, imported string) string {
 		return fmt.Sprintf("client must not import %s", imported)
 	}
 	return ""
-}
-
-// isModule reports whether dir is the root of a module of its own.
-func isModule(dir string) bool {
-	_, err := os.Stat(filepath.Join(dir, "go.mod"))
-	return err == nil
 }

@@ -2,7 +2,6 @@ package arch
 
 import (
 	"fmt"
-	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"testing"
 	"unicode"
-
-	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
 // How long a page may be.
@@ -26,28 +23,13 @@ const (
 func TestLinks(t *testing.T) {
 	pages := map[string]page{}
 	cites := map[string][]string{} // pages of docs/ that other files name
-	err := fs.WalkDir(os.DirFS("../.."), ".", func(name string, d fs.DirEntry, err error) error {
-		switch {
-		case err != nil:
-			return err
-		case d.IsDir() && (name != "." && d.Name()[0] == '.' || d.Name() == "node_modules" ||
-			d.Name() == "testdata" || name == "bin" || strings.HasPrefix(name, "qlogd-")):
-			return fs.SkipDir
-		case !d.Type().IsRegular() || !texts.MatchString(name):
-			return nil
-		}
-		b, err := os.ReadFile(filepath.Join("../..", name))
-		if err != nil {
-			return err
-		}
+	eachFile(t, texts.MatchString, func(name, text string) {
 		if strings.HasSuffix(name, ".md") {
-			pages[name] = parse(string(b))
+			pages[name] = parse(text)
 		} else {
-			cites[name] = cited.FindAllString(string(b), -1)
+			cites[name] = cited.FindAllString(text, -1)
 		}
-		return nil
 	})
-	require.NoError(t, err)
 
 	check := func(from, dir, target string) (to string) {
 		file, anchor, _ := strings.Cut(target, "#")

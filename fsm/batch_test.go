@@ -17,8 +17,8 @@ func TestBatchesKeepTheirPlaces(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		c := &chaos{t: rt}
 		b := setup(rt)
-		b.mustQueue("dead", nil)
-		b.mustQueue("q", func(p *event.Policy) {
+		b.queue("dead", nil)
+		b.queue("q", func(p *event.Policy) {
 			p.Ordering, p.LaneBatch, p.OnRetry = event.FIFO, 1, event.RetryTail
 			p.DeadLetterQueue, p.MaxAttempts = "dead", 0
 		})
@@ -56,7 +56,7 @@ func TestBatchesKeepTheirPlaces(t *testing.T) {
 			b.tick(draw[int64](c, "ms", 0, 2))
 		}
 		b.tick(10)
-		b.mustQueue("q", func(p *event.Policy) {
+		b.queue("q", func(p *event.Policy) {
 			p.Ordering, p.LaneBatch, p.OnRetry = event.FIFO, uint32(rapid.IntRange(2, 9).Draw(rt, "batch")), event.RetryBlock
 			p.DeadLetterQueue, p.MaxAttempts = "dead", 0
 		})

@@ -6,20 +6,9 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-func TestTheClockDoesNotGoBack(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	b.put("q", msg("a", delay(100)))
-	b.tick(100)
-	b.tick(-5000)
-	mustEqual(t, b.m.Clock(), epoch+100)
-	b.wantTake("q", 1, "a")
-	mustEqual(t, event.ClockOf(b.leases["a"]), epoch+100)
-}
-
 func TestRetention(t *testing.T) {
 	b := setup(t)
-	b.mustQueue("q", nil)
+	b.queue("q", nil)
 	b.fill("q", "a")
 	b.index = 20_000
 	b.fill("q", "b")

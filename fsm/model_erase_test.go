@@ -23,6 +23,10 @@ func (w *model) underway(id event.ID) bool {
 
 func (w *model) erase(c *event.Erase, got event.Result) {
 	w.t.Helper()
+	if len(c.Items) > event.MaxBatch {
+		w.problem(got, event.CodeInvalidArgument, -1)
+		return
+	}
 	if t := w.tasks[c.Task]; t == nil || t.Kind != event.TaskErase || t.Status != event.TaskRunning || t.Sealed {
 		w.problem(got, event.CodeConflict, -1)
 		return
@@ -44,13 +48,13 @@ func (w *model) erase(c *event.Erase, got event.Result) {
 		queue, prev := "", it.Last
 		if m != nil {
 			e := w.discard(m, event.ReasonDeleted)
-			if e.Task != c.Task {
-				w.fatal("what an erasure discards is told as of task %s", e.Task)
+			if e.Task != c.Task || e.Actor != "op" {
+				w.fatal("what an erasure discards is told as of task %s, by %q", e.Task, e.Actor)
 			}
 			queue, prev = m.q.name, event.RefOf(e.ID)
 		}
 		e := w.emit(event.Event{Type: event.Erased, Subject: it.ID, Queue: queue})
-		if e.Task != c.Task || e.Prev != prev || !slices.Equal(e.Refs, it.Refs) || e.Content.Digest != c.Why.Digest {
+		if e.Task != c.Task || e.Actor != "op" || e.Prev != prev || !slices.Equal(e.Refs, it.Refs) || e.Content.Digest != c.Why.Digest {
 			w.fatal("%+v should be erased behind %v, the machine tells %+v", it, prev, e)
 		}
 		w.did(c.Task, event.TaskErase)
@@ -75,6 +79,9 @@ func (c *chaos) erase() *event.Command {
 	if rapid.IntRange(0, 9).Draw(c.t, "other task") == 0 {
 		e.Task = c.task()
 	}
+	if rapid.IntRange(0, 9).Draw(c.t, "too many") == 0 {
+		e.Items = make([]event.EraseItem, event.MaxBatch+1)
+	}
 	for range rapid.IntRange(0, 4).Draw(c.t, "items") {
 		if len(c.ids) == 0 {
 			break
@@ -86,5 +93,5 @@ func (c *chaos) erase() *event.Command {
 		it.Refs = append(it.Refs, event.RefOf(it.ID))
 		e.Items = append(e.Items, it)
 	}
-	return &event.Command{Erase: e}
+	return &event.Command{Actor: "op", Erase: e}
 }

@@ -42,19 +42,6 @@ func (w *model) expire(ids ...event.ID) {
 	}
 }
 
-// died lists what died in a queue, by id.
-func (w *model) died(queue string) (out []*mmessage) {
-	for _, q := range w.queues {
-		for _, m := range q.all {
-			if m.from != nil && m.from.Queue == queue {
-				out = append(out, m)
-			}
-		}
-	}
-	slices.SortFunc(out, func(a, b *mmessage) int { return a.id.Compare(b.id) })
-	return out
-}
-
 // deadFinder finds what a replay or a purge takes; ok is false where the whole was
 // refused.
 func (w *model) deadFinder(queue string, ids []event.ID, strict bool, most uint32, got event.Result) (take []*mmessage, codes []string, ok bool) {
@@ -245,24 +232,6 @@ func (w *model) moved(got event.Result, ids []event.ID, codes []string, news []e
 	}
 	if got.Problem != nil || !slices.Equal(got.Moved, want) || got.Count != done {
 		w.fatal("moved %+v (%d), the machine says %+v (%d, %v)", want, done, got.Moved, got.Count, got.Problem)
-	}
-}
-
-// endDead holds the dead letters of each queue, also of those that are gone,
-// against the machine's.
-func (w *model) endDead(b *bench) {
-	w.t.Helper()
-	for _, name := range []string{"a", "b", "c", "dlq", "none"} {
-		want := w.died(name)
-		got, more := b.m.Dead(name, event.DeadFilter{})
-		if len(got) != len(want) || more || b.m.DeadCount(name) != int64(len(want)) {
-			w.fatal("%d died in %q, the machine says %d and counts %d", len(want), name, len(got), b.m.DeadCount(name))
-		}
-		for i := range got {
-			if got[i].ID != want[i].id {
-				w.fatal("%s is dead letter %d of %q, the machine says %s", want[i].id, i, name, got[i].ID)
-			}
-		}
 	}
 }
 

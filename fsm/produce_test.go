@@ -6,35 +6,30 @@ import (
 	"github.com/qlogd/qlogd/event"
 )
 
-// TestDuplicateInTheLog: a message that the log was found to hold is a duplicate for its window.
+// TestDuplicateInTheLog: a message that the log was found to hold is a duplicate for its window,
+// unless it has been deleted since a node asked the log.
 func TestDuplicateInTheLog(t *testing.T) {
 	b := setup(t)
-	b.mustQueue("q", nil)
-	seen := event.NewID(epoch, 1, 9)
-	m := msg("a", dedup("k"))
-	m.Seen, m.SeenUntil = seen, epoch+1000
+	b.queue("q", nil)
+	b.fill("q", "a")
+	first := b.newest("a")
+	again := func(key string, seen, as event.ID) *event.Command {
+		m := msg("a", dedup(key))
+		m.Seen, m.SeenUntil, m.SeenAs = seen, epoch+1000, as
+		return &event.Command{Produce: &event.Produce{Queue: "q",
+			Messages: []event.NewMessage{m}, Revision: b.q("q").Revision}}
+	}
+	dup := b.ok(b.one(again("k", first, first))).Produced[0]
+	mustEqual(t, dup.Duplicate && dup.ID == first, true)
+	// Its own event comes with the next entry, and then the log must be asked again.
+	r := b.do(&event.Command{PurgeQueue: &event.PurgeQueue{Name: "q"}}, again("k", first, first))
+	mustEqual(t, b.ok(r[1]).Produced[0].Duplicate, false)
+	mustEqual(t, b.one(again("other", first, first)).Problem.Code, event.CodeStaleRevision)
+
+	acked := event.NewID(epoch, 1, 9)
 	for _, want := range []bool{true, false} {
-		c := &event.Produce{Queue: "q", Messages: []event.NewMessage{m}, Revision: b.q("q").Revision}
-		got := b.ok(b.one(&event.Command{Produce: c})).Produced[0]
-		mustEqual(t, got.Duplicate, want)
-		mustEqual(t, got.ID == seen, want)
+		got := b.ok(b.one(again("third", acked, event.ID{}))).Produced[0]
+		mustEqual(t, got.Duplicate && got.ID == acked, want)
 		b.now += 1000
 	}
-}
-
-// TestDuplicateInTheLogIsDeleted: a node may have asked the log before the message was deleted.
-func TestDuplicateInTheLogIsDeleted(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	first := b.put("q", msg("a"))[0]
-	again := func(key string) *event.Command {
-		m := msg("a", dedup(key))
-		m.Seen, m.SeenUntil, m.SeenAs = first, epoch+1000, first
-		return &event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{m}, Revision: b.q("q").Revision}}
-	}
-	mustEqual(t, b.ok(b.one(again("k"))).Produced[0].Duplicate, true)
-	// Its own event comes with the next entry, and then the log must be asked again.
-	r := b.do(&event.Command{PurgeQueue: &event.PurgeQueue{Name: "q"}}, again("k"))
-	mustEqual(t, b.ok(r[1]).Produced[0].Duplicate, false)
-	mustEqual(t, b.one(again("other")).Problem.Code, event.CodeStaleRevision)
 }

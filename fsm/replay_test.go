@@ -11,9 +11,9 @@ import (
 // for, those that are replayed come before all others, in their order.
 func TestReplayDeepInAnUnorderedQueue(t *testing.T) {
 	b := setup(t)
-	b.mustQueue("dead", nil)
-	b.mustQueue("to", nil)
-	b.mustQueue("q", func(p *event.Policy) { p.DeadLetterQueue = "dead" })
+	b.queue("dead", nil)
+	b.queue("to", nil)
+	b.queue("q", func(p *event.Policy) { p.DeadLetterQueue = "dead" })
 	fill := func(n int) {
 		var ms []event.NewMessage
 		for range n {

@@ -37,54 +37,6 @@ func (b *bench) upgrade(rules uint16) event.Result {
 	return b.one(&event.Command{Upgrade: &event.Upgrade{Rules: rules}})
 }
 
-func (b *bench) mark() [16]byte {
-	b.t.Helper()
-	return b.ok(b.one(&event.Command{Mark: &event.Mark{}})).Digest
-}
-
-// TestMark: it changes nothing, leaves an empty block, and is answered with the
-// digest of the state after the whole entry, what stands behind it included.
-func TestMark(t *testing.T) {
-	b := setup(t)
-	b.mustQueue("q", nil)
-	b.fill("q", "a")
-	mustEqual(t, b.mark(), b.m.Digest())
-	b.wantTells("")
-	rs := b.do(
-		&event.Command{Mark: &event.Mark{}},
-		&event.Command{Produce: &event.Produce{Queue: "q", Messages: []event.NewMessage{msg("b")}}},
-		&event.Command{Mark: &event.Mark{}},
-	)
-	b.wantTells("enqueued b")
-	mustEqual(t, rs[0].Digest, b.m.Digest())
-	mustEqual(t, rs[2].Digest, b.m.Digest())
-	mustEqual(t, rs[1].Digest, [16]byte{})
-	b.refold()
-}
-
-// TestUpgrade: rules come into force by an event, once, and never go back (I19).
-func TestUpgrade(t *testing.T) {
-	b := setup(t)
-	mustEqual(t, b.m.Rules(), 1)
-	b.wants = 1
-	b.wantProblem(b.upgrade(2), event.CodeInvalidArgument, "rules 2 came in an entry that wants only 1")
-	b.wantTells("")
-	b.wants = 2
-	b.ok(b.upgrade(2))
-	b.wantTells("rules_changed")
-	mustEqual(t, b.last().Events[0].Rules, 2)
-	for _, rules := range []uint16{2, 1, 0} {
-		b.ok(b.upgrade(rules))
-		b.wantTells("")
-		mustEqual(t, b.m.Rules(), 2)
-	}
-	b.restart()
-	mustEqual(t, b.m.Rules(), 2)
-	b.wants = 1 // was on its way when the rules changed
-	b.mustQueue("q", nil)
-	b.refold()
-}
-
 // TestKnown: a machine that knows less takes what is of the rules it knows, and
 // stops, changing nothing, at the entry that brings others; also where it comes
 // upon a state that is under others already.
@@ -98,7 +50,7 @@ func TestKnown(t *testing.T) {
 		return err
 	}
 	b.wants = 1
-	b.mustQueue("q", nil)
+	b.queue("q", nil)
 	if err := take(); err != nil || old.Digest() != b.m.Digest() {
 		t.Fatal(err)
 	}

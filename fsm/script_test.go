@@ -177,6 +177,9 @@ func (s *player) command(verb string, args []string, set map[string]string) *eve
 		c.DeleteQueue = &event.DeleteQueue{Name: args[0], Force: true}
 	case "remove":
 		c.Delete = &event.DeleteMessage{ID: s.newest(args[0])}
+	case "reschedule":
+		c.Reschedule = &event.Reschedule{ID: s.newest(args[0]), DelayMS: -1}
+		s.fields(c.Reschedule, set)
 	case "replay":
 		c.Replay = &event.Replay{Queue: args[0]}
 		s.fields(c.Replay, set)

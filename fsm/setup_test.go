@@ -29,16 +29,9 @@ func (l *memLog) events() (out []event.Event) {
 	return out
 }
 
-// tb is what *testing.T and *rapid.T share.
-type tb interface {
-	Helper()
-	Fatal(args ...any)
-	Fatalf(format string, args ...any)
-}
-
 // bench is a machine with words for tests. Time is ms from an arbitrary start.
 type bench struct {
-	t     tb
+	t     require.T
 	m     *Machine
 	log   *memLog
 	index uint64
@@ -72,7 +65,7 @@ func newMachine(s *projections.State, l Log) *Machine {
 	return m
 }
 
-func setup(t tb) *bench {
+func setup(t require.T) *bench {
 	log := &memLog{}
 	return &bench{
 		t: t, log: log, m: newMachine(projections.New(), log), now: epoch,
@@ -95,7 +88,7 @@ func (b *bench) do(cs ...*event.Command) []event.Result {
 	b.entries = append(b.entries, logged{b.index, data})
 	rs, err := b.m.Apply(b.index, data)
 	must(b.t, err)
-	if len(b.entries) < 10 || len(b.entries)%4 == 0 { // it takes longer than deciding
+	if len(b.entries)%8 == 0 { // it takes longer than deciding
 		b.check()
 	}
 	b.learn(b.last())
@@ -130,18 +123,13 @@ func (b *bench) one(c *event.Command) event.Result { b.t.Helper(); return b.do(c
 
 func (b *bench) tick(ms int64) { b.t.Helper(); b.now += ms; b.do() }
 
-func (b *bench) queue(name string, set func(p *event.Policy)) event.Result {
+func (b *bench) queue(name string, set func(p *event.Policy)) {
 	b.t.Helper()
 	p := event.DefaultPolicy()
 	if set != nil {
 		set(&p)
 	}
-	return b.one(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p}})
-}
-
-func (b *bench) mustQueue(name string, set func(p *event.Policy)) {
-	b.t.Helper()
-	b.ok(b.queue(name, set))
+	b.ok(b.one(&event.Command{PutQueue: &event.PutQueue{Name: name, Policy: p}}))
 }
 
 func msg(text string, set ...func(m *event.NewMessage)) event.NewMessage {
@@ -153,26 +141,15 @@ func msg(text string, set ...func(m *event.NewMessage)) event.NewMessage {
 }
 
 func key(k string) func(*event.NewMessage)    { return func(m *event.NewMessage) { m.Key = k } }
-func prio(p uint8) func(*event.NewMessage)    { return func(m *event.NewMessage) { m.Priority = p } }
 func kindOf(k string) func(*event.NewMessage) { return func(m *event.NewMessage) { m.Kind = k } }
 func delay(ms int64) func(*event.NewMessage)  { return func(m *event.NewMessage) { m.DelayMS = ms } }
-func ttl(ms int64) func(*event.NewMessage)    { return func(m *event.NewMessage) { m.TTLMS = ms } }
 func dedup(k string) func(*event.NewMessage) {
 	return func(m *event.NewMessage) { copy(m.DedupKey[:], k) }
 }
 
-func (b *bench) produce(queue string, ms ...event.NewMessage) event.Result {
+func (b *bench) put(queue string, ms ...event.NewMessage) {
 	b.t.Helper()
-	return b.one(&event.Command{Produce: &event.Produce{Queue: queue, Messages: ms}})
-}
-
-func (b *bench) put(queue string, ms ...event.NewMessage) []event.ID {
-	b.t.Helper()
-	var ids []event.ID
-	for _, p := range b.ok(b.produce(queue, ms...)).Produced {
-		ids = append(ids, p.ID)
-	}
-	return ids
+	b.ok(b.one(&event.Command{Produce: &event.Produce{Queue: queue, Messages: ms}}))
 }
 
 func (b *bench) lease(queue string, n int, kinds ...string) []event.LeasedMessage {
@@ -243,7 +220,7 @@ func (b *bench) quiet() {
 			idle = 0
 		}
 	}
-	b.t.Fatal("it goes on for ever")
+	b.t.Fatalf("it goes on for ever")
 }
 
 // last is the newest block.
@@ -363,20 +340,8 @@ func (b *bench) ok(r event.Result) event.Result {
 	return r
 }
 
-func (b *bench) stats(queue string) event.Stats { b.t.Helper(); return b.q(queue).Stats }
-
-func (b *bench) purge(queue string) int64 {
-	b.t.Helper()
-	return b.ok(b.one(&event.Command{PurgeQueue: &event.PurgeQueue{Name: queue}})).Count
-}
-
-func (b *bench) remove(text string) event.Result {
-	b.t.Helper()
-	return b.one(&event.Command{Delete: &event.DeleteMessage{ID: b.newest(text)}})
-}
-
 // mustEqual compares two values by what %v prints.
-func mustEqual(t tb, got, want any) {
+func mustEqual(t require.T, got, want any) {
 	t.Helper()
 	if g, w := fmt.Sprint(got), fmt.Sprint(want); g != w {
 		t.Fatalf("got %s, want %s", g, w)
@@ -385,16 +350,6 @@ func mustEqual(t tb, got, want any) {
 
 // must fails the test on an error.
 var must = require.NoError
-
-// many enqueues n equal messages.
-func (b *bench) many(queue string, n int, set ...func(*event.NewMessage)) {
-	b.t.Helper()
-	ms := make([]event.NewMessage, n)
-	for i := range ms {
-		ms[i] = msg("x", set...)
-	}
-	b.put(queue, ms...)
-}
 
 // newest is the newest id of the message with this text.
 func (b *bench) newest(text string) event.ID {

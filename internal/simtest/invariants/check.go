@@ -70,6 +70,7 @@ func (c *checker) state() []any {
 			q.PausedKeys = nil
 		}
 		c.queue(&q)
+		c.dead[q.Name] = slices.Clip(c.dead[q.Name]) // also where nothing died
 	}
 	for queue, ids := range c.dead { // order does not matter: any contradiction will do
 		var listed []event.ID

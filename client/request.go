@@ -75,6 +75,9 @@ type call struct {
 	settle       bool          // needs no key: a repeated settle gets the first answer
 	patience     time.Duration // how long the call itself asks the server to wait
 
+	// Once repeats has ended the call is not repeated. nil: it may be while its own context lasts.
+	repeats context.Context
+
 	// unknown is set by send: a try may have been committed. Then a later one that surely
 	// was not says nothing about it: the outcome stays unknown.
 	unknown bool
@@ -169,6 +172,7 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			return t.status, nil
 		}
 		again, leave := t.judge(q)
+		again = again && (q.repeats == nil || q.repeats.Err() == nil)
 		if leave && ctx.Err() == nil {
 			at = c.leave(at)
 			if asked++; again && asked < len(c.endpoints) {

@@ -224,7 +224,7 @@ func (r *run) fetch(ctx context.Context) error {
 		}
 		q := leaseCall(r.w.queues, LeaseOptions{Max: min(n, maxItems), Wait: leaseWait,
 			Lease: o.Lease, Worker: o.Name, Kinds: o.Kinds})
-		q.spread = true
+		q.spread, q.repeats = true, ctx
 		out, err := do[wire.LeaseResponse](call, r.w.c, q, nil)
 		r.took(out.Messages)
 		if err == nil {

@@ -477,14 +477,29 @@ func TestWorkerStops(t *testing.T) {
 	})
 }
 
+// A worker that stops waits for the answer to its lease call, and makes no other.
 func TestWorkerReleasesWhatWasOnItsWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		handler := func(context.Context, *Message) error { return nil }
 		p := newPost(t, "0")
 		p.trip = answerFor / 2
-		stop := working(t, p, WorkerOptions{}, func(context.Context, *Message) error { return nil })
+		stop := working(t, p, WorkerOptions{}, handler)
 		time.Sleep(p.trip / 2)
 		assert.NoError(t, stop())
 		assert.Equal(t, sorted(p.settled()), "release 0")
+
+		calls := 0
+		p.refuse = func(string) *http.Response {
+			calls++
+			time.Sleep(p.trip)
+			return answerOf(503, wire.Problem{
+				Code: "shutting_down", Retryable: true, Outcome: wire.NotApplied,
+			})
+		}
+		stop = working(t, p, WorkerOptions{}, handler)
+		time.Sleep(p.trip / 2)
+		assert.NoError(t, stop())
+		assert.Equal(t, calls, 1, "lease calls")
 	})
 }
 

@@ -45,7 +45,7 @@ run: build ## build and serve: one durable node in ./qlogd-data, on http://127.0
 	./bin/qlogd serve
 
 .PHONY: cluster
-cluster: ## build and run three nodes on this machine, until ctrl-C; tells how to talk to them
+cluster: ## build and run three nodes on this machine, until ctrl-C; prints how to reach them
 	@./scripts/cluster
 
 .PHONY: install

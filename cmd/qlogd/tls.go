@@ -56,7 +56,7 @@ Clients:
   qlogd queue list --addr https://ADDR --ca-cert DIR/ca.crt
   curl --cacert DIR/ca.crt https://ADDR/v1/queues
 
-For tests: whoever has node.key or ca.key can join the cluster.`)
+For tests: anyone who has node.key or ca.key can join the cluster.`)
 }
 
 // certificateFile is a PEM file of a certificate or a key.

@@ -5,7 +5,7 @@ const client = new Client(process.env["QLOGD_ADDR"] ?? "http://127.0.0.1:7070");
 try {
   const { id } = await client.enqueue("mails", {
     payload: { to: "ada@example.com" },
-    idempotency_key: "welcome-ada", // enqueued once, whoever repeats it
+    idempotency_key: "welcome-ada", // enqueued once, however often it is repeated
   });
   console.log(`enqueued ${id}`);
 } catch (e) {

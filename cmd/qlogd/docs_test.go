@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"go/parser"
 	"go/token"
@@ -14,15 +13,10 @@ import (
 	"regexp"
 	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/qlogd/qlogd/internal/simtest/cluster"
-	"github.com/qlogd/qlogd/internal/simtest/ports"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -67,7 +61,7 @@ type block struct {
 	label, text string
 	prints      string // what the page says that commands print
 	saysIt      bool   // whether it says so
-	before      string // commands that the test runs before
+	prepare     []func(*reader)
 }
 
 // page is what a reader goes through in order.
@@ -156,149 +150,30 @@ func parseHead(name, text string) page {
 	return p
 }
 
-// commandLines returns lines of shell without comments, those that continue one another joined.
-func commandLines(text string) []string {
-	lines := strings.Split(strings.TrimSpace(strings.ReplaceAll(text, "\\\n", " ")), "\n")
-	return slices.DeleteFunc(lines, func(line string) bool { return strings.HasPrefix(line, "#") })
-}
-
-func TestPages(t *testing.T) {
-	t.Parallel()
-	for _, p := range allPages(t) {
-		commands := p.blocks[:0:0]
-		for _, b := range p.blocks {
-			if b.label == "sh" {
-				commands = append(commands, b)
-			}
-		}
-		if len(commands) > 0 {
-			t.Run(p.name, func(t *testing.T) {
-				t.Parallel()
-				newReader(t).run(p.name, commands)
-			})
+// commandLines returns lines of shell without comments and empty ones, those that continue one
+// another joined.
+func commandLines(text string) (lines []string) {
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", " ")) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			lines = append(lines, line)
 		}
 	}
+	return lines
 }
 
-// reader is one who types what a page says into terminals, on a machine with nothing else.
-type reader struct {
-	*testing.T
-	dir       string
-	env       []string
-	addresses map[string]string // of this machine, by those of the page
-}
-
-// goDirs returns the settings of Go's caches, which are below $HOME unless they are set.
-var goDirs = sync.OnceValues(func() (settings []string, err error) {
-	names := []string{"GOCACHE", "GOMODCACHE"}
-	out, err := exec.Command("go", append([]string{"env"}, names...)...).Output()
-	for i, dir := range strings.Split(strings.TrimSpace(string(out)), "\n") {
-		settings = append(settings, names[i]+"="+dir)
-	}
-	return settings, err
-})
-
-func newReader(t *testing.T) *reader {
-	r := &reader{t, t.TempDir(), nil, map[string]string{}}
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "QLOGD_") && !strings.HasPrefix(e, "OTEL_") {
-			r.env = append(r.env, e)
+// toRun returns the blocks of a page that run on any machine.
+func (p page) toRun(t *testing.T) (blocks []block) {
+	for _, b := range p.blocks {
+		if b.label != "sh" {
+			continue
 		}
-	}
-	dirs, err := goDirs()
-	require.NoError(t, err)
-	r.env = append(r.env, dirs...)
-	for _, dir := range []string{"nodes", "home", "strict", "work/bin", "root/etc", "root/elsewhere",
-		"root/backup", "root/mnt/backup", "root/var/lib"} {
-		require.NoError(t, os.MkdirAll(filepath.Join(r.dir, dir), 0o700))
-	}
-	repo, err := filepath.Abs("../..")
-	require.NoError(t, err)
-	there, err := os.ReadDir(repo)
-	require.NoError(t, err)
-	for _, d := range there {
-		if name := d.Name(); name != "bin" && name[0] != '.' && !strings.HasPrefix(name, "qlogd-") {
-			require.NoError(t, os.Symlink(filepath.Join(repo, name), r.path("work", name)))
-		}
-	}
-	bin := cluster.Binary(t)
-	require.NoError(t, os.Symlink(bin, r.path("work/bin/qlogd")))
-	// Where a page shows no answer, it is none of an error.
-	for name, more := range map[string]string{"home": "", "strict": "fail-with-body\n"} {
-		require.NoError(t, os.WriteFile(r.path(name, ".curlrc"),
-			[]byte("silent\nshow-error\n"+more), 0o600))
-	}
-	script, err := filepath.Abs("testdata/page.sh")
-	require.NoError(t, err)
-	http := r.address("127.0.0.1:7070")
-	r.env = append(r.env, "QLOGD="+bin, "REPO="+repo, "PAGE="+script, "STATE="+r.path("state"),
-		"NODES="+r.path("nodes"), "HOME="+r.path("home"), "XDG_CONFIG_HOME="+r.path("home"),
-		"PATH="+r.path("work/bin")+":"+os.Getenv("PATH"), "LC_ALL=C.UTF-8",
-		"QLOGD_ADDR="+http, "QLOGD_HTTP_ADDR="+http, "QLOGD_RAFT_ADDR="+r.address("127.0.0.1:7071"))
-	t.Cleanup(r.stopServers)
-	return r
-}
-
-func (r *reader) path(names ...string) string {
-	return filepath.Join(append([]string{r.dir}, names...)...)
-}
-
-// address returns the address of this machine that a page's stands for.
-func (r *reader) address(of string) string {
-	of = strings.Replace(of, "localhost", "127.0.0.1", 1)
-	if r.addresses[of] == "" {
-		r.addresses[of] = ports.Free(r)
-	}
-	return r.addresses[of]
-}
-
-// run runs a page's commands and compares what they print.
-func (r *reader) run(name string, blocks []block) {
-	if out, err := r.bash(block{text: "qlogd serve"}); err != nil {
-		r.Fatalf("%v: %s", err, out)
-	}
-	for _, b := range oneByOne(blocks) {
 		if why := needsMore(b.text); why != "" {
-			r.Logf("%s:%d is not run, it needs %s", name, b.line, why)
+			t.Logf("%s:%d is not run, it needs %s", p.name, b.line, why)
 			continue
 		}
-		if n := len(commandLines(b.text)); n > 1 && endless.MatchString(b.text) {
-			r.Errorf("%s:%d: only ctrl-C ends a command of these: give it a block of its own\n%s",
-				name, b.line, b.text)
-			continue
-		}
-		if strings.Contains(b.text, "…") {
-			r.Errorf("%s:%d: a reader cannot type …: set a variable before\n%s", name, b.line, b.text)
-			continue
-		}
-		out, err := r.bash(block{text: b.before})
-		if err != nil {
-			r.Fatalf("%s:%d: before\n%s%v: %s", name, b.line, b.text, err, out)
-		}
-		out, err = r.bash(b)
-		switch {
-		case err != nil:
-			r.Errorf("%s:%d\n%s%v; it printed\n%s", name, b.line, b.text, err, out)
-		case b.saysIt && !outputRE(b.prints).MatchString(unvarying(out)):
-			r.Errorf("%s:%d\n%sprinted\n%s, the page says\n%s", name, b.line, b.text, out, b.prints)
-		}
+		blocks = append(blocks, b)
 	}
-}
-
-// oneByOne gives each line a block of its own where only ctrl-C ends all of a block's.
-func oneByOne(blocks []block) (out []block) {
-	for _, b := range blocks {
-		lines := commandLines(b.text)
-		if b.saysIt || slices.ContainsFunc(lines,
-			func(line string) bool { return !endless.MatchString(line) }) {
-			out = append(out, b)
-			continue
-		}
-		for _, line := range lines {
-			out = append(out, block{line: b.line, text: line + "\n", before: b.before})
-		}
-	}
-	return out
+	return blocks
 }
 
 // needsMore returns what commands need that a machine may lack.
@@ -311,99 +186,17 @@ func needsMore(commands string) string {
 	return ""
 }
 
-// patience is how long a command may take.
-const patience = 3 * time.Minute
-
-// bash runs a block and returns what it prints. It ends an endless one as ctrl-C does, once that
-// has printed what it should.
-func (r *reader) bash(b block) (string, error) {
-	text := `. "$PAGE"` + "\n" + r.here(b.text) +
-		"\n" + `unset CURL_HOME; { export -p; printf 'cd %q\n' "$PWD"; } >"$STATE"` + "\n"
-	cmd := exec.Command("bash", "-c", text)
-	cmd.Dir, cmd.Env = r.path("work"), r.env
-	if !b.saysIt {
-		cmd.Env = append(slices.Clip(r.env), "CURL_HOME="+r.path("strict"))
-	}
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	out, err := os.Create(r.path("out"))
-	require.NoError(r, err)
-	defer out.Close()
-	cmd.Stdout, cmd.Stderr = out, out // not through pipes, which servers would keep open
-	printed := func() string { return r.there(read(r.T, out.Name())) }
-	require.NoError(r, cmd.Start())
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
-	limit := time.After(patience)
-	if endless.MatchString(b.text) && !b.saysIt && !strings.Contains(b.text, "go run") {
-		limit = time.After(time.Second) // it may have nothing to say
-	}
-	for {
-		select {
-		case err := <-done:
-			return printed(), err
-		case <-limit:
-			if !endless.MatchString(b.text) || b.saysIt {
-				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-				return printed(), fmt.Errorf("not done after %v", patience)
-			}
-		case <-time.After(20 * time.Millisecond):
-			text := printed()
-			if !endless.MatchString(b.text) || text == "" ||
-				b.saysIt && !outputRE(b.prints).MatchString(unvarying(text)) {
-				continue
-			}
+func TestPages(t *testing.T) {
+	t.Parallel()
+	for _, p := range allPages(t) {
+		if blocks := p.toRun(t); len(blocks) > 0 {
+			t.Run(p.name, func(t *testing.T) {
+				t.Parallel()
+				r := newReader(t)
+				r.must("qlogd serve")
+				r.run(p.name, blocks)
+			})
 		}
-		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGINT)
-		select {
-		case <-done:
-			return printed(), nil
-		case <-time.After(patience):
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
-			return printed(), errors.New("SIGINT does not end it")
-		}
-	}
-}
-
-// here turns a page's commands into those of this machine, and there what they print into the page's.
-func (r *reader) here(text string) string {
-	text = addresses.ReplaceAllStringFunc(text, r.address)
-	return folders.ReplaceAllString(text, "${1}"+r.path("root")+"${2}")
-}
-
-func (r *reader) there(text string) string {
-	for of, here := range r.addresses {
-		text = strings.ReplaceAll(text, here, of)
-	}
-	return strings.ReplaceAll(text, r.path("root"), "")
-}
-
-// unvarying leaves out of what a command prints what differs at each run.
-func unvarying(text string) string {
-	for _, re := range differing {
-		text = re.ReplaceAllString(text, "_")
-	}
-	return strings.Join(strings.Fields(text), "")
-}
-
-var differing = []*regexp.Regexp{
-	regexp.MustCompile(`\b01[0-9A-HJKMNP-TV-Z]{24}\b`),
-	regexp.MustCompile(`\b20\d\d-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?Z?`),
-	regexp.MustCompile(`\b\d+(\.\d+)?(µs|ms)\b|\b\d+\.\d+s\b`),
-}
-
-func outputRE(says string) *regexp.Regexp {
-	parts := strings.Split(unvarying(says), "…")
-	for i := range parts {
-		parts[i] = regexp.QuoteMeta(parts[i])
-	}
-	return regexp.MustCompile("^" + strings.Join(parts, ".*") + "$")
-}
-
-// stopServers ends what the page has started.
-func (r *reader) stopServers() {
-	out, err := r.bash(block{text: "stop_servers"})
-	if err != nil {
-		r.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -1,5 +1,10 @@
-# What each block of commands begins with: see docs_test.go.
+# The shell of a page: see docs_test.go. It runs each file that fd 3 names, with its output in
+# FILE.out, and writes a line to fd 4 once that is done. A command that fails ends it.
 set -euo pipefail
+trap : INT # ends only what runs
+trap stop_servers EXIT
+exec {silent}<> <(:) # has nothing to read: waiting for it costs no process
+declare -A servers # process ids by address
 
 # The real program. A server runs on beside the page, as in a terminal of its own.
 qlogd() {
@@ -33,37 +38,46 @@ serve() {
     before=$word
   done
   stop_server "$addr"
-  rm -f "$NODES/$addr.ended"
   # A test that is killed leaves it behind for some minutes.
-  {
-    timeout 300 "$QLOGD" "$@" &
-    echo $! >"$NODES/$addr.pid"
-    wait $! || true
-    touch "$NODES/$addr.ended"
-  } </dev/null >>"$NODES/$addr.log" 2>&1 &
-  until curl -qkfso /dev/null "$scheme://$addr/$path"; do
-    if [ -e "$NODES/$addr.ended" ]; then
-      tail -n 3 "$NODES/$addr.log"
+  timeout 300 "$QLOGD" "$@" </dev/null >>"$LOGS/$addr" 2>&1 3<&- 4>&- &
+  servers[$addr]=$!
+  until answers "$scheme" "$addr" "$path"; do
+    if ! running "$addr"; then
+      tail -n 3 "$LOGS/$addr"
       return 1
     fi
-    sleep 0.02
+    pause
   done
+}
+
+running() { kill -0 "${servers[$1]-}" 2>/dev/null; }
+pause() { read -rt 0.02 -u "$silent" || true; }
+
+# answers reports whether a server serves a path. It starts a process only for TLS.
+answers() {
+  local status= web
+  if [ "$1" = https ]; then
+    curl -qkfso /dev/null "https://$2/$3"
+    return
+  fi
+  { exec {web}<>"/dev/tcp/${2/://}"; } 2>/dev/null || return 1
+  printf 'GET /%s HTTP/1.0\r\nHost: %s\r\n\r\n' "$3" "$2" >&"$web"
+  read -r status <&"$web" || true
+  exec {web}>&-
+  [[ $status == *' 200 '* ]]
 }
 
 stop_server() {
-  if [ -e "$NODES/$1.pid" ]; then
-    kill "$(cat "$NODES/$1.pid")" 2>/dev/null || true
-    rm "$NODES/$1.pid"
-    until [ -e "$NODES/$1.ended" ]; do sleep 0.02; done
-  fi
+  kill "${servers[$1]-}" 2>/dev/null || return 0
+  while running "$1"; do pause; done
 }
 
 stop_servers() {
-  local pid
-  for pid in "$NODES"/*.pid; do
-    if [ -e "$pid" ]; then stop_server "$(basename "$pid" .pid)"; fi
-  done
+  local addr
+  for addr in "${!servers[@]}"; do stop_server "$addr"; done
 }
 
-if [ -e "$STATE" ]; then . "$STATE"; fi
-set -a # what a block defines, later blocks have
+while read -r -u 3 block; do
+  . "$block" >"$block.out" 2>&1 </dev/null
+  echo >&4
+done

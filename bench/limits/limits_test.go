@@ -35,13 +35,13 @@ func TestLimits(t *testing.T) {
 				}
 				windows := 0
 				r, err := system.Load(ctx, target, load.Config{
-					Producers: 4, Batch: batch, Size: 1024, Messages: 800,
+					Producers: 4, Batch: batch, Size: 1024, Messages: 200,
 					Window: func(bool) { windows++ },
 				})
 				if err != nil {
 					t.Fatal("load:", err)
 				}
-				if r.TotalProduced < 800 || windows != 2 {
+				if r.TotalProduced < 200 || windows != 2 {
 					t.Errorf("batches of %d: produced %d, %d windows",
 						batch, r.TotalProduced, windows)
 				}

@@ -15,7 +15,6 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,21 +30,13 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
-// program is the relay, once it is built.
-var program string
-
+// TestMain is the relay itself in the processes that launch starts.
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "outbox-program-")
-	if err != nil {
-		panic(err)
+	if os.Getenv("OUTBOX_RELAY") != "" {
+		main()
+		return
 	}
-	program = filepath.Join(dir, "outbox")
-	if out, err := exec.Command("go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		panic(fmt.Sprintf("%v\n%s", err, out))
-	}
-	code := cluster.Run(m)
-	_ = os.RemoveAll(dir)
-	os.Exit(code)
+	cluster.Main(m)
 }
 
 // relays are two processes, one of which works, and a proxy between them and the server.
@@ -111,7 +102,8 @@ func (r *relays) launch() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for len(r.cmds) < 2 {
-		cmd := exec.Command(program, "--database", r.pg.url, "--addr", r.addr, "--poll", "100ms")
+		cmd := exec.Command(os.Args[0], "--database", r.pg.url, "--addr", r.addr, "--poll", "100ms")
+		cmd.Env = append(os.Environ(), "OUTBOX_RELAY=1")
 		cmd.Stderr = r
 		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 		require.NoError(r, cmd.Start())
@@ -136,15 +128,18 @@ func (r *relays) stop(s syscall.Signal) (errs []error) {
 
 func (r *relays) kill() { _ = r.stop(syscall.SIGKILL) }
 
-// write inserts orders with their messages until ctx ends, one in five of which it rolls back.
+// write inserts orders with their messages until ctx ends, one in five of which it rolls back. Its
+// pace leaves no long backlog of the time in which something is down.
 func write(ctx context.Context, url string, writer int64) {
 	var conn *pgx.Conn
+	pace := time.NewTicker(5 * time.Millisecond)
+	defer pace.Stop()
 	for n := writer * 1_000_000; ctx.Err() == nil; n++ {
+		<-pace.C
 		if conn == nil || conn.IsClosed() {
 			var err error
 			if conn, err = pgx.Connect(ctx, url); err != nil {
-				time.Sleep(10 * time.Millisecond) // PostgreSQL is down
-				continue
+				continue // PostgreSQL is down
 			}
 		}
 		tx, err := conn.Begin(ctx)
@@ -165,10 +160,22 @@ func write(ctx context.Context, url string, writer int64) {
 	}
 }
 
-// TestKills kills relays, PostgreSQL and qlogd under load. Each order that was committed arrives
-// once, in the order of its writer, and no other does.
-func TestKills(t *testing.T) {
+// TestOutbox runs its tests one by one on a server of PostgreSQL, which takes seconds to create.
+func TestOutbox(t *testing.T) {
 	pg := startPostgres(t)
+	t.Run("kills", func(t *testing.T) {
+		pg.T = t
+		testKills(t, pg)
+	})
+	t.Run("operator", func(t *testing.T) {
+		pg.T = t
+		testOperator(t, pg)
+	})
+}
+
+// testKills kills relays, PostgreSQL and qlogd under load. Each order that was committed arrives
+// once, in the order of its writer, and no other does.
+func testKills(t *testing.T, pg *postgres) {
 	node := cluster.Start(t, cluster.Options{})
 	c := node.Client()
 	require.NoError(t, c.EnsureQueue(t.Context(), "orders", client.Queue{Ordering: "per_key"}))
@@ -243,9 +250,8 @@ func TestKills(t *testing.T) {
 	t.Logf("figures: %d orders", len(all))
 }
 
-// TestOperator: rows that no try can help, and those that are too old, are left for an operator.
-func TestOperator(t *testing.T) {
-	pg := startPostgres(t)
+// testOperator: rows that no try can help, and those that are too old, are left for an operator.
+func testOperator(t *testing.T, pg *postgres) {
 	c := cluster.Start(t, cluster.Options{}).Client()
 	t.Cleanup(c.Close)
 	ctx := t.Context()

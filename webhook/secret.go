@@ -115,7 +115,11 @@ func split(text string) []string {
 	return append(parts, text)
 }
 
-var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,127}$`)
+// envName matches the name of an environment variable, whose length is checked apart: {0,127} is
+// compiled to 127 copies, at each start of the program.
+var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+
+const maxEnvName = 128
 
 // CheckSources returns an *event.Problem unless env and files, which fields beginning with prefix
 // name, can be the names of environment variables and of files below a directory.
@@ -124,9 +128,9 @@ func CheckSources(prefix string, env, files []string, most int) error {
 		return bad(prefix+"secret_env", "and secret_file must be at most %d together", most)
 	}
 	for _, name := range env {
-		if !envName.MatchString(name) {
-			return bad(prefix+"secret_env", "must name an environment variable (%s); "+
-				"the secret itself does not belong here", envName)
+		if len(name) > maxEnvName || !envName.MatchString(name) {
+			return bad(prefix+"secret_env", "must name an environment variable (%s, at most %d bytes); "+
+				"the secret itself does not belong here", envName, maxEnvName)
 		}
 	}
 	for _, name := range files {

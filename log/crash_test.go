@@ -377,6 +377,30 @@ func TestBrokenLogSaysSo(t *testing.T) {
 	sameBlocks(t, readAll(t, l, 0), []*rawBlock{first})
 }
 
+// TestEachSectorLost loses one sector of a tail, wherever its records begin in that.
+func TestEachSectorLost(t *testing.T) {
+	for pad := range diskSector {
+		whole := memdisk.New()
+		l := mustOpen(t, Options{FS: whole, Dir: dir, SegmentSize: 8192, inline: true})
+		appendAll(t, l, block(1, rec("a", strings.Repeat("x", pad))),
+			block(2, rec("b", strings.Repeat("y", 900)), rec("c", strings.Repeat("z", 300))),
+			block(3, rec("d", "-")))
+		name := newestSegment(t, whole)
+		b := whole.Get(name)
+		must(t, l.Close())
+		for at := 0; at < len(b); at += diskSector {
+			lost := slices.Clone(b)
+			clear(lost[at:min(at+diskSector, len(b))])
+			disk := memdisk.New()
+			must(t, disk.MkdirAll(dir))
+			disk.Put(name, lost)
+			again, err := Open(Options{FS: disk, Dir: dir, HeldFrom: 1})
+			require.NoError(t, err, "pad %d, sector at %d", pad, at)
+			must(t, again.Close())
+		}
+	}
+}
+
 // TestAnySectorLost loses sectors of tails whose blocks begin anywhere in them,
 // also with the last byte of one: whatever Raft holds is cut, not refused.
 func TestAnySectorLost(t *testing.T) {

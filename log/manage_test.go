@@ -2,6 +2,7 @@ package log
 
 import (
 	"context"
+	"fmt"
 	"io/fs"
 	"path"
 	"slices"
@@ -214,4 +215,30 @@ func TestReaderWithoutSideFiles(t *testing.T) {
 	everyLookup(t, w, blocks, nil)
 	must(t, w.Close())
 	require.Equal(t, sameFiles(all, disk), "")
+}
+
+// TestManyKeys fills tables of several pages, and finds every key.
+func TestManyKeys(t *testing.T) {
+	opts := options(memdisk.New())
+	opts.SegmentSize = 400 << 10
+	l := mustOpen(t, opts)
+	var blocks []*rawBlock
+	for i := range 60 {
+		var rs []record
+		for n := range 100 {
+			r := rec(fmt.Sprintf("subject %d", (i*31+n*7)%3000), strings.Repeat("z", n))
+			r.Alias = key("alias %d", i*100+n)
+			rs = append(rs, r)
+		}
+		if i == 30 {
+			rs[50] = rec("large", strings.Repeat("big", 20<<10))
+		}
+		blocks = append(blocks, block(uint64(i+1), rs...))
+	}
+	appendAll(t, l, blocks...)
+	side, ok := l.segments[0].index.(*sideFile)
+	if len(l.Segments()) < 3 || !ok || side.tables[tableSubjects].count() < 3 {
+		t.Fatalf("%d segments, %+v", len(l.Segments()), side)
+	}
+	everyLookup(t, l, blocks, nil)
 }

@@ -146,6 +146,17 @@ func cluster(t testing.TB, n int, set func(*Options)) *nodes {
 	return c
 }
 
+// three starts three nodes, which have all applied an entry.
+func three(t testing.TB) (c *nodes, leader, one, other *member) {
+	t.Helper()
+	c = cluster(t, 3, nil)
+	c.put("before")
+	c.level()
+	leader = c.leader()
+	others := c.others(leader)
+	return c, leader, others[0], others[1]
+}
+
 func (c *nodes) members() (out []*member) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

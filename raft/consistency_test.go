@@ -177,7 +177,7 @@ func (c *nodes) wantEnd(bad *member) {
 	until(c.t, "the node that differs ends", func() bool { return bad.run.dead.Load() != nil })
 	require.ErrorIs(c.t, <-bad.died, ErrDiverged)
 	c.put("and on", bad.name)
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	c.put("and on", bad.name)
 	for _, n := range c.members() {
 		if n == bad {
@@ -193,7 +193,7 @@ func (c *nodes) wantEnd(bad *member) {
 func leaderThatDiffersEnds(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	for _, m := range c.members() {
 		if ok, why := m.Ready(); !ok || m.fsm.progress().marks.newest() == 0 {
 			t.Fatalf("%s: %v", m.name, why)
@@ -210,7 +210,7 @@ func leaderThatDiffersEnds(t *testing.T) {
 func oneThatWasRestartedIsComparedAgain(t *testing.T) {
 	c := cluster(t, 3, nil)
 	c.put("a")
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	_, bad := c.pick()
 	c.restart(bad, func(o *Options) {
 		m := openFake(t, o.FS, "/events")
@@ -234,7 +234,7 @@ func twoThatDifferAreNotReady(t *testing.T) {
 			assert.True(t, v.Differs, "to %s, %s does not differ", m.name, v.ID)
 		}
 	}
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	c.put("b")
 	for _, m := range c.members() {
 		assert.True(t, m.run.dead.Load() == nil, "%s ended", m.name)
@@ -283,15 +283,15 @@ func marksComeAndGo(t *testing.T) {
 	if n := marksOf(c.leader().node); n < 8 || n > 20 {
 		t.Errorf("%d marks after %d entries", n, 10*every)
 	}
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	was, n := c.leader().Status().Last, marksOf(c.leader().node)
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	if now := c.leader().Status().Last; now != was {
 		t.Errorf("an idle cluster's log has grown from %d to %d", was, now)
 	}
 	_, f := c.pick()
 	c.restart(f, nil)
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	if got := marksOf(c.leader().node); got != n+1 {
 		t.Errorf("%d marks more for one that was restarted", got-n)
 	}
@@ -303,7 +303,7 @@ func upgradeWhenAllKnow(t *testing.T) {
 	c := cluster(t, 3, func(o *Options) { o.Rules = 1 })
 	newer := func(o *Options) { o.Rules = 2 }
 	inForce := func() uint16 {
-		time.Sleep(30 * time.Second)
+		time.Sleep(15 * time.Second)
 		c.put("a")
 		return c.leader().m.Rules()
 	}
@@ -315,7 +315,7 @@ func upgradeWhenAllKnow(t *testing.T) {
 		}
 	}
 	all[2].stop()
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	for _, m := range all[:2] {
 		if got := m.m.Rules(); got != 1 {
 			t.Fatalf("rules %d, and one node is away", got)
@@ -326,7 +326,7 @@ func upgradeWhenAllKnow(t *testing.T) {
 	if got := inForce(); got != 2 {
 		t.Fatalf("rules %d, and all know 2", got)
 	}
-	time.Sleep(30 * time.Second)
+	time.Sleep(15 * time.Second)
 	assert.NotEqual(t, marksOf(c.leader().node), 0, "no mark")
 }
 

@@ -175,7 +175,10 @@ func (m *fakeMachine) Apply(index uint64, entry []byte) ([]event.Result, error) 
 			out = append(out, event.Result{Index: index, Digest: [16]byte{1}})
 			continue
 		}
-		name := nameOf(&cmd)
+		name := cmd.Actor
+		if cmd.PutQueue != nil {
+			name = cmd.PutQueue.Name
+		}
 		if name == "fail" {
 			return nil, errors.New("the fake fails")
 		}
@@ -308,13 +311,6 @@ func leaseOf(name string) *event.Command {
 
 func background(name string) *event.Command {
 	return &event.Command{Actor: name, Retain: &event.Retain{Before: 1}}
-}
-
-func nameOf(c *event.Command) string {
-	if c.PutQueue != nil {
-		return c.PutQueue.Name
-	}
-	return c.Actor
 }
 
 // node is one replica under test, and its disk.

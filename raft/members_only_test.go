@@ -14,10 +14,8 @@ import (
 // Members ask the leader where that is another node. Who is no member forwards nothing and learns
 // nothing: neither a node without a cluster nor one that only names it.
 func membersAskTheLeader(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("a")
+	c, l, _, _ := three(t)
 	const question = "test.question"
-	l := c.leader()
 	for _, m := range c.members() {
 		m.HandleMembers(t.Context(), question, peer.Answer(
 			func(context.Context, peer.Identity, any) (string, error) { return m.name, nil }))

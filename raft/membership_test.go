@@ -189,10 +189,7 @@ func removedAsSoonAsItJoined(others int) func(*testing.T) {
 }
 
 func wipedNodeComesBack(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.puts("", 10)
-	l := c.leader()
-	wiped := c.others(l)[0]
+	c, l, wiped, _ := three(t)
 	wiped.stop()
 	c.put("meanwhile")
 	wiped.disk, wiped.inc = memdisk.New(), "wiped"
@@ -220,27 +217,24 @@ func votesAreTakenWithAMajorityOnly(t *testing.T) {
 		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: " +
 			"startStopReplication writes what updateLastAppended reads")
 	}
-	c := cluster(t, 3, nil)
-	l := c.leader()
-	c.level()
-	others := c.others(l)
+	c, l, one, other := three(t)
 	demote := func(m *member) error {
 		return l.AddMember(context.Background(), Member{ID: m.name, RaftAddr: m.addr})
 	}
-	others[1].stop()
-	answers(t, demote(others[0]), event.CodeConflict)
-	answers(t, l.RemoveMember(context.Background(), others[0].name, false), event.CodeConflict)
+	other.stop()
+	answers(t, demote(one), event.CodeConflict)
+	answers(t, l.RemoveMember(context.Background(), one.name, false), event.CodeConflict)
 	c.put("it goes on")
-	c.start(others[1])
-	until(t, "all are there", func() bool { return demote(others[0]) == nil })
+	c.start(other)
+	until(t, "all are there", func() bool { return demote(one) == nil })
 	until(t, "two voters are left", func() bool { return l.votersKnown() == 2 })
 	// The leader's own vote goes when another one leads.
 	until(t, "the leader is demoted", func() bool { return demote(l) == nil })
 	until(t, "another one leads, alone", func() bool {
-		return others[1].leadsReady() && others[1].votersKnown() == 1
+		return other.leadsReady() && other.votersKnown() == 1
 	})
-	answers(t, others[1].AddMember(context.Background(),
-		Member{ID: others[1].name, RaftAddr: others[1].addr}), event.CodeConflict)
+	answers(t, other.AddMember(context.Background(),
+		Member{ID: other.name, RaftAddr: other.addr}), event.CodeConflict)
 }
 
 // A node that listens elsewhere than last time tells so, also where it does not
@@ -250,9 +244,8 @@ func followersAddressIsCorrected(t *testing.T) {
 		t.Skip("hashicorp/raft v1.8.0 itself races where a server's address changes: " +
 			"startStopReplication writes what updateLastAppended reads")
 	}
-	c := cluster(t, 3, nil)
-	c.put("a")
-	there := c.moves(c.others(c.leader())[0])
+	c, _, moved, _ := three(t)
+	there := c.moves(moved)
 	until(t, "all know the new address", func() bool {
 		for _, m := range c.members() {
 			for _, s := range m.Members() {
@@ -268,10 +261,7 @@ func followersAddressIsCorrected(t *testing.T) {
 }
 
 func snapshotAll(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("a")
-	c.level()
-	l := c.leader()
+	c, l, _, _ := three(t)
 	until(t, "all are reached", func() bool {
 		got, err := l.SnapshotAll(context.Background())
 		return err == nil && len(got) == 3
@@ -284,14 +274,10 @@ func snapshotAll(t *testing.T) {
 // How old a stale read is: nothing at the leader, growing where a node is cut
 // off.
 func ageGrowsWhenCutOff(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("a")
-	c.level()
-	l := c.leader()
+	c, l, f, _ := three(t)
 	if age, ok := l.Age(); !ok || age != 0 {
 		t.Errorf("the leader's age is %v, %v", age, ok)
 	}
-	f := c.others(l)[0]
 	until(t, "it knows its age", func() bool { _, ok := f.Age(); return ok })
 	c.isolate(f.name, true)
 	until(t, "it ages", func() bool { age, ok := f.Age(); return ok && age > 500*time.Millisecond })

@@ -20,17 +20,13 @@ import (
 // A directory that is put back from an old copy does not vote, does not
 // acknowledge, and comes back as another incarnation, which is promoted.
 func oldCopyIsFoundOut(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("before")
-	c.level()
-	l := c.leader()
-	back := c.others(l)[0]
+	c, _, back, _ := three(t)
 	back.stop()
 	old := back.disk.Clone()
 	c.start(back)
 	c.puts("after", 20)
 	c.level()
-	l = c.leader()
+	l := c.leader()
 	l.recorded(back)
 	back.stop()
 	l.stop() // also one that was restarted remembers
@@ -64,9 +60,7 @@ func oldCopyIsFoundOut(t *testing.T) {
 // with its server, and of the members that it knows one is left, which does not
 // lead.
 func oldCopyOfAReplacedDirectory(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("before")
-	c.level()
+	c, stays, back, other := three(t)
 	replace := func(m *member) {
 		m.stop()
 		m.disk, m.inc, m.initial = memdisk.New(), m.name+"-2", nil
@@ -76,8 +70,6 @@ func oldCopyOfAReplacedDirectory(t *testing.T) {
 		c.voting(3)
 		c.level()
 	}
-	stays := c.leader()
-	back, other := c.others(stays)[0], c.others(stays)[1]
 	back.stop()
 	old, inc, initial := back.disk.Clone(), back.inc, back.initial
 	c.start(back)
@@ -118,11 +110,7 @@ func vouchedForWhereTheyAreNow(t *testing.T) {
 // A follower that knows another one only from what that tells each second
 // objects too, where the leader that has its acknowledgements is gone.
 func followersRememberEachOther(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("before")
-	c.level()
-	l := c.leader()
-	back, other := c.others(l)[0], c.others(l)[1]
+	c, l, back, other := three(t)
 	old := back.disk.Clone()
 	c.puts("after", 20)
 	c.level()
@@ -167,11 +155,7 @@ func (c *nodes) markApart(m *member) {
 // down. A mark on another disk (apart) is not put back. elected: after the copy there was an election,
 // so the next one is in the same term, and entries of two leaders seem to be the same.
 func among(t *testing.T, apart, elected bool) (c *nodes, back, away, has *member) {
-	c = cluster(t, 3, nil)
-	c.put("before")
-	c.level()
-	has = c.leader()
-	away, back = c.others(has)[0], c.others(has)[1]
+	c, has, away, back = three(t)
 	if apart {
 		c.markApart(back)
 	}
@@ -256,11 +240,7 @@ func replacedOneComes(instead int) func(t *testing.T) {
 
 // A voter that was silent, and knows nothing newer, confirms when it is back.
 func silentVoterConfirms(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("a")
-	c.level()
-	l := c.leader()
-	down, again := c.others(l)[0], c.others(l)[1]
+	c, l, down, again := three(t)
 	down.stop()
 	again.stop()
 	c.start(again)
@@ -302,8 +282,7 @@ func oldCopyBelowItsMark(t *testing.T) {
 // A copy from before its node was a member knows nobody to wait for: it returns as another member, if
 // it can find the others.
 func emptyCopyBelowItsMark(t *testing.T) {
-	c := cluster(t, 3, nil)
-	m := c.others(c.leader())[0]
+	c, _, m, _ := three(t)
 	c.markApart(m)
 	m.stop()
 	m.disk, m.initial = memdisk.New(), nil
@@ -374,10 +353,7 @@ func loneCopyAsksWhomItIsToldOf(t *testing.T) {
 // A copy of a running node's directory, started elsewhere, does not take its
 // place.
 func twinEnds(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("a")
-	c.level()
-	one := c.others(c.leader())[0]
+	c, _, one, _ := three(t)
 	two := c.fresh("twin")
 	two.name, two.inc, two.disk = one.name, one.inc, one.disk.Clone()
 	c.start(two)

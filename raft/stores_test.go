@@ -2,13 +2,11 @@ package raft
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	hraft "github.com/hashicorp/raft"
 
@@ -81,7 +79,9 @@ func TestRefusedAtTheStart(t *testing.T) {
 		"a flipped bit": {3, func(t *testing.T, disk *memdisk.Disk, n *node) {
 			n = n.again()
 			n.put(marker(0))
-			n.put("behind it") // else raft-wal takes it for torn
+			for range 150 { // a file full: the newest is copied at the start
+				n.put(marker(1))
+			}
 			n.down()
 			for _, name := range holds(t, disk, marker(0)) {
 				b := disk.Get("/raft/" + name)
@@ -110,18 +110,6 @@ func TestRefusedAtTheStart(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestUnknownNodeDoesNotBootstrap(t *testing.T) {
-	o := on(memdisk.New())
-	o.Initial, o.LeaderWait = nil, 100*time.Millisecond
-	n, err := tryBoot(t, o)
-	require.NoError(t, err)
-	if ok, why := n.Ready(); ok || !slices.Contains(why, "no leader is known") {
-		t.Errorf("ready %v, %v", ok, why)
-	}
-	notApplied(t, n.refused(context.Background(), put("a")), event.CodeNoLeader)
-	notApplied(t, n.Barrier(context.Background()), event.CodeNoLeader)
 }
 
 // Seed's directory is of a new cluster of one, which goes on where the event log ends.

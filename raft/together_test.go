@@ -55,6 +55,8 @@ func deposedLeaderAnswersNobody(t *testing.T) {
 	c.put("after", old.name)
 	written.Store(true)
 	<-ended
+	_, why := old.Ready()
+	assert.True(t, contains(why, "no leader is known"), "ready: %v", why)
 	// In bounded time, and as something that can be asked again.
 	notApplied(t, old.Barrier(t.Context()), event.CodeNoLeader)
 	notApplied(t, old.refused(t.Context(), put("late")), event.CodeNoLeader)
@@ -85,29 +87,27 @@ func (w *writers) start(m *member, n int, stop <-chan struct{}) {
 				case <-stop:
 					return
 				default:
-					if !w.write(m, fmt.Sprintf("%s-%d-%d", m.name, i, k)) {
-						time.Sleep(time.Millisecond) // else time does not pass
-					}
+					w.write(m, fmt.Sprintf("%s-%d-%d", m.name, i, k))
+					time.Sleep(time.Millisecond) // which is that of the bubble
 				}
 			}
 		})
 	}
 }
 
-func (w *writers) write(m *member, name string) bool {
+func (w *writers) write(m *member, name string) {
 	_, err := m.Propose(context.Background(), put(name))
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err == nil {
 		w.done = append(w.done, name)
-		return true
+		return
 	}
 	p := asProblem(m.t, err)
 	w.why[p.Error()] = true
 	if !p.Unknown {
 		w.refused = append(w.refused, name)
 	}
-	return false
 }
 
 func (w *writers) count() int {
@@ -139,7 +139,7 @@ func leadersGo(t *testing.T) {
 		require.NoError(t, l.StepDown(t.Context()))
 		assert.False(t, l.Leader(), "it still leads")
 	}
-	l := c.settled()
+	l := c.leader()
 	more("")
 	l.down()
 	more(l.name)

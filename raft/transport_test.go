@@ -18,8 +18,7 @@ import (
 // A leader hears of a newer term on its main loop alone: else it could write what it
 // gathered as an entry of a term that another node leads.
 func heartbeatThatDeposes(t *testing.T) {
-	c := cluster(t, 3, nil)
-	l := c.leader()
+	_, l, _, _ := three(t)
 	tr := l.trans
 	usual := tr.heartbeat.Load()
 	var past atomic.Bool
@@ -43,11 +42,7 @@ func heartbeatThatDeposes(t *testing.T) {
 // A follower's log may end with what a deposed leader wrote. A request of the next leader that does
 // not reach as far says nothing about that, although this leader has committed more.
 func commitsNothingUnchecked(t *testing.T) {
-	c := cluster(t, 3, nil)
-	c.put("first")
-	c.level()
-	others := c.others(c.leader())
-	f, next := others[0], others[1]
+	c, _, f, next := three(t)
 	c.isolate(f.name, true)
 	last, term := f.raft.LastIndex(), f.raft.CurrentTerm()
 	send := func(from *member, term, prev, prevTerm, commit uint64, entries ...*hraft.Log) {

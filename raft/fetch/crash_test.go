@@ -228,7 +228,6 @@ func TestFlippedByte(t *testing.T) {
 			require.True(t, install(t, disk, p) && maps.Equal(snapshot(t, disk), l.fresh),
 				"%s: byte %d: not the new directory", l.name, at)
 		}
-		l.net.bend = nil
 	}
 }
 
@@ -255,7 +254,6 @@ func TestFlippedList(t *testing.T) {
 				t.Fatalf("%s: byte %d: neither the old nor the new directory", l.name, at)
 			}
 		}
-		l.net.bend = nil
 	}
 }
 
@@ -283,7 +281,6 @@ func TestCutShort(t *testing.T) {
 		for name, n := range whole {
 			assert.Equal(t, n, 1, "%s: %s came whole", l.name, name)
 		}
-		l.net.bend = nil
 	}
 }
 

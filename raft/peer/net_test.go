@@ -484,25 +484,3 @@ func TestAcceptFails(t *testing.T) {
 	_, _, err = b.Call(t.Context(), at(n), "echo", nil)
 	assert.NoError(t, err)
 }
-
-// TestZone: an address is one that is dialled. It need not be a part of a URL, in which the zone of a
-// link-local address is written in another way.
-func TestZone(t *testing.T) {
-	const addr = "[fe80::1%eth0]:7071"
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	a := startOn(t, l, "a")
-	a.Handle(t.Context(), "echo", echo)
-	b := start(t, "b", func(o *Options) {
-		o.Dial = func(_ context.Context, to string) (net.Conn, error) {
-			assert.Equal(t, to, addr)
-			return net.Dial("tcp", l.Addr().String())
-		}
-	})
-	got, _, err := b.Call(t.Context(), Target{Addr: addr}, "echo", []byte("x"))
-	require.NoError(t, err)
-	assert.Equal(t, string(got), "b:x")
-	is, err := b.Hello(t.Context(), addr)
-	require.NoError(t, err)
-	assert.Equal(t, is.Node, "a")
-}

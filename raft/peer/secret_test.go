@@ -63,13 +63,14 @@ func TestHandshake(t *testing.T) {
 		known    bool   // it is known who is there, all the same
 		here     bool   // the other side says something else, or nothing
 	}{
-		"same cluster":    {},
-		"by name":         {target: Target{Node: "b", Incarnation: "i-b"}},
-		"another cluster": {from: cluster("d"), want: `belongs to cluster "c"`, known: true},
-		"from none":       {from: cluster(""), raft: "do not both belong"},
-		"to none":         {to: cluster(""), raft: "do not both belong"},
-		"both none":       {from: cluster(""), to: cluster(""), raft: "do not both belong"},
-		"another node":    {target: Target{Node: "x"}, want: `"b", not "x"`, known: true},
+		"same cluster":                 {},
+		"by name":                      {target: Target{Node: "b", Incarnation: "i-b"}},
+		"with a zone, unlike in a URL": {target: Target{Addr: "fe80::1%eth0"}},
+		"another cluster":              {from: cluster("d"), want: `belongs to cluster "c"`, known: true},
+		"from none":                    {from: cluster(""), raft: "do not both belong"},
+		"to none":                      {to: cluster(""), raft: "do not both belong"},
+		"both none":                    {from: cluster(""), to: cluster(""), raft: "do not both belong"},
+		"another node":                 {target: Target{Node: "x"}, want: `"b", not "x"`, known: true},
 		"another incarnation": {target: Target{Node: "b", Incarnation: "i-x"},
 			want: `another data directory: incarnation "i-b", not "i-x"`, known: true},
 		"no replica":   {bare: true, raft: "no replica"},
@@ -106,7 +107,8 @@ func TestHandshake(t *testing.T) {
 				o.Logger = slog.New(slog.NewTextHandler(&logged, nil))
 			})...)
 			a := start(t, "a", append(c.from, func(o *Options) {
-				o.Dial = func(ctx context.Context, _ string) (net.Conn, error) {
+				o.Dial = func(ctx context.Context, addr string) (net.Conn, error) {
+					assert.Equal(t, addr, c.target.Addr, "dialled")
 					return new(net.Dialer).DialContext(ctx, "tcp", b.Addr())
 				}
 			})...)

@@ -14,13 +14,6 @@ import (
 	"github.com/qlogd/qlogd/api/wire"
 )
 
-// Every template parses: one that does not keeps the node from starting.
-func TestTemplates(t *testing.T) {
-	if _, err := loadTemplates(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // over returns a console over an API that answers so.
 func over(t *testing.T, api http.HandlerFunc) *Console {
 	t.Helper()

@@ -107,7 +107,7 @@ func nowhereBut(t *testing.T, c *cluster.Cluster, secret, there string) {
 	for _, path := range []string{
 		"/v1/events?from=start", "/v1/webhooks", "/v1/queues/hooks/messages", "/metrics", "/readyz",
 	} {
-		status, b, err := c.Node(0).Do(t.Context(), http.MethodGet, path, nil)
+		status, b, err := c.Node(0).Get(t.Context(), path)
 		assert.True(t, err == nil && status == http.StatusOK && !bytes.Contains(b, []byte(secret)),
 			"%s: %d %v, or it has the secret", path, status, err)
 	}

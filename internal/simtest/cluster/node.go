@@ -206,7 +206,7 @@ func (n *Node) WaitReady() error {
 }
 
 func (n *Node) ready(ctx context.Context) error {
-	status, b, err := n.Do(ctx, http.MethodGet, "/readyz", nil)
+	status, b, err := n.Get(ctx, "/readyz")
 	if err == nil && status != http.StatusOK {
 		err = fmt.Errorf("%d %s", status, b)
 	}

@@ -353,14 +353,12 @@ func pushTerm(t *testing.T, ctx context.Context, n *cluster.Node) {
 	assert.Equal(t, len(s.all()), len(ids), "requests for messages")
 }
 
-// TestPushFailover: the leader is killed in the middle, again and again. Nothing is
+// pushOverFailovers: the leader is killed in the middle, again and again. Nothing is
 // lost, order by key holds, and each delivery of a message has the same id.
-func TestPushFailover(t *testing.T) {
-	t.Parallel()
+func pushOverFailovers(t *testing.T, c *cluster.Cluster) {
 	s := newSink(t, nil)
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3, Flags: []string{"--push-allow-private"}})
 	cl := c.Client()
-	queue(t, cl, "q", fmt.Sprintf(`{"ordering":"per_key",
+	queue(t, cl, "pushed", fmt.Sprintf(`{"ordering":"per_key",
 		"delivery":{"lease_ms":3000,"max_attempts":0,"initial_backoff_ms":10},
 		"push":{"url":%q,"max_in_flight":6}}`, s.srv.URL))
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
@@ -368,7 +366,7 @@ func TestPushFailover(t *testing.T) {
 	var ids []string
 	for i := range 2 {
 		more := make(chan []string, 1)
-		go func() { more <- keyed(t, cl, "q", 6, 15*i, 15*(i+1)) }()
+		go func() { more <- keyed(t, cl, "pushed", 6, 15*i, 15*(i+1)) }()
 		before := s.done()
 		within(t, ctx, "it goes on", func() bool { return s.done() > before+30 })
 		leader := c.WaitLeader()
@@ -376,7 +374,7 @@ func TestPushFailover(t *testing.T) {
 		leader.Restart()
 		ids = append(ids, <-more...)
 	}
-	acked(t, ctx, cl, "q", len(ids))
+	acked(t, ctx, cl, "pushed", len(ids))
 	delivered(t, s, ids)
 	t.Logf("%d requests for %d messages", len(s.all()), len(ids))
 }

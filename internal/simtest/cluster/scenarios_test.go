@@ -51,15 +51,13 @@ func ended(t *testing.T, n *cluster.Node) {
 	}
 }
 
-// TestStranger: a data directory of another cluster is refused, and not harmed.
-func TestStranger(t *testing.T) {
-	t.Parallel()
+// stranger: a data directory of another cluster is refused, and not harmed.
+func stranger(t *testing.T, c *cluster.Cluster) {
 	other := cluster.StartCluster(t, cluster.Options{Nodes: 1})
 	queue(t, other.Client(), "q", "")
 	ids := some(t, other.Client(), 3)
 	other.Node(0).Term()
 
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
 	queue(t, c.Client(), "q", "")
 	n := c.Node(0) // of the same name as the stranger
 	n.Term()
@@ -85,13 +83,14 @@ func lastLine(s string) string {
 // TestNodesGo: what clients see of nodes that go and come back.
 func TestNodesGo(t *testing.T) {
 	t.Parallel()
-	c := cluster.StartCluster(t, cluster.Options{Nodes: 3})
+	c := cluster.StartCluster(t, cluster.Options{Flags: []string{"--push-allow-private"}})
 	for _, s := range []struct {
 		name string
 		run  func(*testing.T, *cluster.Cluster)
 	}{
 		{"no majority", noMajority}, {"waiters outlive the leader", waitersOutliveTheLeader},
-		{"rolling restart", rollingRestart},
+		{"rolling restart", rollingRestart}, {"stranger", stranger},
+		{"push over failovers", pushOverFailovers},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			s.run(t, c)
@@ -133,7 +132,7 @@ func noMajority(t *testing.T, c *cluster.Cluster) {
 	if _, err := once.Message(ctx, ids[0], client.Stale()); err != nil {
 		t.Errorf("a stale read: %v", err)
 	}
-	if status, body, err := n.Do(ctx, http.MethodGet, "/readyz", nil); err != nil ||
+	if status, body, err := n.Get(ctx, "/readyz"); err != nil ||
 		status != http.StatusServiceUnavailable {
 		t.Errorf("readyz: %d %s %v", status, body, err)
 	}

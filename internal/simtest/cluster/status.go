@@ -4,12 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"slices"
 	"time"
 
 	"github.com/qlogd/qlogd/api/wire"
+	"github.com/qlogd/qlogd/client"
 )
 
 // member returns the node of that name, and whether there is one.
@@ -29,39 +29,25 @@ const askTimeout = 10 * time.Second
 func (n *Node) Status(ctx context.Context) (*wire.Cluster, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	s := &wire.Cluster{}
-	status, body, err := n.Do(ctx, http.MethodGet, "/v1/cluster", nil)
+	s, err := n.Client(client.WithToken(n.opts.Token),
+		client.WithRetry(client.Retry{Attempts: 1})).Cluster(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", n.name, err)
-	}
-	if status != http.StatusOK {
-		return nil, fmt.Errorf("%s: %d %s", n.name, status, body)
-	}
-	if err := wire.Unmarshal(body, s); err != nil {
-		return nil, fmt.Errorf("%s: %w in %s", n.name, err, body)
 	}
 	return s, nil
 }
 
-// Do sends one request to the node and returns status and body.
-func (n *Node) Do(ctx context.Context, method, path string, body io.Reader) (int, []byte, error) {
-	req, err := http.NewRequestWithContext(ctx, method, "http://node"+path, body)
-	if err != nil {
-		return 0, nil, err
-	}
-	if body != nil {
-		req.Header.Set("Content-Type", "application/json")
-	}
+// Get asks the node for a path, and returns status and body.
+func (n *Node) Get(ctx context.Context, path string) (int, []byte, error) {
+	h := http.Header{}
 	if n.opts.Token != "" {
-		req.Header.Set("Authorization", "Bearer "+n.opts.Token)
+		h.Set("Authorization", "Bearer "+n.opts.Token)
 	}
-	resp, err := n.HTTP().Do(req)
+	resp, b, err := n.Client().Raw(ctx, http.MethodGet, path, h, nil)
 	if err != nil {
 		return 0, nil, err
 	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(resp.Body)
-	return resp.StatusCode, b, err
+	return resp.StatusCode, b, nil
 }
 
 // Leader returns the node that leads, as itself says: nil while there is none.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"net/http"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -87,7 +86,7 @@ func waitersOutliveTheLeader(t *testing.T, c *cluster.Cluster) {
 func waits(t *testing.T, n *cluster.Node) {
 	t.Helper()
 	cluster.Until(t, func() error {
-		_, b, err := n.Do(t.Context(), http.MethodGet, "/metrics", nil)
+		_, b, err := n.Get(t.Context(), "/metrics")
 		if err == nil && !bytes.Contains(b, []byte("\nqlogd_lease_waiters 1\n")) {
 			err = fmt.Errorf("nobody waits at %s", n.Name())
 		}

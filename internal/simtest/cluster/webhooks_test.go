@@ -337,7 +337,7 @@ func TestWebhooks(t *testing.T) {
 // signature nowhere.
 func original(t *testing.T, c *cluster.Cluster, d delivery, id string) {
 	t.Helper()
-	status, text, err := c.Follower().Do(t.Context(), http.MethodGet, "/v1/messages/"+id, nil)
+	status, text, err := c.Follower().Get(t.Context(), "/v1/messages/"+id)
 	require.True(t, err == nil && status == http.StatusOK, "%d %v %s", status, err, text)
 	var m struct {
 		Original json.RawMessage

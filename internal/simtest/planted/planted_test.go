@@ -30,7 +30,6 @@ var campaigns = map[string]struct{ env, args string }{
 		"./log ./raft/fetch ./replay"},
 	"crash":    {"CRASH_KILLS=10" + underLoad, "-run ^TestCrash$ ./internal/simtest/cluster/crashtest"},
 	"powercut": {"POWER_CUTS=5" + underLoad, "-run ^TestPowerCut$ ./internal/simtest/cluster/crashtest"},
-	"chaos":    {underLoad, "-run ^TestChaos$ ./internal/simtest/cluster/crashtest"},
 	"story":    {"STORY_MESSAGES=1400", "-run ^TestDeadLetterStory$ ./internal/simtest/cluster"},
 	"erasure":  {"", "-run ^TestErase$ ./internal/simtest/cluster"},
 	"webhooks": {"WEBHOOKS=400", "-run ^TestWebhooks$ ./internal/simtest/cluster"},

@@ -45,19 +45,18 @@ type chaos struct {
 func (ch *chaos) faults() []fault {
 	var all, first []fault
 	for _, f := range []struct {
-		env  string
-		most int
+		env string
 		fault
 	}{
-		{"CHAOS_LEADER_KILLS", 2, fault{"leader killed", ch.killLeader}},
-		{"CHAOS_ALL_KILLS", 1, fault{"all killed", ch.killAll}},
-		{"CHAOS_WIPES", 1, fault{"follower wiped", ch.wipe}},
-		{"CHAOS_PAUSES", 1, fault{"paused", ch.pause}},
-		{"CHAOS_CUTS", 2, fault{"cut", ch.cut}},
-		{"CHAOS_STOPS", 1, fault{"stopped", ch.term}},
-		{"CHAOS_TRANSFERS", 1, fault{"transferred", ch.transfer}},
+		{"CHAOS_LEADER_KILLS", fault{"leader killed", ch.killLeader}},
+		{"CHAOS_ALL_KILLS", fault{"all killed", ch.killAll}},
+		{"CHAOS_WIPES", fault{"follower wiped", ch.wipe}},
+		{"CHAOS_PAUSES", fault{"paused", ch.pause}},
+		{"CHAOS_CUTS", fault{"cut", ch.cut}},
+		{"CHAOS_STOPS", fault{"stopped", ch.term}},
+		{"CHAOS_TRANSFERS", fault{"transferred", ch.transfer}},
 	} {
-		for i := range cluster.Number(ch.t, f.env, f.most) {
+		for i := range cluster.Number(ch.t, f.env, 1) {
 			if i == 0 {
 				first = append(first, f.fault)
 			} else {

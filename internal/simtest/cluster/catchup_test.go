@@ -44,7 +44,6 @@ func miss(t *testing.T, c *cluster.Cluster, messages int) *cluster.Node {
 	t.Helper()
 	n := c.Follower()
 	n.Term()
-	n.Patient(5 * time.Minute)
 	began := time.Now()
 	fill(t, c.ClientFrom(c.Others(n)[0]), "q", messages)
 	t.Logf("%s missed %d messages, which took %s", n.Name(), messages,
@@ -77,7 +76,6 @@ func othersGoOn(t *testing.T, c *cluster.Cluster, messages, rate int, timed bool
 func leaderDies(t *testing.T, c *cluster.Cluster, messages, rate int) {
 	leader := c.WaitLeader()
 	n := miss(t, c, messages)
-	leader.Patient(5 * time.Minute)
 	l := offer(t, c, n, rate)
 	begun := func() int {
 		return strings.Count(n.Log(), `"msg":"fetching"`) +

@@ -204,11 +204,11 @@ func (b byName) CloseIdleConnections() {
 }
 
 // pollEvery is how often a state is looked at that no event marks.
-const pollEvery = 20 * time.Millisecond
+const pollEvery = 50 * time.Millisecond
 
 // patience is how long anything may take: it only ends a test that hangs, so it is
 // far more than a busy machine needs.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // Until polls until look returns nil, and fails the test with what it returned
 // last if that takes too long.

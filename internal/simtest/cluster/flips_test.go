@@ -38,7 +38,6 @@ func TestFlips(t *testing.T) {
 	from := cluster.Number(t, "FLIPS_FROM", 0)
 	f := &flips{n: cluster.Start(t, cluster.Options{NoVerify: true, Flags: []string{
 		"--checkpoint-entries", "40", "--log-segment-bytes", "65536"}}), want: map[string]string{}}
-	f.n.Patient(time.Minute)
 	queue(t, f.n.Client(), "q", "")
 	// One directory of a node that was stopped, and one of a node that was killed,
 	// with entries behind its newest checkpoint.

@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,7 +55,6 @@ type Node struct {
 	proc   *process
 	starts int
 	paused bool
-	wait   time.Duration // for it to become ready; 0: patience
 }
 
 // Start starts a node that is a cluster of its own and returns once it is ready.
@@ -170,21 +168,11 @@ func (n *Node) Restart() {
 	}
 }
 
-// Patient lets WaitReady wait so long, for a node that has much to do before.
-func (n *Node) Patient(wait time.Duration) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.wait = wait
-}
-
 // WaitReady returns once /readyz says so, or with an error when the program
 // ended or took too long.
 func (n *Node) WaitReady() error {
 	p := n.process()
-	n.mu.Lock()
-	wait := cmp.Or(n.wait, patience)
-	n.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), wait)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	go func() {
 		defer cancel()
@@ -201,7 +189,7 @@ func (n *Node) WaitReady() error {
 		return fmt.Errorf("%s ended before it was ready: %v; its log ends with\n%s", n.name, p.err,
 			n.log.tail(20))
 	}
-	return fmt.Errorf("%s was not ready after %s: %w; its log ends with\n%s", n.name, wait, err,
+	return fmt.Errorf("%s was not ready after %s: %w; its log ends with\n%s", n.name, patience, err,
 		n.log.tail(20))
 }
 

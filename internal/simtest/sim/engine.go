@@ -115,8 +115,9 @@ func openEngine(l *life) (_ *engine, err error) {
 		SnapshotThreshold: w.plan.Sizes.Checkpoint, SnapshotInterval: -1,
 		TrailingLogs: w.plan.Sizes.Trailing, KeepCheckpoints: 2,
 		SegmentBytes: raftSegment, MarkEntries: marksEvery,
-		HeartbeatTimeout: w.o.Heartbeat, LeaderLeaseTimeout: w.o.Heartbeat / 2,
-		CommitTimeout: w.o.Commit,
+		// Each beat is work.
+		HeartbeatTimeout: time.Second, LeaderLeaseTimeout: time.Second / 2,
+		CommitTimeout: 250 * time.Millisecond,
 		FreeBytes: func() (uint64, error) {
 			if l.n.full.Load() > 0 {
 				return 1 << 20, nil

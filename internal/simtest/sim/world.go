@@ -23,16 +23,12 @@ import (
 
 // Options of a run.
 type Options struct {
-	Seed    uint64
-	Steps   int // of the nemesis, at least; default 10
-	Clients int // default 4
+	Seed  uint64
+	Steps int // of the nemesis, at least; default 10
 	// NoVouch is a mistake, to see that it is found: everybody vouches for everybody.
 	NoVouch bool
 	// Plan, if set, is done in place of the seed's own.
 	Plan *Plan
-	// Heartbeat is Raft's heartbeat and election timeout, Commit how often an
-	// idle leader announces the commit index: each beat is work.
-	Heartbeat, Commit time.Duration
 	// Log takes what the nodes log, if set.
 	Log slog.Handler
 }
@@ -83,9 +79,6 @@ type backup struct {
 // Run does a run. It must be called in a bubble of testing/synctest of its own.
 func Run(o Options) *Report {
 	def(&o.Steps, 10)
-	def(&o.Clients, 4)
-	def(&o.Heartbeat, time.Second)
-	def(&o.Commit, 250*time.Millisecond)
 	w := &world{o: o, start: time.Now(), counts: map[string]int{}, done: make(chan struct{})}
 	if o.Plan != nil {
 		w.plan = *o.Plan
@@ -253,7 +246,7 @@ func (w *world) run() {
 		w.find("the queues were not created: %v", err)
 		return
 	}
-	w.d.Go(w.o.Clients)
+	w.d.Go(4)
 	w.nemesis()
 	w.heal()
 	healed := time.Now()

@@ -3,6 +3,7 @@ package crashtest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -143,7 +144,7 @@ func Check(history []Op, rules map[string]Rules) []Violation {
 	c.sightings(ops)
 	c.settles(ops)
 	c.revivals(ops)
-	for _, uid := range sortedKeys(c.byUID) {
+	for _, uid := range slices.Sorted(maps.Keys(c.byUID)) {
 		m := c.byUID[uid]
 		slices.SortFunc(m.deliveries, func(a, b delivery) int {
 			return cmp.Compare(a.Lease, b.Lease)
@@ -296,10 +297,10 @@ func mayHaveTaken(op *Op, kinds ...Kind) bool {
 func (c *check) message(m *message) {
 	held := c.rules[m.queue].Held
 	if len(m.ids) > 1 && !held {
-		c.say(Twice, "%s has the ids %v", m.uid, sortedKeys(m.ids))
+		c.say(Twice, "%s has the ids %v", m.uid, slices.Sorted(maps.Keys(m.ids)))
 	}
 	if len(m.dead) > 1 && !held {
-		c.say(Twice, "%s died as %v", m.uid, sortedKeys(m.dead))
+		c.say(Twice, "%s died as %v", m.uid, slices.Sorted(maps.Keys(m.dead)))
 	}
 	forGood := []Kind{Ack, DeadLetter}
 	if held {
@@ -416,7 +417,7 @@ func earlier(settles []Op, b, a *Op) bool {
 
 // batches checks that a request is there in whole or not at all.
 func (c *check) batches() {
-	for _, name := range sortedKeys(c.requests) {
+	for _, name := range slices.Sorted(maps.Keys(c.requests)) {
 		r := c.requests[name]
 		seen, missing := "", ""
 		for _, uid := range r.uids {
@@ -490,7 +491,7 @@ func (c *check) rates() {
 func (c *check) lanes() {
 	type lane struct{ queue, key string }
 	lanes := map[lane][]*message{}
-	for _, uid := range sortedKeys(c.byUID) {
+	for _, uid := range slices.Sorted(maps.Keys(c.byUID)) {
 		m := c.byUID[uid]
 		// Where the first of several ids is not known, neither is its place.
 		if r := c.rules[m.queue]; r.PerKey && (len(m.ids) == 1 && !r.Held || r.Held &&
@@ -523,7 +524,7 @@ func idOf(m *message) string {
 	if len(m.ids) == 0 {
 		return ""
 	}
-	return sortedKeys(m.ids)[0]
+	return slices.Sorted(maps.Keys(m.ids))[0]
 }
 
 // leftAt returns the earliest time at which a message may have left its queue,
@@ -565,7 +566,7 @@ func (c *check) peeks(ops []Op) {
 		}
 	}
 	sent := map[string][]*message{} // by queue
-	for _, uid := range sortedKeys(c.byUID) {
+	for _, uid := range slices.Sorted(maps.Keys(c.byUID)) {
 		m := c.byUID[uid]
 		sent[m.queue] = append(sent[m.queue], m)
 	}
@@ -627,13 +628,4 @@ func (c *check) peeks(ops []Op) {
 			}
 		}
 	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
 }

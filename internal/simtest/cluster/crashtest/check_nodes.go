@@ -3,6 +3,7 @@ package crashtest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 )
@@ -36,7 +37,7 @@ func (c *check) reads(ops []Op) {
 			byUID[op.Found[0].UID] = append(byUID[op.Found[0].UID], op)
 		}
 	}
-	for _, uid := range sortedKeys(byUID) {
+	for _, uid := range slices.Sorted(maps.Keys(byUID)) {
 		m := c.byUID[uid]
 		if m == nil {
 			c.say(Phantom, "a read shows %s, which nobody sent", uid)

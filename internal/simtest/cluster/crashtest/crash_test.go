@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -133,7 +134,7 @@ func (c *campaign) run(faults []fault) {
 		count[f.name]++
 	}
 	var done []string
-	for _, name := range sortedKeys(count) {
+	for _, name := range slices.Sorted(maps.Keys(count)) {
 		done = append(done, fmt.Sprintf("%s %d times", name, count[name]))
 	}
 	c.t.Logf("figures: %s, %s=%d, %d operations checked", strings.Join(done, ", "), c.seedVar,
@@ -209,7 +210,7 @@ func summarize(t *testing.T, h *History) {
 			count["rejected"]++
 		}
 	}
-	for _, k := range sortedKeys(count) {
+	for _, k := range slices.Sorted(maps.Keys(count)) {
 		t.Logf("%6d %s", count[k], k)
 	}
 	for _, must := range []string{"enqueued", "delivered", "ack ok", "retry ok"} {

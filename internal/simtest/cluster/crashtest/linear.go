@@ -3,6 +3,7 @@ package crashtest
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
 	"slices"
@@ -177,7 +178,7 @@ var laneModel = (&porcupine.NondeterministicModel{
 func CheckLinear(history []Op, queue string, rules Rules,
 	timeout time.Duration) (violations []Violation, undecided int) {
 	lanes := lanesOf(history, queue, rules)
-	keys := sortedKeys(lanes)
+	keys := slices.Sorted(maps.Keys(lanes))
 	results := make([]porcupine.CheckResult, len(keys))
 	var next atomic.Int64
 	var wg sync.WaitGroup

@@ -12,8 +12,8 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-// ForNodes returns a Driver whose clients use real nodes through HTTP, and pause for up to that long
-// between two requests.
+// ForNodes returns a Driver whose clients use real nodes through HTTP, and pause for up to that
+// long between two requests.
 func ForNodes(seed uint64, pause time.Duration, nodes ...*cluster.Node) *Driver {
 	var clients []*client.Client
 	for _, n := range nodes {

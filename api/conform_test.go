@@ -3,7 +3,9 @@ package api
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -157,6 +159,15 @@ func TestDocumentBodiesHaveNoDefaults(t *testing.T) {
 	})
 }
 
+var validated sync.Map
+
+// conformed reports whether the same request was validated before: to do it again shows nothing.
+func conformed(r *http.Request, body []byte) bool {
+	text := fmt.Append(nil, r.Method, r.URL, r.Header, string(body))
+	_, again := validated.LoadOrStore(sha256.Sum256(text), true)
+	return again
+}
+
 // conform holds a request that was taken, and every answer, against the
 // OpenAPI document.
 func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
@@ -186,7 +197,7 @@ func conform(t *testing.T, r *http.Request) func(*httptest.ResponseRecorder) {
 		// The document can't say that ce-NAME headers make any body a payload.
 		raw := ct != typeJSON && ct != webhook.CloudEventType && ct != webhook.CloudBatchType || webhook.IsCloudEvent(r.Header)
 		in.Options = &openapi3filter.Options{AuthenticationFunc: openapi3filter.NoopAuthenticationFunc, ExcludeRequestBody: raw, ExcludeRequestQueryParams: raw && len(body) > 0, ExcludeResponseBody: r.Method == http.MethodHead}
-		if w.Code < 300 {
+		if w.Code < 300 && !conformed(probe, body) {
 			probe.Body = io.NopCloser(bytes.NewReader(body))
 			assert.NoError(t, openapi3filter.ValidateRequest(context.Background(), in),
 				"%s %s was taken, but", r.Method, r.URL)

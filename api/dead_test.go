@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -76,8 +77,10 @@ func testTask(t *testing.T) {
 		for died := 0; died < n; {
 			a := h.do("POST", "/v1/queues/q/lease", `{"max_messages":1000}`).want(200)
 			var items []string
+			payloads := a.each("messages", "payload")
 			for j, lease := range a.each("messages", "lease_id") {
-				i := int(a.get(fmt.Sprintf("messages.%d.payload", j)).(float64))
+				i, err := strconv.Atoi(payloads[j])
+				require.NoError(t, err)
 				if prev, ok := last[i%keys]; ok && prev+keys != i {
 					t.Fatalf("%d after %d", i, prev)
 				}

@@ -33,7 +33,7 @@ var deadCommands = group("dead",
 					m.ReplayResult, short(m.Key, 32), short(d.Error, 80)}
 			}
 		}
-		dead, err := first(f.Limit, c.AllDead(c.ctx, c.args[0], q))
+		dead, err := first(f.Limit, c.AllDead(c.ctx, c.args[0], q, client.At(f.At)))
 		return list(c.app, dead, err, header, row)
 	}),
 	remote("dead groups", func(c request, f *struct {

@@ -72,10 +72,11 @@ test: lint build ## what CI runs: lint, and all tests, with the race detector wh
 # where these are not installed, their tests say so.
 MODULES = bench client/qlogdotel examples/outbox webhook/oracle webhook/oracle/cloudevents
 .PHONY: $(MODULES:%=test/%)
+# The race detector where it does not build the product once more.
 test/bench: RACED = ./load
 $(MODULES:%=test/%): test/%:
 	cd $* && $(GOTEST) ./...
-	$(if $(RACED),cd $* && $(GOTEST) -race $(RACED)) # for others the product would be built again with it
+	$(if $(RACED),cd $* && $(GOTEST) -race $(RACED))
 
 .PHONY: console-test
 console-test: build bin/axe.min.js ## the console in Debian's chromium: pages, actions, roles, keyboard, phone, proxy, cluster, axe-core

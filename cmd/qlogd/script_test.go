@@ -2,7 +2,10 @@ package main
 
 import (
 	"bufio"
+	"context"
+	"encoding/json"
 	"errors"
+	goflag "flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,12 +20,20 @@ import (
 	"github.com/qlogd/qlogd/internal/simtest/cluster"
 )
 
-func TestMain(m *testing.M) { cluster.Main(m) }
+// TestMain runs command lines in the processes that startCommands starts.
+func TestMain(m *testing.M) {
+	if os.Getenv("QLOGD_TEST_COMMANDS") != "" {
+		runCommands()
+		return
+	}
+	_ = goflag.Set("rapid.checks", "30") // unless the command line sets more
+	cluster.Main(m)
+}
 
-// TestScripts runs the scripts in testdata/script with the real program. Besides testscript's own
-// commands they have:
+// TestScripts runs the scripts in testdata/script. Besides testscript's own commands they have:
 //
-//	exits N qlogd …   the exit code is N; output is in the files out and err
+//	exits N qlogd …   the exit code is N; output is in the files out and err. A script's commands
+//	                  share a process, but serve has one of its own; pages run the real program
 //	serve ARG…        start a server and wait until it serves; QLOGD_ADDR names it,
 //	                  and what it has logged is in the file log
 //	kill9, term       end it by this signal; term wants exit code 0
@@ -41,7 +52,9 @@ func TestScripts(t *testing.T) {
 			s := &served{}
 			e.Values[servedKey{}] = s
 			e.Defer(s.kill)
-			return nil
+			c, err := startCommands(e)
+			e.Values[commandsKey{}] = c
+			return err
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits": exits,
@@ -141,18 +154,83 @@ func (s *served) hup(ts *testscript.TestScript, _ []string) {
 	}
 }
 
+// settings are the environment variables that scripts set.
+var settings = []string{"HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR", "QLOGD_DATA_DIR",
+	"QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN", "QLOGD_CONTEXT",
+	"HOOK_SECRET", "HOOK_OTHER"}
+
+// program returns a command of the real program.
 func program(ts *testscript.TestScript, args []string) *exec.Cmd {
 	bin, _, _ := strings.Cut(ts.Getenv("PATH"), string(filepath.ListSeparator))
 	cmd := exec.Command(filepath.Join(bin, "qlogd"), args...)
 	cmd.Dir = ts.Getenv("WORK")
-	for _, name := range []string{"PATH", "HOME", "QLOGD_ADDR", "QLOGD_HTTP_ADDR",
-		"QLOGD_DATA_DIR", "QLOGD_LOG_LEVEL", "QLOGD_INSECURE", "QLOGD_CONFIG", "QLOGD_TOKEN", "QLOGD_CONTEXT",
-		"HOOK_SECRET", "HOOK_OTHER"} {
+	cmd.Env = []string{"PATH=" + ts.Getenv("PATH")}
+	for _, name := range settings {
 		if v := ts.Getenv(name); v != "" {
 			cmd.Env = append(cmd.Env, name+"="+v)
 		}
 	}
 	return cmd
+}
+
+type commandsKey struct{}
+
+// commands is a process that runs a script's command lines, in the script's folder.
+type commands struct {
+	to   *json.Encoder
+	from *json.Decoder
+}
+
+// commandLine is one of them; its answer is the exit code.
+type commandLine struct {
+	Args  []string
+	Env   map[string]string
+	Stdin string // a file
+}
+
+func startCommands(e *testscript.Env) (*commands, error) {
+	cmd := exec.Command(os.Args[0])
+	cmd.Dir, cmd.Stderr = e.WorkDir, os.Stderr
+	cmd.Env = []string{"PATH=" + e.Getenv("PATH"), "QLOGD_TEST_COMMANDS=1"}
+	to, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	from, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	e.Defer(func() {
+		_ = to.Close()
+		_ = cmd.Wait()
+	})
+	return &commands{json.NewEncoder(to), json.NewDecoder(from)}, cmd.Start()
+}
+
+// runCommands runs what it reads until the test closes the pipe.
+func runCommands() {
+	from, to := json.NewDecoder(os.Stdin), json.NewEncoder(os.Stdout)
+	for {
+		var line commandLine
+		if err := from.Decode(&line); err != nil {
+			return
+		}
+		for name, v := range line.Env {
+			_ = os.Unsetenv(name)
+			if v != "" {
+				_ = os.Setenv(name, v)
+			}
+		}
+		stdin := must(os.Open(line.Stdin))
+		out, errOut := must(os.Create("out")), must(os.Create("err"))
+		code := run(context.Background(), line.Args, stdin, out, errOut)
+		for _, f := range []*os.File{stdin, out, errOut} {
+			_ = f.Close()
+		}
+		if err := to.Encode(code); err != nil {
+			return
+		}
+	}
 }
 
 func exits(ts *testscript.TestScript, _ bool, args []string) {
@@ -161,31 +239,42 @@ func exits(ts *testscript.TestScript, _ bool, args []string) {
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	args = args[2:]
-	var stdin string
-	if n := len(args); n >= 2 && args[n-2] == "<" {
-		stdin, args = args[n-1], args[:n-2]
+	line := commandLine{Args: args[2:], Env: map[string]string{}, Stdin: os.DevNull}
+	if n := len(args); args[n-2] == "<" {
+		line.Args, line.Stdin = args[2:n-2], ts.MkAbs(args[n-1])
 	}
-	cmd := program(ts, args)
-	if stdin != "" {
-		f, err := os.Open(ts.MkAbs(stdin))
-		ts.Check(err)
-		defer f.Close()
-		cmd.Stdin = f
+	var got int
+	if line.Args[0] == "serve" {
+		got = exitCode(ts, line.Args)
+	} else {
+		for _, name := range settings {
+			line.Env[name] = ts.Getenv(name)
+		}
+		c := ts.Value(commandsKey{}).(*commands)
+		ts.Check(c.to.Encode(line))
+		ts.Check(c.from.Decode(&got))
 	}
-	var out, errOut strings.Builder
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	err = cmd.Run()
-	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
-		ts.Fatalf("%v", err)
-	}
-	ts.Check(os.WriteFile(ts.MkAbs("out"), []byte(out.String()), 0o600))
-	ts.Check(os.WriteFile(ts.MkAbs("err"), []byte(errOut.String()), 0o600))
-	ts.Logf("%s%s", out.String(), errOut.String())
-	if got := cmd.ProcessState.ExitCode(); got != want {
+	ts.Logf("%s%s", ts.ReadFile("out"), ts.ReadFile("err"))
+	if got != want {
 		ts.Fatalf("exit code %d, want %d", got, want)
 	}
+}
+
+// exitCode runs the real program and returns its exit code.
+func exitCode(ts *testscript.TestScript, args []string) int {
+	cmd := program(ts, args)
+	out, err := os.Create(ts.MkAbs("out"))
+	ts.Check(err)
+	defer out.Close()
+	errOut, err := os.Create(ts.MkAbs("err"))
+	ts.Check(err)
+	defer errOut.Close()
+	cmd.Stdout, cmd.Stderr = out, errOut
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		ts.Fatalf("%v", err)
+	}
+	return cmd.ProcessState.ExitCode()
 }
 
 func field(ts *testscript.TestScript, _ bool, args []string) {

@@ -343,11 +343,8 @@ func TestAttacks(t *testing.T) {
 	require.Equal(t, detect(t, l.dir, heads), "", "the honest log")
 
 	table := attacks(blocks, segments)
-	parent, step := t.TempDir(), 1
-	if testing.Short() {
-		step = 5
-	}
-	for i := 0; i < len(table); i += step {
+	parent := t.TempDir()
+	for i := 0; i < len(table); i += sample(1, 5) {
 		a, dir := table[i], filepath.Join(parent, fmt.Sprint(i))
 		require.NoError(t, os.CopyFS(dir, os.DirFS(l.dir)))
 		v := &victim{t: t, dir: dir, foreign: other.dir, blocks: blocks, ends: ends}

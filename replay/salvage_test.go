@@ -53,10 +53,7 @@ func TestSalvageFromABadDisk(t *testing.T) {
 	l := startLive(t, 7, 32<<10)
 	l.busy(200)
 	l.indexed()
-	step := int64(8192)
-	if testing.Short() {
-		step = 31 << 10
-	}
+	step := int64(sample(8<<10, 31<<10))
 	for _, s := range l.log.Segments() {
 		for off := int64(0); off < s.Size; off += step {
 			blocks, losses, _ := salvagedOn(t, badPage{segment: s.Name, off: off}, l.dir)
@@ -145,7 +142,7 @@ func TestSalvageKeepsEveryWholeBlock(t *testing.T) {
 	}
 	for _, name := range segments {
 		size := len(readFile(t, name))
-		for at := l.rng.IntN(200); at < size; at += 2477 {
+		for at := l.rng.IntN(200); at < size; at += sample(2477, 7001) {
 			dir := damaged(t, l.dir, filepath.Base(name), func(b []byte) []byte {
 				b[at] ^= 1 << l.rng.IntN(8)
 				return b

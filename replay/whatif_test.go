@@ -231,11 +231,7 @@ func (w *world) traffic(steps int) {
 
 // Under the policies that there were, everything happens as it did.
 func TestNothingIsOtherwiseUnderTheSamePolicy(t *testing.T) {
-	seeds := uint64(12)
-	if testing.Short() {
-		seeds = 3
-	}
-	for seed := range seeds {
+	for seed := range uint64(sample(12, 3)) {
 		w := begin(t, seed)
 		w.traffic(400)
 		s, told := w.run(WhatIfOptions{})

@@ -226,5 +226,13 @@ func (l *world) indexed() {
 	}
 }
 
+// sample returns whole, or with -short, under the race detector, short.
+func sample(whole, short int) int {
+	if testing.Short() {
+		return short
+	}
+	return whole
+}
+
 // must fails the test on an error.
 var must = require.NoError

@@ -94,9 +94,15 @@ func TestUnreadableIsDamage(t *testing.T) {
 	ways := map[string]func() error{
 		"check":  func() error { return l.Check(t.Context(), seg.First, nil) },
 		"record": func() error { _, err := l.record(event.Ref{Index: seg.First}); return err },
-		"block":  func() error { _, err := l.Block(seg.First); return err },
-		"chain":  func() error { _, err := l.ChainAt(seg.First); return err },
-		"time":   func() error { _, _, err := l.SeekTime(seg.PrevClock + 1); return err },
+		"events": func() error {
+			for _, err := range l.Events(t.Context(), seg.First, seg.Last) {
+				return err
+			}
+			return nil
+		},
+		"block": func() error { _, err := l.Block(seg.First); return err },
+		"chain": func() error { _, err := l.ChainAt(seg.First); return err },
+		"time":  func() error { _, _, err := l.SeekTime(seg.PrevClock + 1); return err },
 	}
 	for name, read := range ways {
 		bad.name = ""

@@ -117,6 +117,8 @@ func TestMissingSegment(t *testing.T) {
 		}
 		_, err := Verify(context.Background(), options(d), nil)
 		corruption(t, err)
+		_, err = ScanSegment(t.Context(), disk, dir, segments[i+1].Name, -1, &segments[i-1])
+		corruption(t, err)
 	}
 	d := disk.Clone()
 	must(t, d.Remove(path.Join(dir, segments[len(segments)-1].Name)))
@@ -127,20 +129,6 @@ func TestMissingSegment(t *testing.T) {
 	opts.Durable = segments[len(segments)-2].Last
 	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks,
 		func(b *rawBlock) bool { return b.Index == opts.Durable })+1])
-}
-
-func TestLeftovers(t *testing.T) {
-	disk, blocks := written(t, 30)
-	want := disk.Clone()
-	disk.Put(path.Join(dir, SideFileName(1)+vfs.TempSuffix), []byte("half"))
-	disk.Put(path.Join(dir, SideFileName(77777)), []byte("an orphan"))
-	disk.Put(path.Join(dir, strings.TrimSuffix(path.Base(newestSegment(t, disk)), ".seg")+".idx"),
-		[]byte("of the active one"))
-	disk.Put(path.Join(dir, SideFileName(1)), []byte("bad"))
-	l := mustOpen(t, options(disk))
-	everyLookup(t, l, blocks, nil)
-	must(t, l.Close())
-	require.Equal(t, sameFiles(want, disk), "")
 }
 
 func TestWait(t *testing.T) {
@@ -192,15 +180,21 @@ func TestErase(t *testing.T) {
 	check(mustOpen(t, opts))
 }
 
-// TestReaderWithoutSideFiles: a reader finds everything without side files, and writes none; a
-// writer writes them again, the same as before.
-func TestReaderWithoutSideFiles(t *testing.T) {
+// TestSideFilesAreDerived: where side files are missing, wrong or left over, a reader finds
+// everything and writes nothing, and a writer leaves them as they were.
+func TestSideFilesAreDerived(t *testing.T) {
 	disk, blocks := written(t, 60)
 	all := disk.Clone()
 	for _, name := range files(t, disk) {
 		if strings.HasSuffix(name, ".idx") {
 			must(t, disk.Remove(path.Join(dir, name)))
 		}
+	}
+	newest := strings.TrimSuffix(path.Base(newestSegment(t, disk)), ".seg") + ".idx"
+	for _, name := range []string{
+		SideFileName(1), SideFileName(1) + vfs.TempSuffix, SideFileName(77777), newest,
+	} {
+		disk.Put(path.Join(dir, name), []byte("bad"))
 	}
 	before := disk.Clone()
 	l, err := OpenReadOnly(options(disk))

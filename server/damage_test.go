@@ -48,14 +48,12 @@ func TestDamageIsRepaired(t *testing.T) {
 	files := map[string][]byte{}
 	for i, pattern := range []string{"log/*.seg", "log/*.idx", "checkpoints/*"} {
 		name := must(filepath.Glob(filepath.Join(n.dir, pattern)))[i%2]
-		right := must(os.ReadFile(name))
-		wrong := bytes.Clone(right)
-		wrong[max(bytes.Index(wrong, []byte("first")), len(wrong)/2)] ^= 1
-		require.NoError(t, os.WriteFile(name, wrong, 0o600))
-		files[name] = right
+		files[name] = flip(t, name, func(b []byte) int {
+			return max(bytes.Index(b, []byte("first")), len(b)/2)
+		})
 	}
 	name := must(filepath.Glob(filepath.Join(n.dir, "log/*.seg")))[1]
-	files[name] = flipHeader(t, name)
+	files[name] = flip(t, name, header)
 	n = start(2, n.dir)
 	<-n.Ready()
 	n.until("the first message", func() bool {
@@ -85,15 +83,18 @@ func TestDamageIsRepaired(t *testing.T) {
 	}
 }
 
-// flipHeader flips a byte in a segment's header, and returns the file as it was.
-func flipHeader(t *testing.T, name string) []byte {
+// flip flips a bit of a file, which may be open, and returns the file as it was.
+func flip(t *testing.T, name string, at func(right []byte) int) (right []byte) {
 	t.Helper()
-	right := must(os.ReadFile(name))
-	wrong := bytes.Clone(right)
-	wrong[50] ^= 1
-	require.NoError(t, os.WriteFile(name, wrong, 0o600))
+	right = must(os.ReadFile(name))
+	f, i := must(os.OpenFile(name, os.O_WRONLY, 0)), at(right)
+	must(f.WriteAt([]byte{right[i] ^ 1}, int64(i)))
+	require.NoError(t, f.Close())
 	return right
 }
+
+// header is a place in the header of a segment.
+func header([]byte) int { return 50 }
 
 // TestDamageWithoutACopy flips a byte of a message in a sealed segment of a single node: events,
 // histories and pages are read past it. A wrong header hides nothing.
@@ -111,11 +112,8 @@ func TestDamageWithoutACopy(t *testing.T) {
 	must(n.Snapshot(t.Context()))
 	n.stop()
 	segments := must(filepath.Glob(filepath.Join(n.dir, "log/*.seg")))
-	flipHeader(t, segments[1])
-	name := segments[0]
-	b := must(os.ReadFile(name))
-	b[bytes.Index(b, []byte(`"first"`))+1] ^= 1
-	require.NoError(t, os.WriteFile(name, b, 0o600))
+	flip(t, segments[1], header)
+	flip(t, segments[0], func(b []byte) int { return bytes.Index(b, []byte(`"first"`)) + 1 })
 	n = startTest(t, n.dir, settings)
 	for path, also := range map[string]string{
 		"/v1/events?limit=1000":              last,

@@ -38,11 +38,7 @@ func (n *testNode) fill() {
 func (n *testNode) harm() (file string, right []byte) {
 	n.Helper()
 	file = must(filepath.Glob(filepath.Join(n.dir, "log/*.seg")))[1]
-	right = must(os.ReadFile(file))
-	f := must(os.OpenFile(file, os.O_WRONLY, 0))
-	must(f.WriteAt([]byte{'y'}, int64(bytes.LastIndexByte(right, 'x'))))
-	require.NoError(n, f.Close())
-	return file, right
+	return file, flip(n.T, file, func(b []byte) int { return bytes.LastIndexByte(b, 'x') })
 }
 
 // TestVerifyNode verifies a single node's files: while it serves, and with a byte that is wrong.

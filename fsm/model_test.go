@@ -1486,6 +1486,16 @@ func (c *chaos) id() event.ID {
 	return c.ids[max(0, len(c.ids)-1-rapid.IntRange(0, 20).Draw(c.t, "id"))]
 }
 
+// uniform draws a number below n, of which rapid.IntRange would prefer the small ones.
+func (c *chaos) uniform(label string, n int) (at int) {
+	for _, one := range rapid.SliceOfN(rapid.Bool(), 7, 7).Draw(c.t, label) {
+		if at *= 2; one {
+			at++
+		}
+	}
+	return at % n
+}
+
 func draw[T any](c *chaos, label string, of ...T) T { return rapid.SampledFrom(of).Draw(c.t, label) }
 
 func (c *chaos) queueName() string { return draw(c, "queue", "a", "a", "b", "c", "dlq") }
@@ -1594,7 +1604,7 @@ func (c *chaos) items(n int) (out []event.SettleItem) {
 
 func (c *chaos) command() *event.Command {
 	cmd := &event.Command{}
-	switch rapid.IntRange(0, 25).Draw(c.t, "command") {
+	switch c.uniform("command", 38) % 26 { // 0 to 11 twice as often as the others
 	case 24:
 		cmd = c.erase()
 	case 17, 18:

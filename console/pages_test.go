@@ -126,13 +126,9 @@ func testWebhook(t *testing.T, b *browser) {
 	})
 	require.NoError(t, err)
 	post := func(body string, status int) {
-		r, err := http.NewRequestWithContext(t.Context(), "POST", b.node.URL()+"/hook/github",
-			strings.NewReader(body))
+		resp, _, err := b.api.Raw(t.Context(), "POST", "/hook/github",
+			http.Header{"Content-Type": {"application/json"}}, []byte(body))
 		require.NoError(t, err)
-		r.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		require.NoError(t, resp.Body.Close())
 		assert.Equal(t, resp.StatusCode, status)
 	}
 	post(`{"n":2}`, 202)

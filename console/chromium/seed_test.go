@@ -2,9 +2,7 @@ package chromium
 
 import (
 	"fmt"
-	"io"
 	"net/http"
-	"strings"
 	"testing"
 	"time"
 
@@ -106,14 +104,9 @@ func seed(t *testing.T, n *cluster.Node, opts ...client.Option) *shop {
 	for _, body := range []string{`{"action":"opened","issue":81,"title":"Retry by filter"}`,
 		`{"action":"closed","issue":80,"title":"Old"}`, `{"action":`,
 		`{"action":"opened","issue":82,"title":"Dark theme"}`} {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, n.URL()+"/hook/github",
-			strings.NewReader(body))
+		_, _, err := c.Raw(ctx, http.MethodPost, "/hook/github",
+			http.Header{"Content-Type": {"application/json"}}, []byte(body))
 		require.NoError(t, err)
-		r.Header.Set("Content-Type", "application/json")
-		resp, err := http.DefaultClient.Do(r)
-		require.NoError(t, err)
-		_, _ = io.Copy(io.Discard, resp.Body)
-		require.NoError(t, resp.Body.Close())
 	}
 	_, task, err := c.Replay(ctx, "payments", wire.ReplayRequest{
 		Filter: &wire.DeadFilter{Error: "502"}, RatePerSecond: new(int64(1)),

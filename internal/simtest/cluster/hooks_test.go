@@ -78,26 +78,19 @@ func (s hookSender) send(ctx context.Context, n *cluster.Node, hook string, body
 	headers ...string) (a hookAnswer, err error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://node/hook/"+hook,
-		bytes.NewReader(body))
-	if err != nil {
-		return a, err
-	}
 	m := hmac.New(sha256.New, []byte(s.secret))
 	m.Write(body)
-	req.Header.Set("Content-Type", "application/json")
-	req.Header.Set("Authorization", "Bearer "+s.secret)
-	req.Header.Set(s.header, s.prefix+hex.EncodeToString(m.Sum(nil)))
+	h := http.Header{"Content-Type": {"application/json"}, "Authorization": {"Bearer " + s.secret}}
+	h.Set(s.header, s.prefix+hex.EncodeToString(m.Sum(nil)))
 	for i := 0; i < len(headers); i += 2 {
-		req.Header.Set(headers[i], headers[i+1])
+		h.Set(headers[i], headers[i+1])
 	}
-	resp, err := n.HTTP().Do(req)
+	resp, b, err := n.Client().Raw(ctx, http.MethodPost, "/hook/"+hook, h, body)
 	if err != nil {
 		return a, err
 	}
-	defer func() { _ = resp.Body.Close() }()
 	a.status = resp.StatusCode
-	return a, json.NewDecoder(resp.Body).Decode(&a)
+	return a, json.Unmarshal(b, &a)
 }
 
 // nowhereBut checks that neither answers, logs nor files have a secret, where the

@@ -70,7 +70,7 @@ test: lint build ## what CI runs: lint, and all tests, with the race detector wh
 
 # Modules of their own. The outbox needs PostgreSQL, the console chromium, TypeScript node and npm's packages;
 # where these are not installed, their tests say so.
-MODULES = bench client/qlogdotel examples/outbox webhook/oracle webhook/oracle/cloudevents
+MODULES = bench client/qlogdotel examples/outbox webhook/oracle
 .PHONY: $(MODULES:%=test/%)
 # The race detector where it does not build the product once more.
 test/bench: RACED = ./load
@@ -153,8 +153,7 @@ lint: ## gofmt, vet, staticcheck
 	cd bench && go vet ./... && $(STATICCHECK) ./...
 	cd client/qlogdotel && go vet ./... && $(STATICCHECK) ./...
 	cd examples/outbox && go vet ./... && $(STATICCHECK) ./...
-	cd webhook/oracle && go vet .
-	cd webhook/oracle/cloudevents && go vet ./...
+	cd webhook/oracle && GOFLAGS=-trimpath go vet .
 
 .PHONY: fuzz
 fuzz: ## every fuzz target for FUZZTIME (10m) each

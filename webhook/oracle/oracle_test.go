@@ -1,11 +1,12 @@
-// Package oracle holds webhook against the libraries of those who sign:
-// what the one says of a request the other has to say too.
+// Package oracle holds webhook against the libraries of those who sign, and against the SDK of
+// CloudEvents: what the one says of a request, or writes, the other has to say, or to read.
 package oracle
 
 import (
 	"bytes"
 	"encoding/base64"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -63,21 +64,16 @@ var oracles = map[string]func(h http.Header, body []byte, secret string) error{
 const tolerance = 5 * time.Minute
 
 func request(h http.Header, body []byte) *http.Request {
-	return &http.Request{Method: http.MethodPost, Header: h,
-		Body: readCloser{bytes.NewReader(body)}}
+	return &http.Request{
+		Method: http.MethodPost, Header: h, Body: io.NopCloser(bytes.NewReader(body)),
+	}
 }
-
-type readCloser struct{ *bytes.Reader }
-
-func (readCloser) Close() error { return nil }
 
 func compile(t *testing.T, scheme string) *webhook.Webhook {
 	t.Helper()
 	w, err := webhook.Compile("w", &wire.WebhookDefinition{Queue: "q",
 		VerifyHMAC: &wire.VerifyHMAC{Scheme: scheme, SecretEnv: wire.Strings{"S"}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return w
 }
 
@@ -129,9 +125,7 @@ func TestOracles(t *testing.T) {
 					at = at.Add(time.Duration([]int{-3600, -200, 200}[r.IntN(3)]) * time.Second)
 				}
 				h := http.Header{}
-				if err := w.Sign(h, body, secret, at); err != nil {
-					t.Fatal(err)
-				}
+				must(t, w.Sign(h, body, secret, at))
 				agree("as signed", h, body, secret)
 				agree("another body", h, append(body, ' '), secret)
 				agree("another secret", h, body, secretOf(scheme, r))

@@ -1,5 +1,3 @@
-// Package oracle holds CloudEvents of package webhook against the SDK of CloudEvents: what
-// the one writes the other reads, in each of the three ways.
 package oracle
 
 import (
@@ -19,8 +17,12 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/qlogd/qlogd/event"
+	"github.com/qlogd/qlogd/internal/simtest/require"
 	"github.com/qlogd/qlogd/webhook"
 )
+
+// must fails the test on an error.
+var must = require.NoError
 
 // The SDK, as of 2.16, does not quote nor percent-encode the values of headers (HTTP
 // binding, section 3.1.3.2): in binary mode they agree on what needs neither.
@@ -59,13 +61,6 @@ func drawn(t *rapid.T, words *rapid.Generator[string]) sdk.Event {
 	return e
 }
 
-func must(t rapid.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // same fails unless ours has the attributes and the data of theirs.
 func same(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	t.Helper()
@@ -77,38 +72,26 @@ func same(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	}
 	n := 0
 	for name, v := range want {
-		if ours.Get(name) != v {
-			t.Fatalf("%s is %q, the SDK's %q", name, ours.Get(name), v)
-		}
+		require.Equal(t, ours.Get(name), v, "%s", name)
 		if v != "" {
 			n++
 		}
 	}
 	if !theirs.Time().IsZero() {
 		n++
-		if at, err := time.Parse(time.RFC3339Nano, ours.Get("time")); err != nil ||
-			!at.Equal(theirs.Time()) {
-			t.Fatalf("time is %s, the SDK's %s (%v)", ours.Get("time"), theirs.Time(), err)
-		}
+		at, err := time.Parse(time.RFC3339Nano, ours.Get("time"))
+		must(t, err)
+		require.True(t, at.Equal(theirs.Time()), "time %s, the SDK's %s", at, theirs.Time())
 	}
-	if n != len(ours.Attributes) {
-		t.Fatalf("%v, the SDK's %s", ours.Attributes, theirs)
-	}
-	data := theirs.Data()
-	if !ours.Binary && len(data) > 0 {
+	require.Equal(t, len(ours.Attributes), n, "%v, the SDK's %s", ours.Attributes, theirs)
+	if data := theirs.Data(); !ours.Binary && len(data) > 0 {
 		var a, b any
-		if json.Unmarshal(ours.Data, &a) != nil || json.Unmarshal(data, &b) != nil || !equal(a, b) {
-			t.Fatalf("data %s, the SDK's %s", ours.Data, data)
-		}
-	} else if !bytes.Equal(ours.Data, data) {
-		t.Fatalf("data %q, the SDK's %q", ours.Data, data)
+		must(t, json.Unmarshal(ours.Data, &a))
+		must(t, json.Unmarshal(data, &b))
+		require.DeepEqual(t, a, b, "data")
+	} else {
+		require.Equal(t, string(ours.Data), string(data), "data")
 	}
-}
-
-func equal(a, b any) bool {
-	x, _ := json.Marshal(a)
-	y, _ := json.Marshal(b)
-	return bytes.Equal(x, y)
 }
 
 // read is what the API does with a request.
@@ -129,9 +112,7 @@ func read(t rapid.TB, r *http.Request) []*webhook.CloudEvent {
 		list = make([]map[string]jsontext.Value, 1)
 		must(t, json.Unmarshal(body, &list[0]))
 	default:
-		if !webhook.IsCloudEvent(r.Header) {
-			t.Fatalf("not seen as an event: %v", r.Header)
-		}
+		require.True(t, webhook.IsCloudEvent(r.Header), "an event: %v", r.Header)
 		e, err := webhook.CloudEventFromHeaders(r.Header, body)
 		must(t, err)
 		return []*webhook.CloudEvent{e}
@@ -219,16 +200,11 @@ func likeTheSDK(t rapid.TB, ours *webhook.CloudEvent, theirs *sdk.Event) {
 	t.Helper()
 	for name, v := range map[string]string{"id": theirs.ID(), "source": theirs.Source(),
 		"type": theirs.Type(), "subject": theirs.Subject(), "datacontenttype": theirs.DataContentType()} {
-		if ours.Get(name) != v {
-			t.Fatalf("%s is %q to the SDK, ours %q", name, v, ours.Get(name))
-		}
+		require.Equal(t, ours.Get(name), v, "%s", name)
 	}
-	for name := range theirs.Extensions() {
-		if name == "attempt" && theirs.Extensions()[name] != int32(3) {
-			t.Fatalf("attempt is %v to the SDK", theirs.Extensions()[name])
-		}
-		if _, ok := ours.Attributes[name]; !ok {
-			t.Fatalf("%s is none of ours", name)
-		}
+	for name, v := range theirs.Extensions() {
+		require.True(t, name != "attempt" || v == int32(3), "attempt is %v to the SDK", v)
+		_, ok := ours.Attributes[name]
+		require.True(t, ok, "%s is one of ours", name)
 	}
 }

@@ -90,7 +90,7 @@ func TestNodesGo(t *testing.T) {
 	}{
 		{"no majority", noMajority}, {"waiters outlive the leader", waitersOutliveTheLeader},
 		{"rolling restart", rollingRestart}, {"stranger", stranger},
-		{"push over failovers", pushOverFailovers},
+		{"push over failovers", pushOverFailovers}, {"hanging disk", hangingDisk},
 	} {
 		t.Run(s.name, func(t *testing.T) {
 			s.run(t, c)

@@ -420,20 +420,21 @@ func (r *replayer) search(d *replay.Dir) error {
 		Event *wire.Event `json:"event"` // null if only time passed
 		replay.BisectCost
 	}{t, nil, t.Cost}
-	what := "by the passing of time alone"
-	if t.Event != nil {
+	text := fmt.Sprintf("holds after index:%d at %s, ", t.Index, t.Time)
+	switch {
+	case t.Already:
+		text = fmt.Sprintf("holds after index:%d, which is --from: it holds from the beginning on",
+			t.Index)
+	case t.Event != nil:
 		e := api.EventOf(t.Event)
 		body.Event = &e
-		what = fmt.Sprintf("with %s %s of %s %s %s",
+		text += fmt.Sprintf("with %s %s of %s %s %s",
 			e.Type, e.EventID, e.Queue, e.MessageID, short(eventText(&e), 160))
-	}
-	if t.Already {
-		what = "which is --from: it holds from the beginning on"
+	default:
+		text += "by the passing of time alone"
 	}
 	if r.output == "json" || t.Found {
-		err := r.say(named{"bisect": body},
-			"holds after index:%d at %s, %s", t.Index, t.Time, what)
-		if err != nil {
+		if err := r.say(named{"bisect": body}, "%s", text); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,10 @@ help: ## show what there is
 build: ## bin/qlogd, with commit and date in it, without debug symbols
 	go build -trimpath -ldflags '-s -w $(LDFLAGS)' -o bin/qlogd ./cmd/qlogd
 
+.PHONY: build-race
+build-race:
+	go build -race -o bin/qlogd.race ./cmd/qlogd
+
 .PHONY: symbols
 symbols: build ## bin/qlogd.debug: the same program with its debug symbols, for debuggers
 	go build -trimpath -ldflags '$(LDFLAGS)' -o bin/qlogd.debug ./cmd/qlogd
@@ -62,15 +66,15 @@ GOTEST  = go test -vet=off -ldflags '-s -w' -timeout 15m -p 3 -parallel 4
 test: export QLOGD_BIN = $(CURDIR)/bin/qlogd
 test: export QLOGD_RACE_BIN = $(CURDIR)/bin/qlogd.race
 test: export GORACE = atexit_sleep_ms=0
-test: lint build ## what CI runs: lint, and all tests, with the race detector where it can find something, and a small sample of each campaign
-	go build -race -o $(QLOGD_RACE_BIN) ./cmd/qlogd
+test: ## what CI runs: lint, and all tests, with the race detector where it can find something, and a small sample of each campaign
+	$(MAKE) -j3 -Oline lint build build-race
 	$(GOTEST) $(UNRACED) ./internal/simtest/sim # the longest first; they wait as much as they work
 	$(GOTEST) -race -short ./server ./raft ./api $(filter-out $(shell go list $(UNRACED)), $(shell go list ./...)) # of walks a sample
-	$(MAKE) -j3 -Oline $(MODULES:%=test/%) console-sample typescript-sample
+	$(MAKE) -j3 -Oline typescript-sample $(MODULES:%=test/%) console-sample # the longest first
 
 # Modules of their own. The outbox needs PostgreSQL, the console chromium, TypeScript node and npm's packages;
 # where these are not installed, their tests say so.
-MODULES = bench client/qlogdotel examples/outbox webhook/oracle
+MODULES = examples/outbox bench client/qlogdotel webhook/oracle
 .PHONY: $(MODULES:%=test/%)
 # The race detector where it does not build the product once more.
 test/bench: RACED = ./load

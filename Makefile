@@ -66,7 +66,7 @@ GOTEST  = go test -vet=off -ldflags '-s -w' -timeout 15m -p 3 -parallel 4
 test: export QLOGD_BIN = $(CURDIR)/bin/qlogd
 test: export QLOGD_RACE_BIN = $(CURDIR)/bin/qlogd.race
 test: export GORACE = atexit_sleep_ms=0
-test: ## what CI runs: lint, and all tests, with the race detector where it can find something, and a small sample of each campaign
+test: ## what CI runs: lint, and tests, with the race detector where it can find something, and a sample of walks and campaigns
 	$(MAKE) -j3 -Oline lint build build-race
 	$(GOTEST) $(UNRACED) ./internal/simtest/sim # the longest first; they wait as much as they work
 	$(GOTEST) -race -short ./server ./raft ./api $(filter-out $(shell go list $(UNRACED)), $(shell go list ./...)) # of walks a sample
@@ -77,7 +77,7 @@ test: ## what CI runs: lint, and all tests, with the race detector where it can 
 MODULES = examples/outbox bench client/qlogdotel webhook/oracle
 .PHONY: $(MODULES:%=test/%)
 # The race detector where it does not build the product once more.
-test/bench: RACED = ./load
+test/bench: RACED = ./load ./limits ./system
 $(MODULES:%=test/%): test/%:
 	cd $* && $(GOTEST) ./...
 	$(if $(RACED),cd $* && $(GOTEST) -race $(RACED))
@@ -234,16 +234,18 @@ sim: ## thousands of clusters in simulated time, each with partitions, crashes, 
 .PHONY: crashwalk
 crashwalk: ## let the power fail in every single write and sync of a whole node, of its event log, of Raft's stores and of an erasure, with every kind of loss (QLOGD_CRASH= a sample)
 	QLOGD_CRASH=$(if $(filter undefined,$(origin QLOGD_CRASH)),full,$(QLOGD_CRASH)) go test -count=1 -v -timeout 4h \
-	  -run '^(Test.*CrashAnywhere|TestFailAnywhere|Test(Crash|Error)AtEveryOperation)$$' ./log ./raft ./raft/fetch ./server ./background/erasure
+	  -run '^(Test.*CrashAnywhere|TestFailAnywhere|Test(Crash|Error)AtEveryOperation|TestErasesAMessageWhole)$$' ./log ./raft ./raft/fetch ./server ./background/erasure
 
 .PHONY: model
-model: ## let random commands and replicas run beside a naive model, and read models beside the fold (MODEL_RUNS=n)
+model: ## let random commands and replicas run beside a naive model, read models beside the fold, and a what-if beside the past (MODEL_RUNS=n)
 	go test -count=1 -v -timeout 4h -run '^(TestModel|TestReplicas|TestFold)$$' ./fsm ./projections/store -args -rapid.checks=$(or $(MODEL_RUNS),2000)
+	go test -count=1 -v -timeout 1h -run '^TestNothingIsOtherwiseUnderTheSamePolicy$$' ./replay
 
 .PHONY: flips
-flips: ## flip bits of a stopped node's files, cut them, and start it again (FLIPS=3000); then every byte of an event log, a transfer's, and attacks
+flips: ## flip bits of a stopped node's files, cut them, and start it again (FLIPS=3000); then every byte of an event log, a transfer's, lost sectors, attacks, salvages
 	FLIPS=$(or $(FLIPS),3000) go test -count=1 -v -timeout 4h -run '^TestFlips$$' ./internal/simtest/cluster
-	go test -count=1 -v -timeout 1h -run '^(TestEveryFlippedByte|TestFlippedByte|TestFlippedList|TestCutShort|TestAttacks)$$' ./log ./raft/fetch ./replay
+	QLOGD_CRASH=full go test -count=1 -v -timeout 4h ./log ./raft/fetch ./replay \
+	  -run '^(TestEveryFlippedByte|TestFlippedByte|TestFlippedList|TestCutShort|TestAttacks|TestDamaged.*|TestCheck|Test.*SectorLost|TestSalvage.*)$$'
 
 .PHONY: planted
 planted: ## plant mistakes in the product, one at a time, and run the campaign that must find each (PLANTED=regexp)

@@ -205,7 +205,7 @@ func nodeName(field, v string) error {
 }
 
 // hostName matches a name or an IP address, including an IPv6 address with a zone. Its length is
-// checked apart: {1,255} is compiled to 255 copies, at each start of the program.
+// checked separately: {1,255} is compiled to 255 copies, at each start of the program.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9._:%-]+$`)
 
 // hostPort validates an address at which the other nodes reach a node.

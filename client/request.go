@@ -75,7 +75,7 @@ type call struct {
 	settle       bool          // needs no key: a repeated settle gets the first answer
 	patience     time.Duration // how long the call itself asks the server to wait
 
-	// Once repeats has ended the call is not repeated. nil: it may be while its own context lasts.
+	// If set, the call is not repeated once this context has ended.
 	repeats context.Context
 
 	// unknown is set by send: a try may have been committed. Then a later one that surely
@@ -165,6 +165,10 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if q.spread || c.spread {
 		at = c.turn()
 	}
+	repeats := ctx
+	if q.repeats != nil {
+		repeats = q.repeats
+	}
 	asked := 0 // endpoints in this attempt
 	for attempt := 1; ; {
 		t := c.once(ctx, at, q, body, answer)
@@ -172,14 +176,14 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			return t.status, nil
 		}
 		again, leave := t.judge(q)
-		again = again && (q.repeats == nil || q.repeats.Err() == nil)
+		again = again && repeats.Err() == nil
 		if leave && ctx.Err() == nil {
 			at = c.leave(at)
 			if asked++; again && asked < len(c.endpoints) {
 				continue
 			}
 		}
-		if !again || attempt >= c.retry.Attempts || !c.pause(ctx, attempt, t.wait) {
+		if !again || attempt >= c.retry.Attempts || !c.pause(repeats, attempt, t.wait) {
 			if q.unknown {
 				t.err = unknown(t.err)
 			}

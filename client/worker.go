@@ -147,7 +147,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	return err
 }
 
-// stop lets no handler begin another message.
+// stop keeps handlers from beginning another message.
 func (r *run) stop() {
 	r.mu.Lock()
 	r.stopping = true

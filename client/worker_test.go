@@ -500,6 +500,12 @@ func TestWorkerReleasesWhatWasOnItsWay(t *testing.T) {
 		time.Sleep(p.trip / 2)
 		assert.NoError(t, stop())
 		assert.Equal(t, calls, 1, "lease calls")
+
+		calls, p.trip = 0, 0
+		stop = working(t, p, WorkerOptions{}, handler)
+		time.Sleep(5 * time.Millisecond) // it pauses before it repeats the call
+		assert.NoError(t, stop())
+		assert.Equal(t, calls, 1, "lease calls, stopped in a pause")
 	})
 }
 

@@ -112,6 +112,9 @@ func TestVerifications(t *testing.T) {
 	first := b.ok(b.one(verify)).ID
 	b.wantProblem(b.one(verify), event.CodeConflict,
 		"node n1 is being verified by task "+first.String())
+	b.ok(b.one(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskVerify, Node: "n2/a"}}))
+	b.wantProblem(b.one(&event.Command{CreateTask: &event.CreateTask{Kind: event.TaskVerify}}),
+		event.CodeInvalidArgument, "node goes with kind verify, which needs it")
 	b.ok(b.change(first, event.TaskOpCancel))
 	b.wantProblem(b.change(first, event.TaskOpResume), event.CodeConflict,
 		"task "+first.String()+" is a verification: start another one")

@@ -120,11 +120,13 @@ func TestMissingSegment(t *testing.T) {
 		_, err = ScanSegment(t.Context(), disk, dir, segments[i+1].Name, -1, &segments[i-1])
 		corruption(t, err)
 	}
+	_, err := ScanSegment(t.Context(), disk, dir, "../"+segments[1].Name, -1, nil)
+	require.True(t, err != nil && strings.Contains(err.Error(), "no segment's name"), "%v", err)
 	d := disk.Clone()
 	must(t, d.Remove(path.Join(dir, segments[len(segments)-1].Name)))
 	opts := options(d)
 	opts.Durable = blocks[59].Index
-	_, err := Open(opts)
+	_, err = Open(opts)
 	corruption(t, err)
 	opts.Durable = segments[len(segments)-2].Last
 	sameBlocks(t, readAll(t, mustOpen(t, opts), 0), blocks[:slices.IndexFunc(blocks,

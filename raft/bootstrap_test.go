@@ -356,6 +356,7 @@ func TestSettings(t *testing.T) {
 					return c.says != "" && w.logged.has(c.says) ||
 						c.err != "" && strings.Contains(w.machines[0].failed(), c.err)
 				})
+				time.Sleep(10 * time.Second) // the others do not form one, either
 				w.end()
 				for _, m := range w.machines {
 					assert.True(t, m.saved == nil, "%s formed %+v", m.id, m.saved)

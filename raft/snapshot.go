@@ -125,7 +125,7 @@ func (r *Replica) takeSnapshots() {
 		select {
 		case <-r.snapNow:
 			if !r.snapshotDue(r.fsm.progress()) {
-				continue // it was, until the last one was begun
+				continue // not any more: a checkpoint was begun since
 			}
 		case <-interval.C:
 		case <-r.run.stop:

@@ -115,7 +115,7 @@ func split(text string) []string {
 	return append(parts, text)
 }
 
-// envName matches the name of an environment variable, whose length is checked apart: {0,127} is
+// envName matches the name of an environment variable, whose length is checked separately: {0,127} is
 // compiled to 127 copies, at each start of the program.
 var envName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/qlogd/qlogd/api/wire"
 	"github.com/qlogd/qlogd/client"
+	"github.com/qlogd/qlogd/internal/simtest/cluster"
 	"github.com/qlogd/qlogd/internal/simtest/require"
 )
 
@@ -110,7 +110,7 @@ var needs = []need{
 	{`heads.jsonl`, sh(`qlogd log export-heads | tee heads.jsonl >/elsewhere/heads.jsonl`)},
 	{`/backup/qlogd|/var/lib/qlogd|n1 --against|broken`, sh(`
 		for to in /backup/qlogd /var/lib/qlogd n1 n2 broken; do
-			mkdir -p $to; until cp -r qlogd-data/. $to; do :; done # it changes
+			mkdir -p $to; for i in {1..20}; do ! cp -r qlogd-data/. $to || break; done # it changes
 		done`)},
 	{`/mnt/backup`, sh(`qlogd log archive --to /mnt/backup/qlogd`)},
 	{`qlogd serve|rebuild --data-dir`, sh(`stop_servers`)},
@@ -148,9 +148,12 @@ func (r *reader) serveThree() {
 		r.must(fmt.Sprintf("stop_server %[1]s; rm -rf %[2]s; qlogd serve --node-id %[2]s "+
 			"--data-dir %[2]s --http-addr %[1]s --raft-addr %[3]s --join 127.0.0.1:7071", http, name, raft))
 	}
-	for len(voters()) < 3 {
-		time.Sleep(20 * time.Millisecond)
-	}
+	cluster.Until(r.T, func() error {
+		if n := len(voters()); n < 3 {
+			return fmt.Errorf("%d voters", n)
+		}
+		return nil
+	})
 }
 
 // id sets the variable that stands for 01J….

@@ -1,4 +1,4 @@
-# The shell of a page: see docs_test.go. It runs each file that fd 3 names, with its output in
+# The shell of a page: see reader_test.go. It runs each file that fd 3 names, with its output in
 # FILE.out, and writes a line to fd 4 once that is done. A command that fails ends it.
 set -euo pipefail
 trap : INT # ends only what runs

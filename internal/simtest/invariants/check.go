@@ -70,7 +70,9 @@ func (c *checker) state() []any {
 			q.PausedKeys = nil
 		}
 		c.queue(&q)
-		c.dead[q.Name] = slices.Clip(c.dead[q.Name]) // also where nothing died
+		if _, ok := c.dead[q.Name]; !ok {
+			c.dead[q.Name] = nil // it is also compared where nothing died
+		}
 	}
 	for queue, ids := range c.dead { // order does not matter: any contradiction will do
 		var listed []event.ID

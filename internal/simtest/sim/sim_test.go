@@ -53,7 +53,7 @@ func TestSeeds(t *testing.T) {
 				if len(wrong) > 0 {
 					failed++
 					keep(t, rep)
-					t.Errorf("%s\n%s%s\nrepeat it: SIM_SEED=%d SIM_SEEDS=1 make sim",
+					t.Errorf("%s\n%s%s\nrepeat it: SIM_SEED=%d SIM_SEEDS=1 go test -run TestSeeds ./internal/simtest/sim",
 						strings.Join(wrong, "\n"), rep.Plan, strings.Join(rep.Trace, "\n"), seed)
 				}
 			})

@@ -75,8 +75,8 @@ type call struct {
 	settle       bool          // needs no key: a repeated settle gets the first answer
 	patience     time.Duration // how long the call itself asks the server to wait
 
-	// If set, the call is not repeated once this context has ended.
-	repeats context.Context
+	// linger is how long a request outlives the call's context: its answer may be on its way.
+	linger time.Duration
 
 	// unknown is set by send: a try may have been committed. Then a later one that surely
 	// was not says nothing about it: the outcome stays unknown.
@@ -165,10 +165,6 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 	if q.spread || c.spread {
 		at = c.turn()
 	}
-	repeats := ctx
-	if q.repeats != nil {
-		repeats = q.repeats
-	}
 	asked := 0 // endpoints in this attempt
 	for attempt := 1; ; {
 		t := c.once(ctx, at, q, body, answer)
@@ -176,14 +172,13 @@ func (c *Client) send(ctx context.Context, q *call, answer any, opts []CallOptio
 			return t.status, nil
 		}
 		again, leave := t.judge(q)
-		again = again && repeats.Err() == nil
 		if leave && ctx.Err() == nil {
 			at = c.leave(at)
 			if asked++; again && asked < len(c.endpoints) {
 				continue
 			}
 		}
-		if !again || attempt >= c.retry.Attempts || !c.pause(repeats, attempt, t.wait) {
+		if !again || attempt >= c.retry.Attempts || !c.pause(ctx, attempt, t.wait) {
 			if q.unknown {
 				t.err = unknown(t.err)
 			}
@@ -257,6 +252,11 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answ
 	to := c.endpoints[at]
 	to.busy.Add(1)
 	defer to.busy.Add(-1)
+	if q.linger > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = outlive(ctx, q.linger)
+		defer cancel()
+	}
 	if c.try > 0 && !q.query.Has("at") { // rebuilding a past state can take long
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, c.try+q.patience,
@@ -305,6 +305,16 @@ func (c *Client) once(ctx context.Context, at uint32, q *call, body []byte, answ
 		}
 	}
 	return t
+}
+
+// outlive returns a context that ends d after ctx does.
+func outlive(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(d, cancel) })
+	return longer, func() {
+		stop()
+		cancel()
+	}
 }
 
 func (c *Client) request(ctx context.Context, to *endpoint, q *call,

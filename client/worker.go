@@ -204,13 +204,7 @@ type job struct {
 // fetch leases while there is room, until ctx ends or the server refuses.
 func (r *run) fetch(ctx context.Context) error {
 	o := &r.w.opts
-	// A lease call outlives ctx a little: its answer may be on its way, with leases to release.
-	call, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	defer context.AfterFunc(ctx, func() {
-		r.stop()
-		time.AfterFunc(answerFor, cancel)
-	})()
+	defer context.AfterFunc(ctx, r.stop)() // while the answer to a lease call may be on its way
 	for failures := 0; ctx.Err() == nil; {
 		r.mu.Lock()
 		n := r.room()
@@ -224,8 +218,8 @@ func (r *run) fetch(ctx context.Context) error {
 		}
 		q := leaseCall(r.w.queues, LeaseOptions{Max: min(n, maxItems), Wait: leaseWait,
 			Lease: o.Lease, Worker: o.Name, Kinds: o.Kinds})
-		q.spread, q.repeats = true, ctx
-		out, err := do[wire.LeaseResponse](call, r.w.c, q, nil)
+		q.spread, q.linger = true, answerFor
+		out, err := do[wire.LeaseResponse](ctx, r.w.c, q, nil)
 		r.took(out.Messages)
 		if err == nil {
 			failures = 0

@@ -110,7 +110,7 @@ var needs = []need{
 	{`heads.jsonl`, sh(`qlogd log export-heads | tee heads.jsonl >/elsewhere/heads.jsonl`)},
 	{`/backup/qlogd|/var/lib/qlogd|n1 --against|broken`, sh(`
 		for to in /backup/qlogd /var/lib/qlogd n1 n2 broken; do
-			mkdir -p $to; for i in {1..20}; do ! cp -r qlogd-data/. $to || break; done # it changes
+			mkdir -p $to; for i in {1..20}; do cp -r qlogd-data/. $to && break; [ $i != 20 ]; done # it changes
 		done`)},
 	{`/mnt/backup`, sh(`qlogd log archive --to /mnt/backup/qlogd`)},
 	{`qlogd serve|rebuild --data-dir`, sh(`stop_servers`)},
@@ -130,7 +130,9 @@ func (r *reader) serveJobs() {
 // serveThree lets n2 and n3 join, each with an empty directory, where they are no voters.
 func (r *reader) serveThree() {
 	voters := func() (voters []string) {
-		for _, n := range must(r.client.Cluster(r.Context())).Nodes {
+		c, err := r.client.Cluster(r.Context())
+		require.NoError(r, err)
+		for _, n := range c.Nodes {
 			if n.Voter {
 				voters = append(voters, n.ID)
 			}

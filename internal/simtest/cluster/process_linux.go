@@ -12,9 +12,10 @@ func start(cmd *exec.Cmd) (*process, error) {
 	p := &process{cmd: cmd, done: make(chan struct{})}
 	started := make(chan error)
 	go func() {
-		// The signal comes when the thread that started it ends, so that
-		// thread is kept until the program is gone.
+		// The signal comes when the thread that started it ends, so that thread is kept until the
+		// program is gone. It does not end then either: it may have started others before.
 		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
 		err := cmd.Start()
 		started <- err
 		if err == nil {
